@@ -1,0 +1,35 @@
+"""fedray: a Ray-distributed simulator of ensemble federated learning.
+
+Example:
+    >>> import fedray
+    >>> run = fedray.run({"rounds": 2, "clients": {"number": 10}}, runtime="inline")
+    >>> run.rounds.num_rows
+    3
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load", "resume", "run"]
+
+if TYPE_CHECKING:
+    from fedray.api import Prediction, Run, load, resume, run
+    from fedray.core import BadInput, FedrayError
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the API (and torch with it) when it is first used."""
+    if name in ("BadInput", "FedrayError"):
+        from fedray import core
+
+        return getattr(core, name)
+    if name in __all__:
+        from fedray.runtime.environment import prepare
+
+        prepare()
+        from fedray import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'fedray' has no attribute {name!r}")

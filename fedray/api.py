@@ -1,0 +1,173 @@
+"""The Python API: `fedray.run`, `fedray.load`, and what they return."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fedray import checkpoint, predict, record
+from fedray.build import Own, build
+from fedray.core import BadInput, FloatArray, State
+from fedray.coordinate import Snapshot
+from fedray.engine import Progress
+from fedray.models import net as nets
+from fedray.runtime.host import Host
+from fedray.scenario import read
+from fedray.study import Study
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an ensemble answers for n inputs.
+
+    mean `[n, C]` probabilities or `[n, q]` targets in original units; variance, likewise: the population variance of the
+    models' answers (knowledge uncertainty, FE section V-B); probabilities `[n, C]` for classification, else None.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+    probabilities: FloatArray | None
+
+
+class Run:
+    """A finished (or running) run directory."""
+
+    def __init__(self, path: Path, own: Own = Own()) -> None:  # noqa: B008 (frozen)
+        self.path = path
+        self._own = own
+        self._study: Study | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """`summary.json`: final metrics, totals, hashes."""
+        file = self.path / "summary.json"
+        if not file.is_file():
+            raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
+        loaded: dict[str, Any] = json.loads(file.read_text())
+        return loaded
+
+    @property
+    def rounds(self) -> pa.Table:
+        """One row per evaluated round, replicate and fold."""
+        return record.table(self.path, "rounds")
+
+    @property
+    def clients(self) -> pa.Table:
+        """One row per job."""
+        return record.table(self.path, "clients")
+
+    @property
+    def study(self) -> Study:
+        """The study, built again from the run's scenario."""
+        if self._study is None:
+            self._study = build(read(self.path / "scenario.yaml"), self._own)
+        return self._study
+
+    @property
+    def progress(self) -> Progress:
+        """The newest checkpoint."""
+        return checkpoint.load(self.path / "checkpoints")[0]
+
+    @property
+    def models(self) -> list[dict[str, torch.Tensor]]:
+        """Plain torch state dicts, one a model: replicate, then fold, then model."""
+        state, layout = self.progress.state, self.study.net.layout
+        return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
+
+    def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
+        """The ensemble's answer for raw inputs `[n, *sample]` (as the data set stores them).
+
+        Args:
+            client: a known client's id: its own weights over the models (FE eqs. 3-4) instead of equal ones.
+        """
+        study, state = self.study, self.progress.state
+        inputs = torch.as_tensor(np.asarray(x))
+        if tuple(inputs.shape[1:]) != study.input_shape:
+            raise BadInput(f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]")
+        models, world = study.method.phases[0].models, replicate * study.per_replicate + fold
+        if not 0 <= world < study.worlds:
+            raise BadInput(f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}")
+        host = Host(study)
+        outputs = torch.cat([host.outputs(state, world, models, part) for part in inputs.split(500)], dim=1)
+        weights = None if client is None else self._weights(host, state, world, client, models)
+        if study.classes:
+            members = predict.probabilities(outputs.numpy())
+            kind = "logits" if study.evaluation.average == "logits" else "probabilities"
+            answer = predict.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
+            return Prediction(answer, predict.moments(members, weights).variance, answer)
+        mean, variance = predict.moments(study.unscaled(outputs, world).numpy(), weights)
+        return Prediction(mean, variance, None)
+
+    def _weights(self, host: Host, state: State, world: int, client: int, models: int) -> FloatArray:
+        number = self.study.clients.number
+        if not 0 <= client < number:
+            raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}")
+        gamma = self.study.evaluation.gamma
+        losses = host.losses_of(state, world, np.array([client]), models).double().numpy().T
+        own: FloatArray = predict.personal_weights(losses, np.inf if gamma is None else gamma)[0]
+        return own
+
+
+def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
+    """Opens a run directory.
+
+    Args:
+        data, model, method: the same Python objects the run was started with, if any.
+    """
+    folder = Path(path)
+    if not (folder / "scenario.yaml").is_file():
+        raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
+    return Run(folder, Own(data, model, method))
+
+
+def run(
+    scenario: Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path | None = None,
+    data: Any = None,
+    model: Any = None,
+    method: Any = None,
+    address: str | None = None,
+    watch: Callable[[Snapshot], None] | None = None,
+    modules: Sequence[str] = (),
+    **overrides: Any,
+) -> Run:
+    """Runs a scenario and returns the finished run.
+
+    Args:
+        scenario: a dict, a YAML file, or YAML text.
+        out: the run directory (a fresh one; default: a temporary directory).
+        data: a `fedray.data.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a function
+            from `fedray.methods.Setting` to `fedray.core.Method`.
+        address: of an existing Ray cluster; default: a local one, started and stopped here.
+        watch: called with a snapshot after each evaluated round.
+        overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
+
+    Raises:
+        BadInput: one line with the key, its value and the remedy.
+        FedrayError: the run failed.
+    """
+    from fedray.simulate import start
+
+    folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
+    own = Own(data, model, method, tuple(modules))
+    dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    start(read(scenario, dotted), folder, own, watch or (lambda shown: None), address)
+    return Run(folder, own)
+
+
+def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
+    """Continues a run from its newest checkpoint; the same Python objects must be passed again."""
+    from fedray.simulate import resume as again
+
+    own = Own(data, model, method)
+    again(Path(path), own, lambda shown: None)
+    return Run(Path(path), own)

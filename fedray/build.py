@@ -1,0 +1,226 @@
+"""Where names meet functions: a scenario becomes a `Study` of plain objects. No other file reads scenarios and code."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray import rng
+from fedray.core import BadInput, Clients, Local, Net, Objective, State
+from fedray.data.dataset import Dataset, Split
+from fedray.data.shards import Shards, build_shards
+from fedray.data.store import open_dataset
+from fedray.methods import METHODS, Composition, Setting
+from fedray.models import build_net
+from fedray.models.net import net_of
+from fedray.scenario import Scenario, resolved, tier_table
+from fedray.schedule import Participation, full, sampled, strata
+from fedray.study import Evaluation, Study
+
+
+@dataclass(frozen=True)
+class Own:
+    """A user's own Python objects, passed beside the scenario: they win over its names.
+
+    data: a `Dataset`. model: a function that makes an `nn.Module`. method: a function from `Setting` to `Method`.
+    """
+
+    data: Dataset | None = None
+    model: Any = None
+    method: Composition | None = None
+    modules: tuple[str, ...] = field(default_factory=tuple)  # to import first (`fedray run --import`)
+
+
+def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
+    """Everything a run needs.
+
+    Raises:
+        BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
+    """
+    data = dataset(scenario, own)
+    folds = fold_numbers(scenario, data)
+    replicates = [scenario.seed + r for r in range(scenario.replicates)]
+    seeds = [seed for seed in replicates for _ in folds]
+    shards = build_shards(
+        data,
+        scenario.data.partition.name,
+        scenario.data.partition.options,
+        scenario.clients.number,
+        replicates,
+        folds=folds,
+        hold_out=scenario.data.hold_out,
+    )
+    clients = Clients(tier_table(scenario, shards.number))
+    net = network(scenario, data, own)
+    setting = Setting(
+        models=scenario.method.models,
+        layout=net.layout,
+        clients=clients,
+        seeds=tuple(seeds),
+        participation=participation(scenario, clients),
+        kind=scenario.schedule.kind,
+        rows=scenario.schedule.rows,
+        local=local(scenario),
+        weighting=scenario.server.weighting,  # type: ignore[arg-type]
+        options=scenario.method.options,
+    )
+    method = compose(scenario, own)(setting)
+    if scenario.schedule.kind == "adaptive":
+        method = remembering(method, len(seeds), clients.number)
+    return Study(
+        name=scenario.method.name,
+        method=method,
+        net=net,
+        clients=clients,
+        shards=shards,
+        seeds=np.array(seeds, dtype=np.int64),
+        folds=np.array(folds * len(replicates), dtype=np.int64),
+        rounds=scenario.rounds,
+        input_shape=sample_shape(data),
+        classes=data.classes,
+        hold_out=scenario.data.hold_out > 0,
+        evaluation=evaluation(scenario),
+        checkpoint_every=scenario.checkpoint.every,
+        checkpoint_keep=scenario.checkpoint.keep,
+        scenario=resolved(scenario),
+    )
+
+
+def dataset(scenario: Scenario, own: Own) -> Dataset:
+    """The data set of a scenario."""
+    if own.data is not None:
+        return own.data
+    root = Path(scenario.data.root).expanduser() if scenario.data.root else None
+    options = dict(scenario.data.options)
+    limit = options.pop("limit", None)
+    data = open_dataset(scenario.data.name, root, options)
+    return data if limit is None else limited(data, limit)
+
+
+def limited(data: Dataset, rows: int) -> Dataset:
+    """The same data set with at most `rows` training and `rows` test samples, picked by address."""
+
+    def some(split: Split, purpose: str) -> Split:
+        keep = np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows])
+        return Split(split.x[keep], split.y[keep], None if split.group is None else split.group[keep])
+
+    columns = {
+        name: values[np.sort(rng.stream(0, "limit_train").permutation(len(values))[:rows])]
+        for name, values in data.columns.items()
+    }
+    return data._replace(train=some(data.train, "limit_train"), test=some(data.test, "limit_test"), columns=columns)
+
+
+def fold_numbers(scenario: Scenario, data: Dataset) -> list[int]:
+    """The folds to run: one, or all of the data set's."""
+    fold, known = scenario.data.fold, max(1, len(data.folds))
+    if fold == "all":
+        return list(range(known))
+    if int(fold) >= known:
+        raise BadInput(f"data.fold = {fold}, but {scenario.data.name} has folds 0 to {known - 1}: lower it, or `all`")
+    return [int(fold)]
+
+
+def sample_shape(data: Dataset) -> tuple[int, ...]:
+    """Shape of one network input."""
+    return (data.population.features,) if data.population else tuple(int(n) for n in data.train.x.shape[1:])
+
+
+def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
+    """The network, sized for the data."""
+    objective: Objective = scenario.model.objective  # type: ignore[assignment]
+    if scenario.model.objective == "auto":
+        objective = "cross_entropy" if data.classes else "half_mse"
+    targets = data.classes or int(data.y_scale.shape[1])
+    outputs = 2 * targets if objective == "gaussian_nll" else targets
+    if (objective == "cross_entropy") != bool(data.classes):
+        kind = "classes" if data.classes else "real targets"
+        raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
+    if own.model is not None:
+        return net_of(own.model, "own", objective, outputs)
+    return build_net(scenario.model.name, sample_shape(data), outputs, objective, **scenario.model.options)
+
+
+def participation(scenario: Scenario, clients: Clients) -> Participation:
+    """Who takes part in a round, in proportion to the tiers' sizes."""
+    keys, rows = scenario.participation, scenario.schedule.rows
+    if keys.per_round is None and keys.fraction is None:
+        number = clients.number
+    else:
+        number = keys.per_round or max(1, round(keys.fraction * clients.number))  # type: ignore[operator]
+    if number == clients.number and rows == "client":
+        return full(clients)
+    share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
+    per_tier = np.floor(share).astype(int)
+    for c in np.argsort(per_tier - share, kind="stable")[: number - int(per_tier.sum())]:
+        per_tier[c] += 1
+    return (sampled if rows == "client" else strata)(clients, per_tier.tolist())
+
+
+def local(scenario: Scenario) -> Local:
+    """How clients train."""
+    keys = scenario.local
+    return Local(
+        optimizer=keys.optimizer,  # type: ignore[arg-type]
+        lr=keys.lr,
+        lr_decay=keys.lr_decay,
+        lr_decay_every=keys.lr_decay_every,
+        momentum=keys.momentum,
+        weight_decay=keys.weight_decay,
+        batch_size=None if keys.batch_size == "full" else int(keys.batch_size),
+        epochs=None if keys.steps is not None else keys.epochs or 1,
+        steps=keys.steps,
+        pull=keys.pull,
+    )
+
+
+def evaluation(scenario: Scenario) -> Evaluation:
+    """What is measured, and when."""
+    stop = scenario.evaluate.stop_at
+    gamma = scenario.predict.gamma
+    return Evaluation(
+        every=scenario.evaluate.every,
+        average=scenario.predict.average,
+        gamma=gamma if scenario.evaluate.personal or math.isfinite(gamma) else None,
+        noise=scenario.predict.noise,
+        stop_at=(stop.metric, stop.value) if stop else None,
+    )
+
+
+def compose(scenario: Scenario, own: Own) -> Composition:
+    """The function that composes the method."""
+    if own.method is not None:
+        return own.method
+    if scenario.method.name not in METHODS:
+        raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
+    return METHODS[scenario.method.name]
+
+
+def remembering(method: Any, worlds: int, clients: int) -> Any:
+    """A method whose state keeps every job's last loss, for the adaptive schedule."""
+    import torch
+
+    phase = method.phases[0]
+    if worlds * clients * phase.models > 50_000_000:
+        raise BadInput(
+            f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * phase.models:,} of them "
+            "are too many: lower clients.number, or choose permutation"
+        )
+
+    def init(models: Any) -> dict[str, Any]:
+        return {**phase.server.init(models), "job_loss": torch.full((worlds, clients, phase.models), float("nan"))}
+
+    def step(state: State, stats: Any, t: int) -> State:
+        loss = state.extra["job_loss"]
+        after = phase.server.step(state, stats, t)
+        return after._replace(extra={**after.extra, "job_loss": loss})
+
+    server = phase.server._replace(init=init, step=step)
+    return replace(method, phases=(replace(phase, server=server), *method.phases[1:]))
+
+
+__all__ = ["Own", "Shards", "build"]

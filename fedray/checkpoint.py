@@ -1,0 +1,133 @@
+"""Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
+
+A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedray.core import FedrayError, Layout, State
+from fedray.engine import Progress
+from fedray.tree import digest
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file under a temporary name, fsyncs and renames it: readers see the old file or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+
+
+def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2) -> Path:
+    """Writes `round-NNNNNN/` under a folder and removes all but the newest `keep`."""
+    final = folder / f"round-{progress.round:06d}"
+    part = folder / f".{final.name}.part"
+    state = progress.state
+    tensors = {"models": state.models, "counters": state.counters}
+    tensors |= {f"extra/{name}": value for name, value in state.extra.items()}
+    tensors |= {f"private/{name}": value for name, value in (private or {}).items()}
+    totals = {
+        "round": progress.round,
+        "up_bytes": progress.up_bytes.tolist(),
+        "down_bytes": progress.down_bytes.tolist(),
+        "sim_seconds": [float(s).hex() for s in progress.sim_seconds],
+        "wall_seconds": progress.wall_seconds,
+        "metrics": progress.metrics,
+        "digest": digest(dict(sorted(tensors.items()))),
+    }
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        save_file({name: value.contiguous() for name, value in tensors.items()}, part / "state.safetensors")
+        (part / "progress.json").write_text(json.dumps(totals))
+        for file in part.iterdir():
+            _fsync(file)
+        if final.exists():
+            shutil.rmtree(final)
+        part.replace(final)
+        _fsync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FedrayError(
+            f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
+        ) from None
+    for old in rounds(folder)[: -max(1, keep)]:
+        shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
+    return final
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def rounds(folder: Path) -> list[int]:
+    """Rounds that have a checkpoint, rising."""
+    return sorted(int(path.name[6:]) for path in folder.glob("round-[0-9]*") if path.is_dir())
+
+
+def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """The checkpoint of a round (the newest by default), and the private client state saved with it.
+
+    Raises:
+        FedrayError: there is none, or its files are damaged.
+    """
+    known = rounds(folder)
+    if not known:
+        raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
+    path = folder / f"round-{known[-1] if round is None else round:06d}"
+    remedy = f"remove {path} to resume from the checkpoint before it"
+    try:
+        totals: dict[str, Any] = json.loads((path / "progress.json").read_text())
+        tensors = load_file(path / "state.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FedrayError(f"{path} is damaged ({str(error).splitlines()[0]}): {remedy}") from None
+    if totals.get("digest") != digest(dict(sorted(tensors.items()))):
+        raise FedrayError(f"{path}/state.safetensors is damaged (its digest differs): {remedy}")
+    extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}
+    private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
+    state = State(tensors["models"], tensors["counters"], extra)
+    seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
+    up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
+    return Progress(totals["round"], state, up, down, seconds, totals["wall_seconds"], totals["metrics"]), private
+
+
+def model_hash(layout: Layout, state: State, models: int, per_replicate: int) -> str:
+    """SHA-256 over replicate, fold, model, name, shape and little-endian bytes of all parameters and buffers."""
+    tensors: dict[str, torch.Tensor] = {}
+    for m in range(len(state.models)):
+        world, k = divmod(m, models)
+        label = f"{world // per_replicate}/{world % per_replicate}/{k}"
+        for name, value in layout.views(state.models[m]).items():
+            tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
+        for name, count in zip(layout.counters, state.counters[m], strict=True):
+            tensors[f"{label}/{name}/()"] = count
+    return digest(tensors)
+
+
+def state_hash(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
+    """`model_hash` extended by the server's own state and the clients' private state."""
+    rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
+    rest |= {f"private/{n}": private[n] for n in sorted(private)}
+    return digest({f"model_hash/{model}": torch.zeros(0), **rest})

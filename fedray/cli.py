@@ -1,0 +1,226 @@
+"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedray import __version__
+from fedray.core import BadInput, FedrayError
+
+Command = Callable[..., None]
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """One line and the right exit status instead of a traceback: 2 bad input, 1 failed while running."""
+    try:
+        yield
+    except BadInput as error:
+        click.echo(f"fedray: {error}", err=True)
+        sys.exit(2)
+    except FedrayError as error:
+        click.echo(f"fedray: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
+        sys.exit(1)
+
+
+def guarded(command: Command) -> Command:
+    """A command whose errors are one line."""
+
+    @wraps(command)
+    def inner(*args: Any, **kwargs: Any) -> None:
+        with errors():
+            command(*args, **kwargs)
+
+    return inner
+
+
+def imports(modules: tuple[str, ...]) -> None:
+    """Imports the modules given by --import, from the working directory too."""
+    import importlib
+
+    sys.path.insert(0, str(Path.cwd()))
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise BadInput(f"--import {name}: {error}: give the name of an importable module") from None
+
+
+_out = click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/NAME).")
+_address = click.option("--address", help="An existing Ray cluster (default: a local one is started and stopped).")
+_import = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own code, imported first.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fedray")
+def main() -> None:
+    """Simulate ensemble federated learning on one machine or a Ray cluster."""
+
+
+@main.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_out
+@_address
+@_import
+@guarded
+def run(scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]) -> None:
+    """Run a scenario: fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg"""
+    from fedray.scenario import read
+
+    imports(modules)
+    path = Path(scenario)
+    wanted = read(path, overrides)
+    folder = out or Path("runs") / path.stem
+    from fedray.build import Own
+    from fedray.live import watching
+    from fedray.simulate import start
+
+    with watching(f"{wanted.method.name} on {wanted.data.name}") as watch:
+        start(wanted, folder, Own(modules=modules), watch, address)
+    _tell(folder)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_address
+@_import
+@guarded
+def resume(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+    """Continue a run from its newest checkpoint; the result has the same bits as an undisturbed run."""
+    imports(modules)
+    from fedray.build import Own
+    from fedray.live import watching
+    from fedray.simulate import resume as again
+
+    with watching(f"resuming {folder}") as watch:
+        again(folder, Own(modules=modules), watch, address)
+    _tell(folder)
+
+
+def _tell(folder: Path) -> None:
+    """The result in a few lines."""
+    from fedray.api import load
+    from fedray.live import amount, span
+
+    summary = load(folder).summary
+    totals = summary["totals"]
+    for name, value in summary["metrics"].items():
+        spread = f" +- {value['sd']:.4f} (n = {value['n']})" if value["sd"] is not None else ""
+        click.echo(f"{name:20} {value['mean']:.4f}{spread}")
+    click.echo(
+        f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, virtual time {span(totals['sim_seconds'])}, "
+        f"wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
+    )
+    click.echo(f"{folder / 'report.html'}")
+
+
+@main.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_import
+@guarded
+def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
+    """Validate a scenario and print what it resolves to: clients, tiers, actors, memory, bytes a round."""
+    from fedray.scenario import cells, read
+
+    imports(modules)
+    wanted = read(Path(scenario), overrides)
+    from fedray.explain import explain
+
+    click.echo(explain(wanted))
+    for cell in cells(wanted):
+        click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory).")
+@guarded
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write report.html for a run, or one file that compares several."""
+    from fedray.report import write_report
+
+    target = out or folders[0] / "report.html"
+    write_report(list(folders), target)
+    click.echo(str(target))
+
+
+@main.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory of the table; resumable.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Cells that run at the same time.")
+@_address
+@_import
+@guarded
+def table(
+    scenario: str, overrides: tuple[str, ...], out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
+) -> None:
+    """Run every cell of a scenario's table; writes table.md and table.parquet."""
+    from fedray.scenario import read
+
+    imports(modules)
+    wanted = read(Path(scenario), overrides)
+    from fedray.table import run_table
+
+    click.echo(run_table(wanted, out, jobs, address, modules))
+
+
+@main.command(name="list")
+@click.argument("kind", type=click.Choice(["methods", "datasets", "models", "partitions"]), required=False)
+@guarded
+def list_(kind: str | None) -> None:
+    """List the methods, data sets, models and partitions by name."""
+    from fedray import names
+
+    tables = {"methods": names.METHODS, "datasets": names.DATA, "models": names.MODELS, "partitions": names.PARTITIONS}
+    for title, known in tables.items():
+        if kind in (None, title):
+            click.echo(f"{title}:")
+            for name, meaning in known.items():
+                click.echo(f"  {name:18} {meaning}")
+
+
+@main.group()
+def data() -> None:
+    """Data sets."""
+
+
+@data.command()
+@click.argument("name")
+@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: FEDRAY_DATA).")
+@guarded
+def get(name: str, root: Path | None) -> None:
+    """Download a data set that torchvision or the UCI repository offers."""
+    from fedray.data.dataset import fetch
+
+    click.echo(str(fetch(name, root)))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: DIR/export).")
+@_import
+@guarded
+def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
+    """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
+    imports(modules)
+    from fedray.export import export_models
+
+    for path in export_models(folder, out or folder / "export"):
+        click.echo(str(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""One run from its directory's point of view: begin or resume, loop, then summary, manifest, pictures and report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedray import checkpoint, engine, record
+from fedray.engine import Progress
+from fedray.evaluate import evaluator
+from fedray.study import Study
+
+if TYPE_CHECKING:
+    from fedray.loggers import Logger
+
+Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
+
+
+def coordinate(
+    study: Study,
+    runtime: engine.Runtime,
+    out: Path,
+    watch: Callable[[Snapshot], None],
+    facts: Mapping[str, Any],
+    loggers: list[Logger],
+) -> dict[str, Any]:
+    """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary."""
+    phase = study.method.phases[0]
+    started = time.perf_counter()
+    progress = _begin(study, runtime, out)
+    _manifest(out, study, facts, progress, None)
+
+    def show(now: Progress) -> None:
+        shown = snapshot(study, now)
+        watch(shown)
+        for log in loggers:
+            log(now.round, shown["metrics"])
+
+    recorder = record.Recorder(out, study, runtime.private, show)
+    progress = engine.run(study, runtime, recorder, evaluator(study, runtime), progress)
+    recorder.flush(progress.round)
+    models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.per_replicate)
+    state = checkpoint.state_hash(models, progress.state, runtime.private())
+    summary = record.summary(study, progress, models, state)
+    _manifest(out, study, facts, progress, time.perf_counter() - started)
+    _pictures(study, runtime, progress, out)
+    record.write_json(out / "summary.json", summary)
+    return summary
+
+
+def _begin(study: Study, runtime: engine.Runtime, out: Path) -> Progress:
+    """Where to start: the newest checkpoint, or the first round."""
+    if not checkpoint.rounds(out / "checkpoints"):
+        record.drop_newer(out, -1)
+        return engine.begin(study, study.method.phases[0])
+    progress, private = checkpoint.load(out / "checkpoints")
+    runtime.restore(private)
+    record.drop_newer(out, progress.round)
+    return progress
+
+
+def snapshot(study: Study, progress: Progress) -> Snapshot:
+    """A picture of where a run stands; metrics are means over replicates and folds."""
+    names = dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float))
+    values = {n: [row[n] for row in progress.metrics if n in row] for n in names}
+    return {
+        "round": progress.round,
+        "rounds": study.rounds,
+        "metrics": {n: sum(v) / len(v) for n, v in values.items()},
+        "up_bytes": int(progress.up_bytes.sum()),
+        "down_bytes": int(progress.down_bytes.sum()),
+        "sim_seconds": float(progress.sim_seconds.max()),
+        "wall_seconds": progress.wall_seconds,
+    }
+
+
+def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: float | None) -> None:
+    timings = {"wall_seconds": progress.wall_seconds, "process_seconds": seconds}
+    size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
+    record.write_json(out / "manifest.json", record.manifest({**facts, "study": size, "timings": timings}))
+
+
+def _pictures(study: Study, runtime: engine.Runtime, progress: Progress, out: Path) -> None:
+    from fedray.pictures import pictures
+
+    pictures(study, runtime, progress, out / "pictures.npz")

@@ -1,0 +1,241 @@
+"""The nouns of fedray.
+
+One letter set everywhere: K models, N clients, J jobs of a round, R replicates (a *world* is one replicate of one
+fold), M = R * K rows of parameters, W lanes of a block, S steps, B samples a batch, d numbers a model, C classes.
+
+The one idea: Fed-ensemble's delta_ik, "client i trains model k in this round", is the universal object. A `Plan` is
+the list of those ones; every method is a way to write plans, to train one job, and to merge what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
+
+
+class FedrayError(Exception):
+    """Something failed while running; the message is one line that says what and what to do (exit status 1)."""
+
+
+class BadInput(FedrayError):
+    """The user's input cannot be used; one line: key, value, remedy (exit status 2)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the d numbers of one model lie in a row: trainable parameters first, then float buffers (BatchNorm).
+
+    A set of models is one matrix `[..., d]`, so that sums, norms, top-k and hashes are single operations; networks
+    read it through `views`. Integer buffers (BatchNorm's step counters) live beside it, `[..., c]`.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    trainable: int
+    counters: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+
+    @property
+    def d(self) -> int:
+        """Length of a row: parameters and float buffers."""
+        return sum(self.sizes)
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """`[..., d]` -> {name: `[..., *shape]`}, without copying."""
+        parts = rows.split(self.sizes, dim=-1)
+        lead = rows.shape[:-1]
+        return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network without weights: the module is a template, its values are never read.
+
+    `module` maps `[B, *input]` to `[B, outputs]`. `init(seed)` draws one row `[d]` (float32) by address.
+    """
+
+    name: str
+    module: nn.Module
+    layout: Layout
+    objective: Objective
+    outputs: int
+    init: Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A class of devices: how many clients, how much they train, what they cost, and what their actors hold.
+
+    seconds_per_step: virtual seconds of one step on one batch (median over clients, lognormal with `spread`).
+    uplink, downlink: bytes/s; latency: seconds a transfer. num_cpus, num_gpus, resources: what Ray reserves.
+    """
+
+    name: str
+    number: int
+    models_per_round: int | None = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    seconds_per_step: float = 0.01
+    spread: float = 0.0
+    uplink: float = 1e6
+    downlink: float = 1e7
+    latency: float = 0.0
+    side_by_side: bool = False
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The population as schedules see it: tiers own consecutive ids, so a million clients cost nothing."""
+
+    tiers: tuple[Tier, ...]
+
+    @property
+    def number(self) -> int:
+        return sum(tier.number for tier in self.tiers)
+
+    def tier_of(self, client: IntArray) -> IntArray:
+        """Tier index of each client, `[J]`."""
+        ends = np.cumsum([tier.number for tier in self.tiers])
+        return np.searchsorted(ends, client, side="right").astype(np.int64)
+
+
+class Plan(NamedTuple):
+    """The jobs of one round, `[J]` each: client `client[j]` trains model `model[j]` of world `replicate[j]`."""
+
+    client: IntArray
+    model: IntArray
+    replicate: IntArray
+
+    def take(self, index: Any) -> Plan:
+        return Plan(*(column[index] for column in self))
+
+
+class Uploads(NamedTuple):
+    """What a block of jobs sends up. delta `[J, d]` float32; the rest `[J]`."""
+
+    delta: Tensor
+    client: IntArray
+    model: IntArray
+    replicate: IntArray
+    tier: IntArray
+    size: IntArray
+    counters: Tensor | None = None  # [J, c]
+    own: Tensor | None = None  # [J, d] change of the clients' own vectors, for servers that need it (SCAFFOLD)
+
+
+class State(NamedTuple):
+    """All that a server knows. models `[M, d]` float32, counters `[M, c]` int64, extra: per method, `[M, ...]`."""
+
+    models: Tensor
+    counters: Tensor
+    extra: dict[str, Tensor]
+
+
+Stats = dict[str, Any]  # name -> something with `+` (tree.ExactSum, tree.Counts, tree.Kept): merged in any order
+
+
+class Server(NamedTuple):
+    """How uploads become the next state.
+
+    init: extra state from the first models. reduce: runs where the client runs, its results add up with `+` in any
+    order to the same bits. step: (state, stats, t) -> state, where division and server optimisers live.
+    """
+
+    init: Callable[[Tensor], dict[str, Tensor]]
+    reduce: Callable[[Uploads], Stats]
+    step: Callable[[State, Stats, int], State]
+
+
+class Compressed(NamedTuple):
+    """delta `[J, d]` as the server will read it, and the bytes each job sends, `[J]`."""
+
+    delta: Tensor
+    bytes: IntArray
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a client trains. Data, not code, so that batched engines can fuse it.
+
+    The local gradient is `grad + pull (w - w_start) + offset`, after weight decay: one affine term that covers
+    FedProx, FedDyn, Ditto and SCAFFOLD. Optimiser state is fresh in each local update (FE section II).
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    lr_decay_every: int = 10
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int | None = 16
+    epochs: int | None = 1
+    steps: int | None = None
+    pull: float = 0.0
+
+    def lr_at(self, t: int) -> float:
+        """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`."""
+        return self.lr * self.lr_decay ** (t // self.lr_decay_every)
+
+
+Schedule = Callable[[int, State | None], Plan]
+Predict = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One federated training: K models of one architecture, a schedule, local training, compression, a server."""
+
+    models: int
+    schedule: Schedule
+    local: Local
+    server: Server
+    compress: Callable[[Uploads], Compressed]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A paper: its phases, and how the trained ensemble answers."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    predict: Any = None
+
+
+class JobRows(NamedTuple):
+    """One row a job, `[J]`, in the order of the plan: what `clients.parquet` keeps."""
+
+    samples: IntArray
+    steps: IntArray
+    loss: FloatArray
+    up_bytes: IntArray
+
+
+class Runtime(Protocol):
+    """Where jobs run. Both runtimes give the same bits."""
+
+    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]: ...
+
+    def outputs(self, state: State, split: str) -> Tensor:
+        """`[M, n, outputs]`: every model's raw outputs on its world's rows of a split, in evaluation mode."""
+        ...
+
+    def losses(self, state: State) -> FloatArray:
+        """`[R, N, K]`: each model's mean loss on each client's training data."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,145 @@
+"""Pictures: scikit-learn's digits, the torchvision sets, and LEAF's FEMNIST."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray import rng
+from fedray.core import BadInput, IntArray
+from fedray.data.files import damaged, find, gunzip, scratch, untar
+from fedray.data.split import Dataset, Split, classification, stratified
+
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
+CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}
+
+
+def digits(root: Path | None) -> Dataset:
+    """1,797 handwritten digits of 8 x 8 pixels, levels 0 .. 16; a fixed fifth of every class is the test part.
+
+    Example:
+        >>> digits(None).train.x.shape
+        (1438, 1, 8, 8)
+    """
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
+    train, test = stratified(y, 0.2, rng.stream(0, "digits"))
+    return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
+
+
+def torchvision_folder(name: str, root: Path | None) -> Path:
+    """Where a torchvision set lies: raises BadInput if it does not."""
+    if name in IDX:
+        return find(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
+    if name == "svhn":
+        return find(root, name, ["SVHN", "."], "*_32x32.mat")
+    folder, stem = CIFAR[name]
+    for needs in (f"{stem}-*/*", f"{stem}-python*tar*"):
+        try:
+            return find(root, name, [folder, "."], needs)
+        except BadInput as error:
+            missing = error
+    raise missing
+
+
+def torchvision_set(name: str, root: Path | None) -> Dataset:
+    """MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN, read by torchvision's own classes."""
+    folder = torchvision_folder(name, root)
+    with scratch() as space:
+        try:
+            train, test, names = _read(name, _unpacked(name, folder, space))
+        except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
+            raise damaged(name, folder, error) from error
+    if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
+        raise damaged(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
+    return classification(name, train, test, names)
+
+
+def _unpacked(name: str, folder: Path, space: Path) -> Path:
+    """A root that torchvision reads: the user's own if unpacked files are there, else `space`."""
+    if name == "svhn":
+        return folder
+    if name in IDX:
+        parts = [f"{a}-{b}-ubyte" for a in ("train", "t10k") for b in ("images-idx3", "labels-idx1")]
+        if all((folder / part).exists() for part in parts):
+            return folder.parent.parent
+        raw = space / IDX[name] / "raw"
+        raw.mkdir(parents=True)
+        for part in parts:
+            find(folder, name, [f"{part}.gz"])
+            gunzip(name, folder / f"{part}.gz", raw / part)
+        return space
+    stem = CIFAR[name][1]
+    if any(folder.glob(f"{stem}-*/*")):
+        return folder
+    for archive in sorted(folder.glob(f"{stem}-python*tar*")):
+        untar(name, archive, space)
+    return space
+
+
+def _read(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
+    """Both parts as torchvision has them, pictures `[n, C, H, W]`."""
+    from torchvision import datasets
+
+    if name == "svhn":
+        parts = [datasets.SVHN(root, split=split) for split in ("train", "test")]
+        return _split(parts[0].data, parts[0].labels), _split(parts[1].data, parts[1].labels), tuple("0123456789")
+    kind = getattr(datasets, IDX[name] if name in IDX else CIFAR[name][0])
+    parts = [kind(root, train=train) for train in (True, False)]
+    pictures = [np.asarray(part.data) for part in parts]
+    axes = [p[:, None] if name in IDX else p.transpose(0, 3, 1, 2) for p in pictures]  # [n, C, H, W]
+    names = tuple(str(c).split(" - ")[0] for c in parts[0].classes)
+    return _split(axes[0], parts[0].targets), _split(axes[1], parts[1].targets), names
+
+
+def _split(x: Any, y: Any) -> Split:
+    return Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64))
+
+
+def femnist_folder(root: Path | None) -> Path:
+    """The folder that holds LEAF's `train/` and `test/`."""
+    places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
+    return find(root, "femnist", places, "train/*.json*", fetchable=False)
+
+
+def femnist(root: Path | None) -> Dataset:
+    """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` (background 255, ink dark), 62 classes, one client a writer."""
+    folder = femnist_folder(root)
+    train, test = _leaf(folder / "train"), _leaf(folder / "test")
+    writers = {user: i for i, user in enumerate(sorted(train))}
+    if stray := set(test) - set(train):
+        raise damaged("femnist", folder, f"writer {min(stray)} has test but no training pictures")
+    names = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+    return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
+
+
+def _leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
+    """Writer -> pictures `[n, 1, 28, 28]` uint8 and labels `[n]`, of all JSON files of a folder."""
+    found: dict[str, tuple[Any, IntArray]] = {}
+    for path in sorted(folder.glob("*.json*")):
+        try:
+            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+                data = json.load(file)["user_data"]
+            for user, rows in data.items():
+                x = np.rint(np.asarray(rows["x"], dtype=np.float64) * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+                y = np.asarray(rows["y"], dtype=np.int64)
+                if user in found or len(x) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
+                    raise ValueError(f"the rows of writer {user} are inconsistent")
+                found[user] = (x, y)
+        except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+            raise damaged("femnist", path, error) from error
+    return found
+
+
+def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
+    """All rows, sorted by writer."""
+    users = sorted(found)
+    group = np.repeat([writers[u] for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
+    return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)

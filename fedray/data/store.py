@@ -1,0 +1,154 @@
+"""The columnar store: one Arrow file a split, memory-mapped, shared by all processes of a node.
+
+Files are written under a temporary name, fsynced and renamed, so that any number of writers and a crash are harmless;
+their names carry a hash of the data set's name, its options, and the size and time of its source files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.core import FedrayError
+from fedray.data import dataset
+from fedray.data.files import cache_root, stamp
+from fedray.data.split import Array, Dataset, Split
+
+FORMAT = 1  # part of the key: raise it when a loader or the layout changes
+STATISTICS = ("shift", "scale", "y_shift", "y_scale")
+
+
+class Stored(NamedTuple):
+    """What one file holds: arrays that are views of the mapped file, and the notes written beside them."""
+
+    split: Split
+    columns: dict[str, Array]
+    notes: dict[str, Any]
+
+
+def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
+    """The data set, from the store if it is there; else it is read and, where that pays, stored.
+
+    Arrays of a stored set are views of mapped files (copy on write: nobody can change the store).
+    """
+    options = options or {}
+    dataset.check_options(name, options)
+    where = dataset.source(name).where
+    if where is None:
+        return dataset.load(name, root, **options)
+    key = json.dumps(
+        [FORMAT, name, options, stamp(where(root, **options)), _more(options)], sort_keys=True, default=str
+    )
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    train, test = (cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
+    try:
+        return _dataset(name, read(train), read(test))
+    except (OSError, ValueError, KeyError):  # not there yet, or not readable
+        data = dataset.load(name, root, **options)
+    write(test, data.test)
+    write(train, data.train, data.columns, _notes(data))
+    return _dataset(name, read(train), read(test))
+
+
+def _more(options: dict[str, Any]) -> Any:
+    """A table's second file."""
+    other = options.get("test")
+    return stamp(Path(other).expanduser()) if isinstance(other, str) and Path(other).expanduser().is_file() else None
+
+
+def _notes(data: Dataset) -> dict[str, Any]:
+    values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
+    return {"classes": data.classes, "class_names": data.class_names, **values}
+
+
+def _dataset(name: str, train: Stored, test: Stored) -> Dataset:
+    notes = train.notes
+    stored = (notes[key] for key in STATISTICS)
+    a, b, c, d = (np.array(values, np.float32).reshape(shape) for values, shape in stored)
+    names = tuple(notes["class_names"])
+    return Dataset(name, train.split, test.split, notes["classes"], names, a, b, c, d, columns=train.columns)
+
+
+def write(
+    path: Path, split: Split, columns: dict[str, Array] | None = None, notes: dict[str, Any] | None = None
+) -> None:
+    """Write a split as one Arrow IPC file with one record batch; whoever looks sees all of it or nothing."""
+    import pyarrow as pa
+
+    fields = {"x": split.x, "y": split.y, **({} if split.group is None else {"group": split.group})}
+    fields |= {f"column {key}": values for key, values in (columns or {}).items()}
+    arrays, shapes = [], {}
+    for key, values in fields.items():
+        if values.dtype.kind == "U":
+            arrays.append(pa.array(values.tolist(), pa.string()))
+            continue
+        shapes[key] = [list(values.shape), values.dtype.str]
+        flat, width = np.ascontiguousarray(values).reshape(-1), int(np.prod(values.shape[1:]))
+        column = pa.array(flat)
+        arrays.append(pa.FixedSizeListArray.from_arrays(column, width) if values.ndim > 1 else column)
+    about = json.dumps({"shapes": shapes, "notes": notes or {}})
+    schema = pa.schema([pa.field(k, a.type) for k, a in zip(fields, arrays, strict=True)], {"fedray": about})
+    with _replacing(path) as file, pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    """A file to write that becomes `path` at once and safely, or not at all."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        why = error.strerror or error
+        raise FedrayError(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def read(path: Path) -> Stored:
+    """Map a file; its numbers are not read before they are used. Raises OSError or ValueError."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+    reader = pa.ipc.open_file(pa.py_buffer(whole))
+    batch, about = reader.get_batch(0), json.loads((reader.schema.metadata or {})[b"fedray"])
+    arrays: dict[str, Array] = {}
+    for key, column in zip(reader.schema.names, batch.columns, strict=True):
+        if key in about["shapes"]:
+            shape, dtype = about["shapes"][key]
+            arrays[key] = _view(whole, column.flatten() if len(shape) > 1 else column, dtype).reshape(shape)
+        else:
+            arrays[key] = np.array(column.to_pylist(), dtype=str)
+    columns = {key.removeprefix("column "): a for key, a in arrays.items() if key.startswith("column ")}
+    return Stored(Split(arrays["x"], arrays["y"], arrays.get("group")), columns, about["notes"])
+
+
+def _view(whole: Array, column: Any, dtype: str) -> Array:
+    """The part of the mapped file that is a column's numbers, without copying and without Arrow's read-only mark."""
+    buffer = column.buffers()[1]
+    if not buffer or not buffer.size:
+        return np.empty(0, dtype)
+    start = buffer.address - whole.ctypes.data
+    size = len(column) * np.dtype(dtype).itemsize
+    if not 0 <= start <= len(whole) - size:
+        raise ValueError("a column outside its file")
+    return whole[start : start + size].view(dtype)

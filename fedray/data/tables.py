@@ -1,0 +1,217 @@
+"""Tables: the UCI regression sets in the standard split layout, the printers, any Parquet or CSV file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedray import rng
+from fedray.core import BadInput, FloatArray, IntArray
+from fedray.data.files import damaged, find
+from fedray.data.split import Array, Dataset, Split, classification, moments, regression, stratified
+
+
+def uci_folder(name: str, root: Path | None) -> Path:
+    """The `data/` folder of one UCI set."""
+    folder = name.removeprefix("uci/")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
+        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
+    places = [f"UCI/UCI_Datasets/{folder}/data", f"UCI_Datasets/{folder}/data", f"{folder}/data"]
+    return find(root, name, places, "data.txt")
+
+
+def uci(name: str, root: Path | None) -> Dataset:
+    """A regression set with its standard splits as folds; every fold is standardised by its own training rows."""
+    folder = uci_folder(name, root)
+    data = _numbers(name, folder / "data.txt")
+    inputs, target = (_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
+    x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
+    count = int(_numbers(name, folder / "n_splits.txt")[0, 0])
+    folds = []
+    for k in range(count):
+        train, test = (_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
+        if np.intersect1d(train, test).size:
+            raise damaged(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
+        folds.append((train, test))
+    each = [(*moments(x[train]), *moments(y[train])) for train, _ in folds]
+    a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
+    return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
+
+
+def _numbers(name: str, path: Path) -> FloatArray:
+    """A file of numbers, `[rows, columns]`, all finite."""
+    if not path.exists():
+        raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
+    try:
+        delimiter = "," if path.suffix == ".csv" else None
+        values = np.loadtxt(path, delimiter=delimiter, ndmin=2, dtype=np.float64)
+    except (ValueError, OSError) as error:
+        raise damaged(name, path, error) from error
+    if not values.size or not np.isfinite(values).all():
+        raise damaged(name, path, "empty, or numbers that are not finite")
+    return values
+
+
+def _rows(name: str, path: Path, limit: int) -> IntArray:
+    """Indices below `limit`, `[n]`; the files hold them as floats."""
+    index = _numbers(name, path).ravel().astype(np.int64)
+    if index.min() < 0 or index.max() >= limit or len(np.unique(index)) < len(index):
+        raise damaged(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
+    return index
+
+
+def printers_folder(root: Path | None) -> Path:
+    """The folder of the printers' CSV files."""
+    return find(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
+
+
+def printers(root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30) -> Dataset:
+    """Vibration of 3D printers: `sqrt(rms_x^2 + rms_y^2)` from print speed and printer (one-hot), one client a printer.
+
+    Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are already root mean squares of a
+    stretch of printing. The test rows are those of one nominal speed, of all printers.
+
+    Args:
+        speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
+    """
+    if speed not in ("nominal", "measured"):
+        raise BadInput(f"data.speed = {speed}: choose nominal or measured")
+    folder = printers_folder(root)
+    parts = []
+    for path in sorted(folder.glob("*Printer*_Speed*.csv")):
+        if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
+            values = _numbers("printers", path)
+            if values.shape[1] != 3:
+                raise damaged("printers", path, f"{values.shape[1]} columns, not 3")
+            parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
+    rows = np.concatenate(parts)  # [n, 5]: measured, rms_x, rms_y, printer, nominal
+    label, group = np.unique(rows[:, 3], return_inverse=True)
+    first = rows[:, 4 if speed == "nominal" else 0]
+    x = np.column_stack([first, np.eye(len(label))[group]]).astype(np.float32)
+    y = np.hypot(rows[:, 1], rows[:, 2])[:, None].astype(np.float32)
+    held = rows[:, 4] == test_speed
+    if held.all() or not held.any():
+        raise BadInput(f"data.test_speed = {test_speed}: choose one of {np.unique(rows[:, 4]).astype(int).tolist()}")
+    train, test = (Split(x[m], y[m], group[m].astype(np.int64)) for m in (~held, held))
+    data = regression("printers", train, test)
+    data.shift[:, 1:], data.scale[:, 1:] = 0.0, 1.0  # the label stays one-hot
+    return data
+
+
+def table_file(path: str | Path | None, key: str = "path") -> Path:
+    """The user's own file."""
+    if not path:
+        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise BadInput(f"data.{key} = {path}: there is no such file")
+    return file
+
+
+def _frame(file: Path) -> Any:
+    """A pandas table of a file, by its ending."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
+    except Exception as error:  # pyarrow and pandas raise many kinds
+        raise damaged("table", file, error) from error
+
+
+def table(
+    root: Path | None,
+    *,
+    path: str | None = None,
+    target: str | list[str] | None = None,
+    features: list[str] | None = None,
+    group: str | None = None,
+    test: str | None = None,
+    test_fraction: float = 0.2,
+    task: Literal["auto", "classification", "regression"] = "auto",
+    seed: int = 0,
+) -> Dataset:
+    """Any Parquet or CSV file: one row a sample.
+
+    Args:
+        target: a column (several for regression). `task: auto` takes text, truth values and integers of at most 20
+            different values as classes, other numbers as targets.
+        features: numeric columns; default: all of them but target and group.
+        group: a column whose values are the natural clients. Every other column can be partitioned by too.
+        test: another file with the test rows; without it `test_fraction` of the rows, drawn by `seed`.
+    """
+    frame = _frame(table_file(path))
+    other = _frame(table_file(test, "test")) if test else None
+    targets = [target] if isinstance(target, str) else list(target or [])
+    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
+    _check_columns(frame, other, targets, inputs, group)
+    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
+    names = sorted(set(frame[targets[0]].unique())) if classes else []
+    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
+    whole = _part(frame, targets, inputs, (names, group, groups))
+    if other is not None:
+        train, keep = whole, np.arange(len(frame))
+        held = _part(other, targets, inputs, (names, group, groups))
+    else:
+        keep, rest = _cut(whole.y, classes, test_fraction, rng.stream(seed, "table"))
+        train, held = whole.take(keep), whole.take(rest)
+    data = classification("table", train, held, tuple(map(str, names))) if classes else regression("table", train, held)
+    columns = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in inputs}
+    return data._replace(columns=columns)
+
+
+def _check_columns(frame: Any, other: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
+    if not targets:
+        raise BadInput("data.target is missing: name the column to predict")
+    if not inputs:
+        raise BadInput("data.features: the table has no numeric column beside the target: add one")
+    for part in (frame, other):
+        for column in () if part is None else (*targets, *inputs, *([group] if group else [])):
+            if column not in part:
+                raise BadInput(f"data: the table has no column {column}: choose from {', '.join(map(str, part))[:200]}")
+            if missing := int(part[column].isna().sum()):
+                raise BadInput(f"data: column {column} has {missing} missing values: fill them or drop those rows")
+        for column in inputs if part is not None else ():
+            if part[column].dtype.kind not in "iufb":
+                raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
+
+
+def _is_class(frame: Any, targets: list[str]) -> bool:
+    column = frame[targets[0]]
+    if len(targets) > 1 or column.dtype.kind == "f":
+        return False
+    return column.dtype.kind not in "iu" or bool(column.nunique() <= 20)
+
+
+def _part(frame: Any, targets: list[str], inputs: list[str], by: tuple[list[Any], str | None, dict[Any, int]]) -> Split:
+    """Rows of a table; `by`: class names (empty: regression), group column, and its values' numbers."""
+    names, group, groups = by
+    x = np.ascontiguousarray(frame[inputs].to_numpy(dtype=np.float32))
+    if names:
+        unknown = set(frame[targets[0]].unique()) - set(names)
+        if unknown:
+            raise BadInput(f"data.test: class {min(map(str, unknown))} is not in the training table: remove its rows")
+        y: Array = frame[targets[0]].map({n: i for i, n in enumerate(names)}).to_numpy(dtype=np.int64)
+    else:
+        y = _targets(frame, targets)
+    clients = frame[group].map(groups).fillna(-1).to_numpy(dtype=np.int64) if group else None
+    return Split(x, y, clients)
+
+
+def _targets(frame: Any, targets: list[str]) -> Array:
+    """`[n, q]`."""
+    try:
+        return np.ascontiguousarray(frame[targets].to_numpy(dtype=np.float32))
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"data.target = {targets[0]}: not numeric, so data.task must be classification") from error
+
+
+def _cut(y: Array, classes: bool, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+    if not 0 < fraction < 1:
+        raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
+    keep, rest = stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
+    if not len(keep) or not len(rest):
+        raise BadInput(f"data.test_fraction = {fraction} leaves no rows of {len(y)} for one part: change it")
+    return keep, rest

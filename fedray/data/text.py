@@ -1,0 +1,154 @@
+"""Shakespeare: the next character after 80, one client a role (LEAF's task).
+
+A role's text is cut at `train` of its length; a window with its target lies wholly before the cut (training) or wholly
+behind it (test), so no character is in both. Windows are tokens `[n, 80]`, uint8.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core import BadInput, IntArray
+from fedray.data.files import damaged, find
+from fedray.data.split import Dataset, Split, classification
+
+# LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80
+_LIKE = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
+_LOOKUP = np.full(128, ALPHABET.index(" "), np.uint8)
+_LOOKUP[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
+_PLACES = {
+    "mit_plays": ("mit_plays_csv", "*.csv"),
+    "tiny": ("tinyshakespeare", "input.txt"),
+    "complete": ("complete_works", "t8.shakespeare.txt*"),
+}
+
+
+def encode(text: str) -> NDArray[np.uint8]:
+    r"""Tokens of a text, `[characters]`; white space is one space, an unknown character a space.
+
+    Example:
+        >>> ALPHABET[encode("na\u00efve")[2]]
+        'i'
+    """
+    plain = unicodedata.normalize("NFKD", " ".join(text.split()).translate(_LIKE))
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    codes = np.array([ord(c) if ord(c) < 128 else ord(" ") for c in plain], dtype=np.uint8)
+    return _LOOKUP[codes]
+
+
+def shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
+    """The folder of one of the three texts."""
+    if source not in _PLACES:
+        raise BadInput(f"data.source = {source}: choose one of {', '.join(_PLACES)}")
+    folder, needs = _PLACES[source]
+    return find(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
+
+
+def shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
+    """Windows of every role that speaks at least one training window.
+
+    Args:
+        source: `mit_plays` (five plays, public domain), `tiny` (roles by name), `complete` (LEAF's edition).
+        stride: characters from one window to the next; 80 for windows that do not overlap.
+        train: part of a role's text that is for training.
+    """
+    if stride < 1 or not 0 < train < 1:
+        raise BadInput(f"data.stride = {stride}, data.train = {train}: stride is at least 1, train between 0 and 1")
+    folder = shakespeare_folder(root, source)
+    path = next(iter(sorted(folder.glob(_PLACES[source][1]))))
+    try:
+        parse = {"mit_plays": _mit, "tiny": _tiny, "complete": _complete}[source]
+        roles = parse(folder if source == "mit_plays" else path)
+    except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
+        raise damaged("shakespeare", path, error) from error
+    tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
+    tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
+    if not tokens:
+        raise damaged("shakespeare", path, "no role has enough text")
+    cuts = [int(len(t) * train) for t in tokens]
+    left = _windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    right = _windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    return classification("shakespeare", left, right, tuple(ALPHABET))
+
+
+def _windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
+    """All windows of all texts, one group a text; a text of at most 80 characters has none."""
+    view = np.lib.stride_tricks.sliding_window_view
+    cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
+    count = [len(c) for c in cut]
+    x = np.concatenate([c.reshape(-1, LENGTH) for c in cut])
+    y = np.concatenate([t[LENGTH::stride][:n] for t, n in zip(texts, count, strict=True)]).astype(np.int64)
+    group: IntArray = np.repeat(np.arange(len(texts)), count).astype(np.int64)
+    return Split(x, y, group)
+
+
+Roles = dict[str, list[str]]
+
+
+def _mit(folder: Path) -> Roles:
+    """`play_role` -> lines; stage directions belong to nobody."""
+    roles: Roles = {}
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if "dialogue" not in (reader.fieldnames or ()):
+                continue  # the list of plays
+            for row in reader:
+                if not row["character"].startswith("["):
+                    roles.setdefault(f"{path.stem}_{row['character'].strip().upper()}", []).append(row["dialogue"])
+    return roles
+
+
+def _tiny(path: Path) -> Roles:
+    """`Name:` on a line of its own, behind an empty line, starts a speech; the plays are not told apart."""
+    roles: Roles = {}
+    for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
+        name, _, text = speech.strip().partition(":\n")
+        if text:
+            roles.setdefault(name.strip().upper(), []).append(text)
+    return roles
+
+
+def _complete(path: Path) -> Roles:
+    """LEAF's parser for Project Gutenberg's etext 100: 36 plays, `play_ROLE` -> lines, roles of more than two lines."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        lines = str(file.read()).splitlines()
+    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first: the sonnets
+    end = min(124196, len(lines))  # LEAF's last line: behind it are poems
+    roles: Roles = {}
+    for start, stop in zip(titles, [*titles[1:], end], strict=True):
+        title = next((t for t in (lines[start - k].strip() for k in range(2, 8)) if t), "")
+        if start < end and len(play := _play(lines[start + 1 : min(stop, end)], title == "THE COMEDY OF ERRORS")) > 1:
+            roles |= {f"{title}_{role}": said for role, said in play.items() if len(said) > 2}
+    return roles
+
+
+def _play(lines: list[str], flush: bool) -> Roles:
+    """Lines of each role of one play; `flush`: the play whose text is not indented."""
+    speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
+    more = re.compile(r"^(.*)" if flush else r"^    (.*)")
+    roles: Roles = {}
+    role = ""
+    for line in lines:
+        if match := speech.match(line):
+            role = match[1].upper()
+            if flush and role.startswith("ACT "):
+                role = ""
+            else:
+                roles.setdefault(role, []).append(match[2])
+        elif role and (match := more.match(line)):
+            if flush and match[1].startswith("<"):
+                role = ""
+            else:
+                roles[role].append(match[1])
+    return roles

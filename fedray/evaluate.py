@@ -1,0 +1,108 @@
+"""From models to rows of metrics: every member and the ensemble, new clients and known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray import metrics, predict
+from fedray.core import FloatArray, IntArray
+from fedray.engine import Progress, Runtime
+from fedray.study import Study
+
+PERSONAL_CLIENTS = 10_000  # known clients that are evaluated one by one
+
+
+def evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
+    """A function: progress -> one row of metrics a world."""
+
+    def evaluate(progress: Progress) -> list[dict[str, Any]]:
+        models = study.method.phases[0].models
+        pieces = runtime.outputs(progress.state, "test", models)
+        held_out = runtime.outputs(progress.state, "hold_out", models) if study.hold_out else {}
+        losses = runtime.losses(progress.state, models) if study.evaluation.gamma is not None else {}
+        rows = []
+        for world in range(study.worlds):
+            row = scores(study, world, joined(pieces, world), "test")
+            if study.hold_out:
+                held = scores(study, world, joined(held_out, world), "hold_out")
+                row |= {f"hold_out_{name}": value for name, value in held.items() if isinstance(value, float)}
+            if losses:
+                row |= personal(study, world, joined(pieces, world), joined(losses, world))
+            rows.append(row)
+        return rows
+
+    return evaluate
+
+
+def joined(pieces: dict[tuple[int, int], Tensor], world: int) -> Tensor:
+    """The pieces of a world in order: `[K, n, ...]`."""
+    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
+
+
+def scores(study: Study, world: int, outputs: Tensor, split: str) -> dict[str, Any]:
+    """All scores of a world's ensemble on a split."""
+    _, y = study.split(split, world)
+    if study.classes:
+        members = predict.probabilities(outputs.numpy())
+        answer = None
+        if study.evaluation.average == "logits":
+            answer = predict.average(outputs.numpy(), "logits")
+        each = [metrics.accuracy(member, y.numpy()) for member in members]
+        return {**metrics.classification(members, y.numpy(), answer), "member_accuracy": each}
+    means = study.unscaled(outputs, world).numpy()[..., 0]
+    target = y.double().numpy().reshape(len(y), -1)[:, 0]
+    each = [metrics.rmse(mean, target) for mean in means]
+    return {**metrics.regression(means, target), "member_rmse": each}
+
+
+def client_labels(study: Study, world: int) -> FloatArray:
+    """Share of each class in each client's training data, `[N, C]`."""
+    counts = study.shards.label_counts(world)[:PERSONAL_CLIENTS].astype(np.float64)
+    shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
+    return shares
+
+
+def personal(study: Study, world: int, outputs: Tensor, losses: Tensor) -> dict[str, Any]:
+    """Known clients (FE eqs. 3-4): each answers with its own weights over the models.
+
+    A client with test data of its own is tested on it; otherwise on the test set reweighted to the client's label
+    shares, which is the expectation over test samples that follow its distribution.
+    """
+    assert study.evaluation.gamma is not None
+    if not study.classes:
+        return {}
+    alpha = predict.personal_weights(losses.double().numpy().T, study.evaluation.gamma)  # [N, K]
+    each = client_accuracy(study, world, outputs, alpha)
+    each = each[np.isfinite(each)]
+    return {
+        "personal_accuracy": float(each.mean()),
+        "personal_p10": float(np.quantile(each, 0.1)),
+        "personal_worst": float(each.min()),
+    }
+
+
+def client_accuracy(study: Study, world: int, outputs: Tensor, alpha: FloatArray) -> FloatArray:
+    """Accuracy of each client's personalised ensemble on its own test distribution, `[N]`."""
+    _, y = study.split("test", world)
+    labels = y.numpy()
+    probs = predict.probabilities(outputs.numpy()).astype(np.float32)
+    own = [study.shards.client_test(world, client) for client in range(len(alpha))]
+    right = np.empty(len(alpha))
+    shares = client_labels(study, world)
+    count = np.maximum(np.bincount(labels, minlength=study.classes), 1)
+    for client, weights in enumerate(alpha):
+        rows: IntArray | slice = own[client] if own[client] is not None else slice(None)  # type: ignore[assignment]
+        answer = np.tensordot(weights.astype(np.float32), probs[:, rows], axes=1)
+        hit = (answer.argmax(-1) == labels[rows]).astype(np.float64)
+        if own[client] is not None:
+            right[client] = hit.mean() if len(hit) else np.nan
+        else:
+            right[client] = (hit * (shares[client] / count)[labels]).sum() / max(
+                shares[client][np.bincount(labels, minlength=study.classes) > 0].sum(), 1e-12
+            )
+    return right

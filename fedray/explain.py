@@ -1,0 +1,61 @@
+"""`fedray check`: what a scenario resolves to, before anything runs."""
+
+from __future__ import annotations
+
+import os
+
+from fedray.build import build
+from fedray.lanes.rule import choose
+from fedray.live import amount
+from fedray.scenario import Scenario
+from fedray.study import Study
+
+ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measured 180 to 315 MB)
+
+
+def explain(scenario: Scenario) -> str:
+    """The resolved plan as text: clients, tiers, actors, memory, bytes a round."""
+    study = build(scenario)
+    return "\n".join(f"{name:12} {value}" for name, value in facts(scenario, study))
+
+
+def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
+    """(name, text) pairs."""
+    phase, layout, engine = study.method.phases[0], study.net.layout, choose(study.net)
+    plan = phase.schedule(0, None)
+    jobs, d = len(plan.client), layout.d
+    actors = actor_count(scenario, study)
+    rows = [
+        ("method", f"{study.method.name}: {phase.models} models, {study.rounds} rounds, schedule {scenario.schedule.kind}"),
+        ("data", f"{scenario.data.name}, {study.clients.number:,} clients by {scenario.data.partition.name}"),
+        ("model", f"{scenario.model.name}: {d:,} parameters and buffers, {amount(4.0 * d)}"),
+        ("engine", f"{engine.name}, up to {engine.width} lanes ({engine.why})"),
+        ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
+        ("jobs", f"{jobs:,} a round"),
+        ("bytes", f"about {amount(4.0 * d * jobs)} down and at most {amount(4.0 * d * jobs)} up a round"),
+        ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
+        ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
+    ]
+    for tier in study.clients.tiers:
+        models = phase.models if tier.models_per_round is None else tier.models_per_round
+        cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
+        text = f"{tier.number:,} clients, {models} models a round, actors of {cpus} and {tier.num_gpus:g} GPU, "
+        text += f"{tier.seconds_per_step:g} s a step, {amount(tier.uplink)}/s up, {amount(tier.downlink)}/s down"
+        rows.append((f"tier {tier.name}", text))
+    return rows
+
+
+def actor_count(scenario: Scenario, study: Study) -> int:
+    """Client actors on this machine; the cluster's own CPUs decide when it runs there."""
+    if scenario.runtime == "inline":
+        return 0
+    from fedray.runtime.packing import Room, seats
+
+    gpus = float(sum(tier.num_gpus > 0 for tier in study.clients.tiers))
+    room = Room(float(os.cpu_count() or 1), gpus, {name: 1e9 for t in study.clients.tiers for name in t.resources})
+    per_actor, actors = scenario.clients.per_actor, scenario.clients.actors
+    return len(
+        seats(study.clients, room, None if per_actor == "auto" else int(per_actor), None if actors == "auto" else int(actors))
+    )
+
+

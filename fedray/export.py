@@ -1,0 +1,33 @@
+"""Models as plain torch state dicts in safetensors: loadable with torch alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from fedray.api import load
+from fedray.core import FedrayError
+
+
+def export_models(folder: Path, out: Path) -> list[Path]:
+    """Writes `replicate-R-fold-F-model-K.safetensors` for every model of a run and returns the paths.
+
+    Loading one again needs torch and safetensors only::
+
+        module.load_state_dict(safetensors.torch.load_file(path))
+    """
+    run = load(folder)
+    study, models = run.study, run.study.method.phases[0].models
+    paths = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for m, state in enumerate(run.models):
+            world, k = divmod(m, models)
+            replicate, fold = world // study.per_replicate, int(study.folds[world])
+            path = out / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+            save_file({name: value.contiguous() for name, value in state.items()}, path)
+            paths.append(path)
+    except OSError as error:
+        raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+    return paths

@@ -1,0 +1,85 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from fedray.core import BadInput, Net, Objective
+from fedray.models import cnn, dense, text, vision
+from fedray.models.net import net_of
+
+Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialised module
+
+_BUILDERS: dict[str, Builder] = {
+    "linear": dense.linear,
+    "mlp": dense.mlp,
+    "rbf": dense.rbf,
+    "cnn": cnn.cnn,
+    "vgg11": cnn.vgg11,
+    "resnet18": vision.resnet18,
+    "resnet34": vision.resnet34,
+    "densenet": vision.densenet,
+    "mobilenet_v2": vision.mobilenet_v2,
+    "shufflenet_v2": vision.shufflenet_v2,
+    "lstm": text.lstm,
+}
+NAMES = tuple(_BUILDERS)  # the built-in ones; `names()` has the users' own too
+
+
+def names() -> tuple[str, ...]:
+    """All names that `build_net` knows."""
+    return tuple(_BUILDERS)
+
+
+def register(name: str, builder: Builder) -> None:
+    """Give a network of your own a name for scenarios: `builder(input_shape, outputs, **options) -> nn.Module`.
+
+    A built-in name cannot be taken; your own may be registered again (a module imported twice).
+
+    Example:
+        >>> register("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
+        >>> build_net("tiny", (4,), 3, "cross_entropy").layout.d
+        15
+    """
+    if name in NAMES:
+        raise BadInput(f"model.name = {name} is taken: register your network under another name")
+    _BUILDERS[name] = builder
+
+
+def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: Objective, **options: Any) -> Net:
+    """A network by name.
+
+    Args:
+        name: one of `names()`.
+        input_shape: of one sample.
+        outputs: length of the output; for `gaussian_nll` twice the number of targets.
+        objective: the loss it is trained with.
+        options: of the network, see its builder.
+
+    Example:
+        >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
+        751
+    """
+    if name not in _BUILDERS:
+        raise BadInput(f"model.name = {name} is not known: {_nearest(name, names())}")
+    builder = _BUILDERS[name]
+    signature = list(inspect.signature(builder).parameters.values())[2:]
+    allowed = tuple(p.name for p in signature)
+    if not any(p.kind is p.VAR_KEYWORD for p in signature):
+        for option, value in options.items():
+            if option not in allowed:
+                raise BadInput(f"model.{option} = {value} is not an option of {name}: {_nearest(option, allowed)}")
+    return net_of(partial(builder, tuple(input_shape), outputs, **options), name, objective, outputs)
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"choose one of {', '.join(known)}" if known else "it has none"

@@ -1,0 +1,96 @@
+"""Convolutional networks as plain `nn.Sequential`s: the small ones of FE and SHEFL, and VGG-11."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedray.core import BadInput
+from fedray.models.dense import sizes
+from fedray.models.norm import norm_layer
+
+SMALL = 16  # images with a side below this get 3 x 3 kernels, padded
+VGG11: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # blocks between poolings
+
+
+def cnn(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    channels: Sequence[int] = (10, 20),
+    hidden: Sequence[int] = (50,),
+    kernel: int | None = None,
+    padding: int | None = None,
+) -> nn.Sequential:
+    """Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
+
+    The default has 21 840 parameters on 1 x 28 x 28. McMahan et al. 2017: channels (32, 64), hidden (512,), padding 2;
+    SHEFL (2 conv + 2 hidden layers): hidden with two entries.
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: number of classes.
+        channels: of the convolutions.
+        hidden: widths of the fully connected layers.
+        kernel: side of the kernels; default 5, or 3 for images with a side below 16.
+        padding: default 0, or `kernel // 2` for images with a side below 16.
+    """
+    small = min(_image("cnn", input_shape)[1:]) < SMALL
+    kernel = kernel if kernel is not None else 3 if small else 5
+    padding = padding if padding is not None else kernel // 2 if small else 0
+    layers, inside = _convolutions(input_shape, sizes("channels", channels), kernel, padding)
+    for out in sizes("hidden", hidden):
+        layers += [nn.Linear(inside, out), nn.ReLU()]
+        inside = out
+    return nn.Sequential(*layers, nn.Linear(inside, outputs))
+
+
+def _convolutions(
+    input_shape: tuple[int, ...], channels: list[int], kernel: int, padding: int
+) -> tuple[list[nn.Module], int]:
+    """The convolutional part with its Flatten, and how many numbers leave it."""
+    depth, height, width = _image("cnn", input_shape)
+    layers: list[nn.Module] = []
+    for out in channels:
+        layers += [nn.Conv2d(depth, out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        depth, height, width = out, *((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
+        if min(height, width) < 1:
+            raise BadInput(
+                f"model.channels = {channels}: images of {list(input_shape)} are too small for so many poolings "
+                f"with kernel {kernel} and padding {padding}: use fewer, or padding {kernel // 2}"
+            )
+    return [*layers, nn.Flatten()], depth * height * width
+
+
+def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
+    """VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
+
+    Poolings round an odd side up, so that any image size works (28: 14, 7, 4, 2, 1).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: number of classes.
+        norm: batch, group or none, after each convolution.
+    """
+    depth, height, width = _image("vgg11", input_shape)
+    layers: list[nn.Module] = []
+    for block in VGG11:
+        for out in block:
+            conv = nn.Conv2d(depth, out, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+            layers += [conv, *([] if norm == "none" else [norm_layer(norm, out)]), nn.ReLU()]
+            depth = out
+        layers.append(nn.MaxPool2d(2, ceil_mode=bool(height % 2 or width % 2)))
+        height, width = (height + 1) // 2, (width + 1) // 2
+    if (height, width) != (1, 1):
+        layers.append(nn.AdaptiveAvgPool2d(1))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth, outputs))
+
+
+def _image(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(input_shape) != 3:
+        raise BadInput(f"model.name = {name}: inputs of shape {list(input_shape)} are not images; choose linear or mlp")
+    depth, height, width = input_shape
+    return depth, height, width

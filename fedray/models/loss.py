@@ -1,0 +1,70 @@
+"""Loss functions: one number a sample, from a network's raw outputs."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import functional
+
+from fedray.core import BadInput, Objective
+
+VARIANCE_FLOOR = 1e-6  # of the Gaussian head, in the target's (standardised) units: Lakshminarayanan et al. 2017, 2.2.1
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Gaussian(NamedTuple):
+    """mean and variance, `[..., B, outputs / 2]` each."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
+    """The loss of each sample; leading axes (lanes) and `torch.func.vmap` are welcome.
+
+    `cross_entropy`: -log softmax(f)[y]. `half_mse`: 1/2 |f - y|^2 and `mse`: |f - y|^2, summed over the outputs (the
+    first is the loss of FE Theorem 2). `gaussian_nll`: (log v + (m - y)^2 / v + log 2 pi) / 2 with (m, v) of
+    `gaussian`, summed over the targets.
+
+    Args:
+        objective: which loss.
+        outputs: `[..., B, outputs]`.
+        y: class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
+
+    Returns:
+        `[..., B]`.
+
+    Example:
+        >>> import torch
+        >>> per_sample("half_mse", torch.tensor([[3.0], [1.0]]), torch.tensor([1.0, 1.0]))
+        tensor([2., 0.])
+        >>> per_sample("cross_entropy", torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([4.])
+    """
+    if objective == "cross_entropy":
+        return -functional.log_softmax(outputs, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    if objective == "gaussian_nll":
+        mean, variance = gaussian(outputs)
+        return 0.5 * (variance.log() + (_like(y, mean) - mean).square() / variance + _LOG_2PI).sum(-1)
+    squares = (outputs - _like(y, outputs)).square().sum(-1)
+    if objective == "half_mse":
+        return 0.5 * squares
+    if objective == "mse":
+        return squares
+    raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
+
+
+def gaussian(outputs: Tensor) -> Gaussian:
+    """A Gaussian head: the first half of `[..., B, 2 targets]` is the mean, softplus of the second the variance.
+
+    Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
+    """
+    mean, raw = outputs.chunk(2, dim=-1)
+    return Gaussian(mean, functional.softplus(raw) + VARIANCE_FLOOR)
+
+
+def _like(y: Tensor, outputs: Tensor) -> Tensor:
+    """Targets `[..., B]` or `[..., B, targets]` in the outputs' shape; reshaped, never broadcast."""
+    return y.reshape(outputs.shape).to(outputs.dtype)

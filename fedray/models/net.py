@@ -1,0 +1,134 @@
+"""A module becomes a `Net`: a template, the layout of its numbers in a row, and an initialisation by address.
+
+In the row: trainable parameters in `named_parameters` order, then persistent float buffers in `named_buffers` order.
+Beside it, as counters: persistent integer buffers of one number (BatchNorm's `num_batches_tracked`). Everything else
+(frozen parameters, non-persistent buffers, tables of integers or booleans) is a constant of the template, the same
+for every model: neither trained, nor sent, nor averaged.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from fedray import rng
+from fedray.core import BadInput, Layout, Net, Objective
+
+TEMPLATE_KEY = 0  # the address of a template's constants
+
+
+def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
+    """Any module as a `Net`.
+
+    Args:
+        module_factory: makes one freshly initialised module; it may draw from torch's global generator only.
+        name: how messages and records call it.
+        objective: the loss it is trained with, see `loss.per_sample`.
+        outputs: length of its output; for `gaussian_nll` twice the number of targets.
+
+    Returns:
+        The net. `init(key)` constructs the module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
+
+    Example:
+        >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
+        >>> net.layout.names, net.layout.d, net.init(7).shape
+        (('weight', 'bias'), 8, torch.Size([8]))
+        >>> bool((net.init(7) == net.init(7)).all())
+        True
+    """
+    with rng.torch_scope(TEMPLATE_KEY):
+        template = module_factory()
+    layout = layout_of(template, name)
+    _check_counters(template, name)
+
+    def init(seed_key: int) -> Tensor:
+        with rng.torch_scope(int(seed_key)):
+            module = module_factory()
+        if layout_of(module, name) != layout:
+            raise BadInput(
+                f"model.name = {name}: its factory gave two different networks; it must always build the same one"
+            )
+        return torch.cat([tensor.detach().reshape(-1).to("cpu", torch.float32) for _, tensor in _in_row(module)])
+
+    return Net(name, template, layout, objective, outputs, init)
+
+
+def layout_of(module: nn.Module, name: str = "module") -> Layout:
+    """How a module's numbers lie in a row.
+
+    Example:
+        >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
+        ('1.num_batches_tracked',)
+    """
+    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
+        raise BadInput(
+            f"model.name = {name}: it has lazy layers, whose sizes are not known; give every layer its sizes"
+        )
+    if any(tensor.is_complex() for _, tensor in _in_row(module)):
+        raise BadInput(f"model.name = {name}: it has complex parameters; only real ones can be averaged")
+    trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    if trainable == 0:
+        raise BadInput(
+            f"model.name = {name}: it has no trainable parameter; set requires_grad on what is to be trained"
+        )
+    tensors = dict(_in_row(module))
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors.values())
+    return Layout(tuple(tensors), shapes, trainable, tuple(counter for counter, _ in _counters(module)))
+
+
+def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
+    """One model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
+
+    Args:
+        layout: of the row.
+        row: `[d]`.
+        counters: `[c]` int64; None means zeros.
+
+    Returns:
+        {name: tensor}, copies in float32, counters as int64 scalars.
+
+    Example:
+        >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
+        >>> nn.Linear(3, 2).load_state_dict(state_dict(net.layout, net.init(0)))
+        <All keys matched successfully>
+    """
+    values = torch.zeros(len(layout.counters), dtype=torch.int64) if counters is None else counters
+    floats = {name: view.detach().clone() for name, view in layout.views(row).items()}
+    return floats | {name: values[i].detach().clone() for i, name in enumerate(layout.counters)}
+
+
+def load(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
+    """One model as a module of its own, in evaluation mode: row `[d]`, counters `[c]`."""
+    module = copy.deepcopy(net.module)
+    module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
+    return module.eval()
+
+
+def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+    yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
+
+
+def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, buffer in _persistent(module):
+        whole = not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
+        if whole and buffer.ndim == 0:
+            yield name, buffer
+
+
+def _persistent(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    kept = module.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in module.named_buffers() if name in kept)
+
+
+def _check_counters(module: nn.Module, name: str) -> None:
+    """Counters start at zero; an integer constant would silently become one."""
+    for counter, value in _counters(module):
+        if int(value) != 0:
+            raise BadInput(
+                f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
+                "register a constant with persistent=False"
+            )

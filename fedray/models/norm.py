@@ -1,0 +1,35 @@
+"""Normalisation layers: batch or group, in any network."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from fedray.core import BadInput
+
+GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalisation
+
+
+def norm_layer(norm: str, channels: int) -> nn.Module:
+    """BatchNorm2d, or GroupNorm with 2 groups (1 if the number of channels is odd).
+
+    Group normalisation has no running statistics: nothing to average across clients, nothing that differs between
+    training and evaluation.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(GROUPS, channels), channels)
+    raise BadInput(f"model.norm = {norm}: choose batch or group")
+
+
+def renorm(module: nn.Module, norm: str) -> nn.Module:
+    """The same network with every BatchNorm2d replaced by `norm`, in place."""
+    norm_layer(norm, GROUPS)  # refuses an unknown name
+    if norm != "batch":
+        for parent in list(module.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(parent, name, norm_layer(norm, child.num_features))
+    return module

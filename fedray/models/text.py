@@ -1,0 +1,46 @@
+"""The next character of a text."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedray.core import BadInput
+
+
+class NextCharacter(nn.Module):
+    """Embedding, LSTM, Linear on the last position: tokens `[B, L]` int64 -> logits `[B, outputs]`."""
+
+    def __init__(self, vocabulary: int, outputs: int, embedding: int, hidden: int, layers: int) -> None:
+        nn.Module.__init__(self)
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))  # [B, L, hidden]
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
+def lstm(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    vocabulary: int | None = None,
+    embedding: int = 8,
+    hidden: int = 256,
+    layers: int = 2,
+) -> nn.Module:
+    """The Shakespeare model of McMahan et al. 2017 and FE section V: embedding 8, two LSTM layers of 256.
+
+    Args:
+        input_shape: `(L,)`, the length of a window.
+        outputs: number of characters to choose from.
+        vocabulary: number of characters that are read; default `outputs`.
+        embedding: length of a character's vector.
+        hidden: units of each LSTM layer.
+        layers: number of LSTM layers.
+    """
+    if len(input_shape) != 1:
+        raise BadInput(f"model.name = lstm: inputs of shape {list(input_shape)} are not sequences of characters")
+    return NextCharacter(vocabulary or outputs, outputs, embedding, hidden, layers)

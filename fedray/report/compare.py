@@ -1,0 +1,138 @@
+"""Several runs in one picture and one table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedray.report import curves, style
+from fedray.report.read import Run
+
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+LOW_IS_GOOD = ("rmse", "nll", "brier", "ece", "crps", "sharpness")
+TABLE = ("accuracy", "accuracy_mean", "accuracy_max", "personal_accuracy", "personal_p10", "rmse", "rmse_mean", "rmse_min")
+TABLE += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
+COSTS = (("up_bytes", "uplink"), ("down_bytes", "downlink"), ("sim_seconds", "virtual time"), ("wall_seconds", "wall time"))
+
+
+class Cell(NamedTuple):
+    """One number of the table, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
+    """The headline metric of every run over `rounds`, `bytes` or `seconds`."""
+    mine = [run for run in runs if run.metric == metric]
+    lines = []
+    for run in mine:
+        found = (None if (c := run.curve(metric)) is None else (c.round, c)) if what == "rounds" else curves.against(run, what)
+        if found is not None:
+            lines.append((runs.index(run), run.name, found))
+    if not lines:
+        return None
+    better = (max if metric == "accuracy" else min)(lines, key=lambda one: one[2][1].mean[-1])
+    end = style.number(float(better[2][1].mean[-1]), metric)
+    word = "accuracy" if metric == "accuracy" else "RMSE"
+    wide = what == "rounds"
+    title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
+    title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
+    figure, axes = style.canvas(title[what], size=(9.2, 4.2) if wide else (5.4, 3.4))
+    paint = style.colours(len(runs))
+    for index, name, (x, curve) in lines:
+        curves.line(axes, x, curve, paint[index], name, width=2.0)
+        axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
+    axes.set_xlabel({"rounds": "rounds completed", "bytes": "bytes up and down", "seconds": "virtual time"}[what])
+    {"rounds": style.whole, "bytes": style.in_bytes, "seconds": style.in_seconds}[what](axes.xaxis)
+    curves.headline(axes, metric)
+    if wide or len(lines) <= 6:
+        curves.legend(axes, metric)
+    return figure
+
+
+def figure_clients(runs: list[Run]) -> Figure | None:
+    """Accuracy of the clients of every run, sorted: the left end is who is served worst."""
+    named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
+    if len(named) < 2:
+        return None
+    figure, axes = style.canvas("Who is served worst: the clients of each run, sorted", size=(5.4, 3.4))
+    for i, run in named:
+        each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
+        share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
+        axes.plot(share, each, color=style.colours(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name)
+    axes.set_xlabel("share of the clients, worst first")
+    axes.set_ylabel("accuracy on the client's own data")
+    for axis in (axes.xaxis, axes.yaxis):
+        style.in_percent(axis)
+    style.grid(axes)
+    curves.legend(axes, "accuracy")
+    return figure
+
+
+def table(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
+    """Header and rows: final metrics with mean +- sd, then what was paid; the best of a metric is marked."""
+    metrics = [name for name in TABLE if any(_mean(run, name) is not None for run in runs)]
+    best = {name: _best(runs, name) for name in metrics}
+    head = ["run", "method", "data", "rounds", "n", *(_word(name) for name in metrics), *(word for _, word in COSTS)]
+    rows = []
+    for run in runs:
+        summary = run.summary
+        cells = [Cell(run.name), *(Cell(str(summary.get(key, "-"))) for key in ("method", "data", "rounds"))]
+        cells.append(Cell(str(run.worlds)))
+        cells += [Cell(spelled(run, name), _mean(run, name) == best[name] and len(runs) > 1) for name in metrics]
+        totals = summary.get("totals", {})
+        for key, _ in COSTS:
+            human = style.human_bytes if key.endswith("bytes") else style.human_seconds
+            cells.append(Cell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
+        rows.append(cells)
+    return head, rows
+
+
+def differences(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """Scenario keys whose values are not the same in all runs."""
+    flat = [_flat(run.scenario) for run in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    rows = [(key, [one.get(key, "-") for one in flat]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def spelled(run: Run, name: str) -> str:
+    """`mean +- sd` of a final metric."""
+    entry = run.summary.get("metrics", {}).get(name)
+    if not entry or entry.get("mean") is None:
+        return "-"
+    if entry.get("sd") is None:
+        return style.number(entry["mean"], name)
+    if style.is_share(name):
+        return f"{100 * entry['mean']:.1f} \u00b1 {100 * entry['sd']:.1f} %"
+    return f"{entry['mean']:.4g} \u00b1 {entry['sd']:.2g}"
+
+
+def _mean(run: Run, name: str) -> float | None:
+    entry = run.summary.get("metrics", {}).get(name) or {}
+    value = entry.get("mean")
+    return float(value) if value is not None else None
+
+
+def _best(runs: list[Run], name: str) -> float | None:
+    values = [value for run in runs if (value := _mean(run, name)) is not None]
+    if len(values) < 2 or name in ("coverage_95", "disagreement"):
+        return float("nan")
+    return min(values) if name.startswith(LOW_IS_GOOD) else max(values)
+
+
+def _word(name: str) -> str:
+    words = {"accuracy_mean": "members' mean", "accuracy_max": "best member", "rmse_mean": "members' mean RMSE"}
+    words |= {"rmse_min": "best member's RMSE", "personal_accuracy": "personalised", "personal_p10": "personalised, p10"}
+    words |= {"rmse": "RMSE", "nll": "NLL", "nll_residual": "NLL (residual noise)", "ece": "ECE", "crps": "CRPS"}
+    return words.get(name, name.replace("coverage_95", "95 % coverage"))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {prefix: value if isinstance(value, str) else json.dumps(value)}
+    return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()}

@@ -1,0 +1,159 @@
+"""What the run reached, and what it paid: metrics over rounds, bytes and virtual seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedray.core import FloatArray
+from fedray.report import style
+from fedray.report.read import Curve, Run
+
+NAMES = {
+    "accuracy": "test accuracy",
+    "rmse": "test RMSE (target units)",
+    "nll": "NLL (nats)",
+    "nll_residual": "NLL with residual noise (nats)",
+    "nll_none": "NLL without noise (nats)",
+    "brier": "Brier score",
+    "ece": "expected calibration error",
+    "entropy": "mean entropy (nats)",
+    "disagreement": "members that disagree",
+    "crps": "CRPS (target units)",
+    "coverage_95": "coverage of the 95 % interval",
+    "sharpness": "sharpness (target units)",
+    "personal_accuracy": "personalised accuracy",
+    "personal_p10": "personalised accuracy, 10th percentile",
+}
+SCORES = tuple(name for name in NAMES if name not in ("accuracy", "rmse", "personal_p10"))
+LEGEND_MODELS = 10
+
+
+def figure_rounds(run: Run) -> Figure | None:
+    """The headline metric of the ensemble and of each member over rounds."""
+    curve = run.curve(run.metric)
+    if curve is None:
+        return None
+    figure, axes = style.canvas(_rounds_title(run, curve), size=(9.2, 3.9))
+    single = run.models == 1
+    for k, colour in enumerate([] if single else style.colours(run.models)):
+        member = run.member(k)
+        if member is not None:
+            label = f"model {k}" if run.models <= LEGEND_MODELS else None
+            line(axes, member.round, member, colour, label, width=1.1)
+    line(axes, curve.round, curve, style.INK, "the model" if single else "ensemble", width=2.4)
+    personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
+    if personal is not None:
+        axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
+    axes.set_xlabel("rounds completed")
+    style.whole(axes.xaxis)
+    headline(axes, run.metric)
+    legend(axes, run.metric, columns=2 if run.models > 3 else 1)
+    return figure
+
+
+def figure_bytes(run: Run) -> Figure | None:
+    """The headline metric over the bytes moved in both directions."""
+    return _over(run, "bytes")
+
+
+def figure_seconds(run: Run) -> Figure | None:
+    """The headline metric over virtual time."""
+    return _over(run, "seconds")
+
+
+def figure_scores(run: Run) -> Figure | None:
+    """All other scores over rounds, one small panel each."""
+    curves = {name: curve for name in SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
+    if not curves:
+        return None
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    title = "The other scores over the rounds"
+    figure, grid = style.canvas(title, rows, columns, size=(3.1 * columns, 2.1 * rows + 0.2), squeeze=False)
+    panels = list(grid.ravel())
+    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
+        line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
+        axes.set_title(NAMES[name], fontsize=9.5, loc="left")
+        style.grid(axes)
+        style.whole(axes.xaxis)
+        if style.is_share(name):
+            style.in_percent(axes.yaxis)
+    for axes in panels[len(curves) :]:
+        axes.set_visible(False)
+    for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
+        axes.set_xlabel("rounds completed")
+    return figure
+
+
+def spent(run: Run, what: str) -> Curve | None:
+    """Bytes of both directions, or virtual seconds, at every evaluated round."""
+    if what == "seconds":
+        return run.curve("sim_seconds")
+    up, down = run.curve("up_bytes"), run.curve("down_bytes")
+    if up is None or down is None:
+        return None
+    return Curve(up.round, up.values + down.values)
+
+
+def against(run: Run, what: str) -> tuple[FloatArray, Curve] | None:
+    """Where on an axis of cost the headline curve's rounds lie (mean over worlds), and that curve."""
+    curve, cost = run.curve(run.metric), spent(run, what)
+    if curve is None or cost is None or not cost.mean.any():
+        return None
+    return np.interp(curve.round, cost.round, cost.mean), curve
+
+
+def line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None, width: float) -> None:
+    """The mean over worlds, with a band of one standard deviation where there are several."""
+    mark = "o" if len(x) == 1 else None
+    axes.plot(x, curve.mean, color=colour, linewidth=width, label=label, marker=mark, markersize=4)
+    if len(curve.values) > 1:
+        low, high = curve.mean - curve.sd, curve.mean + curve.sd
+        axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
+
+
+def headline(axes: Axes, metric: str) -> None:
+    """The value axis of the headline metric; a diverged start does not flatten the rest."""
+    axes.set_ylabel(NAMES[metric])
+    style.grid(axes)
+    if metric == "accuracy":
+        style.in_percent(axes.yaxis)
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
+
+
+def legend(axes: Axes, metric: str, columns: int = 1) -> None:
+    """In the corner that a curve of this metric leaves free."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right" if metric == "accuracy" else "upper right", ncols=columns)
+
+
+def _over(run: Run, what: str) -> Figure | None:
+    found = against(run, what)
+    if found is None:
+        return None
+    x, curve = found
+    human = style.human_bytes if what == "bytes" else style.human_seconds
+    best = run.metric == "accuracy"
+    end = style.number(float(curve.mean[-1]), run.metric)
+    paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
+    figure, axes = style.canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(5.4, 3.2))
+    line(axes, x, curve, style.INK, None, width=2.2)
+    each = " (one replicate)" if run.worlds > 1 else ""
+    axes.set_xlabel({"bytes": f"bytes up and down{each}", "seconds": f"virtual time{each}"}[what])
+    (style.in_bytes if what == "bytes" else style.in_seconds)(axes.xaxis)
+    axes.set_xlim(left=0)
+    headline(axes, run.metric)
+    return figure
+
+
+def _rounds_title(run: Run, curve: Curve) -> str:
+    what = "accuracy" if run.metric == "accuracy" else "RMSE"
+    end = style.number(float(curve.mean[-1]), run.metric)
+    after = f"after {curve.round[-1]:.0f} rounds"
+    members = [member.mean[-1] for k in range(run.models) if (member := run.member(k)) is not None]
+    if run.models == 1 or not members:
+        return f"{what[0].upper() + what[1:]} is {end} {after}"
+    best = max(members) if run.metric == "accuracy" else min(members)
+    return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {style.number(best, run.metric)}"

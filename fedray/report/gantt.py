@@ -1,0 +1,101 @@
+"""One round on the virtual clock: which device the others wait for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+
+from fedray.core import FloatArray, IntArray
+from fedray.report import style
+from fedray.report.jobs import column, model_key
+from fedray.report.read import Run
+
+LANES = 40  # clients shown at most
+
+
+def figure_gantt(run: Run) -> Figure | None:
+    """The last round: one lane a client, its jobs one after another (or side by side, where the tier says so)."""
+    table = run.first_world()
+    if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
+        return None
+    table = table.filter(pc.equal(table["round"], pc.max(table["round"])))
+    client, seconds, model = (column(table, name) for name in ("client", "sim_seconds", "model"))
+    tier = np.array(table["tier"].to_pylist())
+    together = np.isin(tier, [name for name in run.tiers if _side_by_side(run, name)])
+    start, busy = _times(client, seconds, together)
+    who = np.unique(client)
+    of = {int(c): str(t) for c, t in zip(client, tier, strict=True)}
+    lanes = _lanes(who, busy, of, run.tiers)
+    slowest = int(max(busy, key=lambda c: busy[c]))
+    half = float(np.median(list(busy.values())))
+    title = f"Round {int(table['round'][0].as_py())} waits {style.human_seconds(busy[slowest])} for client {slowest}"
+    title += f" ({of[slowest]})" if len(run.tiers) > 1 else ""
+    title += f"; half the clients are done after {style.human_seconds(half)}"
+    figure, axes = style.canvas(title, size=(9.2, max(2.0, 1.0 + 0.15 * len(lanes))))
+    row = {c: y for y, c in lanes}
+    shown = np.isin(client, list(row))
+    for k, colour in enumerate(style.colours(run.models)):
+        pick = shown & (model == k)
+        low = np.array([row[int(c)] for c in client[pick]]) - 0.4
+        part = np.where(together[pick], _shares(client[pick], client), 1.0)
+        low = low + np.where(together[pick], 0.8 * _order(pick, client) * part, 0.0)
+        style.bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=colour)
+    axes.set_yticks([y for y, _ in lanes], [str(c) for _, c in lanes], fontsize=7)
+    axes.set_ylim(max(row.values()) + 0.7, -0.7)
+    axes.set_xlim(0, busy[slowest] * 1.01)
+    for name in run.tiers if len(run.tiers) > 1 else []:
+        rows = [y for y, c in lanes if of[c] == name]
+        if rows:
+            axes.text(1.008, np.mean(rows), name, transform=axes.get_yaxis_transform(), va="center", color=style.INK)
+    axes.axvline(half, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
+    axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
+    style.grid(axes, "x")
+    model_key(figure, axes, run.models)
+    return figure
+
+
+def _times(client: IntArray, seconds: FloatArray, together: IntArray) -> tuple[FloatArray, dict[int, float]]:
+    """Start of each job, and when each client is done."""
+    start, busy = np.zeros(len(client)), dict.fromkeys(client.tolist(), 0.0)
+    for j, (c, s) in enumerate(zip(client.tolist(), seconds.tolist(), strict=True)):
+        start[j] = 0.0 if together[j] else busy[c]
+        busy[c] = max(busy[c], s) if together[j] else busy[c] + s
+    return start, busy
+
+
+def _lanes(who: IntArray, busy: dict[int, float], of: dict[int, str], tiers: list[str]) -> list[tuple[float, int]]:
+    """Rows and clients: tier by tier, slowest first, each tier thinned alike."""
+    lanes: list[tuple[float, int]] = []
+    y = 0.0
+    for tier in tiers:
+        mine = sorted((int(c) for c in who if of[int(c)] == tier), key=lambda c: -busy[c])
+        room = max(1, round(LANES * len(mine) / len(who)))
+        kept = [mine[i] for i in np.unique(np.linspace(0, len(mine) - 1, min(room, len(mine))).astype(int))]
+        lanes += [(y + i, c) for i, c in enumerate(kept)]
+        y += len(kept) + (0.8 if kept else 0)
+    return lanes
+
+
+def _shares(picked: IntArray, client: IntArray) -> FloatArray:
+    """One over the jobs of each picked job's client."""
+    names, counts = np.unique(client, return_counts=True)
+    return 1.0 / counts[np.searchsorted(names, picked)]
+
+
+def _order(pick: IntArray, client: IntArray) -> IntArray:
+    """Which of its client's jobs each picked job is."""
+    seen: dict[int, int] = {}
+    place = np.zeros(len(client), dtype=np.int64)
+    for j, c in enumerate(client.tolist()):
+        place[j] = seen.get(c, 0)
+        seen[c] = place[j] + 1
+    return np.asarray(place[pick])
+
+
+def _side_by_side(run: Run, tier: str) -> bool:
+    clients = run.scenario.get("clients")
+    tiers = clients.get("tiers") if isinstance(clients, dict) else None
+    one = tiers.get(tier) if isinstance(tiers, dict) else None
+    return bool(isinstance(one, dict) and one.get("side_by_side"))

@@ -1,0 +1,210 @@
+"""Who trained what, at which price: read from the jobs of the first replicate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedray.core import FloatArray, IntArray
+from fedray.report import style
+from fedray.report.read import Run
+
+ROUNDS, CLIENTS, BARS = 60, 80, 100  # shown at most
+FAINT = 0.25  # of a job that did not finish
+
+
+def figure_assignment(run: Run) -> Figure | None:
+    """Client x round, coloured by the model trained; several models share a cell from top to bottom."""
+    table = run.first_world()
+    if table is None:
+        return None
+    round_, client, model = (column(table, name) for name in ("round", "client", "model"))
+    first = round_.min()
+    window = round_ < first + ROUNDS
+    everyone, total = np.unique(client[window]), int(round_.max() - first + 1)
+    shown = spread(everyone, CLIENTS)
+    keep = window & np.isin(client, shown)
+    wide = int(round_[keep].max() - first + 1)
+    faint = ~np.isin(table["status"].to_pylist(), ("ok", "done"))
+    rows = np.searchsorted(shown, client[keep])
+    image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.models)
+    limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
+    limits += [f"first {wide} of {total} rounds"] * (wide < total)
+    note = f" ({', '.join(limits)})" if limits else ""
+    title = f"{_many(len(shown), 'client')} train {_many(run.models, 'model')}: who trains which{note}"
+    tall = float(np.clip(0.075 * len(shown) + 0.9, 2.2, 6.6))
+    figure, axes = style.canvas(title, size=(9.2, tall))
+    axes.imshow(image, aspect="auto", extent=(first - 0.5, first + wide - 0.5, len(shown) - 0.5, -0.5))
+    if wide * len(shown) <= 6000:
+        _separate(axes, first, wide, len(shown))
+    axes.set_xlabel("round")
+    axes.set_ylabel("client")
+    style.whole(axes.xaxis)
+    ticks = np.unique(np.linspace(0, len(shown) - 1, 6).astype(int))
+    axes.set_yticks(ticks, [str(shown[i]) for i in ticks])
+    _tier_marks(axes, run, table, shown)
+    model_key(figure, axes, run.models)
+    return figure
+
+
+def figure_participation(run: Run) -> Figure | None:
+    """How often each client trained each model."""
+    table = run.first_world()
+    if table is None:
+        return None
+    client, model = column(table, "client"), column(table, "model")
+    clients = max(_number(run), int(client.max()) + 1)
+    rounds = np.unique(np.stack([client, column(table, "round")]), axis=1)[0]
+    often = np.bincount(rounds, minlength=clients)
+    title = f"A client takes part in {often.mean():.3g} rounds on average ({often.min()} to {often.max()})"
+    if clients > BARS:
+        return _histogram(run, table, often, title)
+    figure, axes = style.canvas(title, size=(9.2, 3.0))
+    counts = np.zeros((clients, run.models))
+    np.add.at(counts, (client, model), 1)
+    stacked(axes, counts, style.colours(run.models))
+    axes.set_xlabel("client")
+    axes.set_ylabel("models trained")
+    style.whole(axes.yaxis)
+    style.grid(axes)
+    model_key(figure, axes, run.models)
+    return figure
+
+
+def figure_traffic(run: Run) -> Figure | None:
+    """Bytes each tier sends and receives."""
+    if run.clients is None:
+        return None
+    sums = run.clients.group_by("tier").aggregate([("up_bytes", "sum"), ("down_bytes", "sum")])
+    by = {row["tier"]: row for row in sums.to_pylist()}
+    tiers = run.tiers
+    up = np.array([by[tier]["up_bytes_sum"] for tier in tiers], float) / run.worlds
+    down = np.array([by[tier]["down_bytes_sum"] for tier in tiers], float) / run.worlds
+    most = tiers[int((up + down).argmax())]
+    share = float((up + down).max() / max(float((up + down).sum()), 1.0))
+    title = f"{style.human_bytes(float(up.sum()))} go up and {style.human_bytes(float(down.sum()))} come down"
+    title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
+    figure, axes = style.canvas(title, size=(5.4, 1.2 + 0.75 * len(tiers)))
+    where = np.arange(len(tiers))
+    for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
+        axes.barh(where + shift, values, 0.34, color=colour, linewidth=0)
+        for y, value in zip(where + shift, values, strict=True):
+            axes.annotate(style.human_bytes(value), (value, y), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(where, tiers)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
+    style.in_bytes(axes.xaxis)
+    axes.set_xlabel("bytes" + (", mean of the replicates" if run.worlds > 1 else ""))
+    style.key(axes, ["uplink", "downlink"], [style.ACCENT, style.PALETTE[4]])
+    return figure
+
+
+def column(table: pa.Table, name: str) -> Any:
+    """A column as an array, empty values of numbers as zero."""
+    return pc.fill_null(table[name], 0).to_numpy()
+
+
+def spread(values: IntArray, most: int) -> IntArray:
+    """At most so many of them, evenly spaced."""
+    if len(values) <= most:
+        return values
+    return values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))]
+
+
+def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
+    """Stacked bars: `[bars, parts]`, one colour a part."""
+    width = 0.82 if len(counts) <= 60 else 0.92
+    bottom = np.zeros(len(counts))
+    for part, colour in zip(counts.T, paint, strict=True):
+        style.bars(axes, np.arange(len(counts)) - width / 2, bottom, width, part, facecolor=colour)
+        bottom = bottom + part
+    axes.set_xlim(-0.7, len(counts) - 0.3)
+    axes.set_ylim(0, max(float(bottom.max()) * 1.04, 1e-9))
+    style.whole(axes.xaxis)
+
+
+def model_key(figure: Figure, axes: Axes, models: int) -> None:
+    """Names the colours of the models: squares, or a strip where they are many."""
+    paint = style.colours(models)
+    if 1 < models <= len(style.PALETTE):
+        style.key(axes, [f"model {k}" for k in range(models)], paint)
+    elif models > 1:
+        style.key(axes, ["model 0", f"model {models // 2}", f"model {models - 1}"], [paint[i] for i in (0, models // 2, -1)])
+
+
+def _cells(
+    row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple[int, int], models: int
+) -> FloatArray:
+    paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in style.colours(models)])
+    cell = row * shape[1] + x
+    order = np.lexsort((model, cell))
+    cell, model, faint = cell[order], model[order], faint[order]
+    _, start, count = np.unique(cell, return_index=True, return_counts=True)
+    place = np.arange(len(cell)) - np.repeat(start, count)
+    share = np.repeat(count, count)
+    high = int(min(count.max(), 10))  # image rows of a client
+    image = np.zeros((shape[0] * high, shape[1], 4))
+    for h in range(high):
+        chosen = (place * high // share <= h) & (h < np.maximum((place + 1) * high // share, place * high // share + 1))
+        target = cell[chosen] // shape[1] * high + h, cell[chosen] % shape[1]
+        image[(*target, slice(0, 3))] = paint[model[chosen]]
+        image[(*target, 3)] = np.where(faint[chosen], FAINT, 1.0)
+    return image
+
+
+def _separate(axes: Axes, first: int, wide: int, tall: int) -> None:
+    axes.vlines(np.arange(first, first + wide + 1) - 0.5, -0.5, tall - 0.5, color=style.PAPER, linewidth=0.8)
+    axes.hlines(np.arange(tall + 1) - 0.5, first - 0.5, first + wide - 0.5, color=style.PAPER, linewidth=0.8)
+
+
+def _tier_marks(axes: Axes, run: Run, table: pa.Table, shown: IntArray) -> None:
+    """The tiers' names along the right side, a line where one ends."""
+    if len(run.tiers) < 2:
+        return
+    client, tier = column(table, "client"), np.array(table["tier"].to_pylist())
+    of = dict(zip(client.tolist(), tier.tolist(), strict=True))
+    named = np.array([of[i] for i in shown.tolist()])
+    for name in run.tiers:
+        rows = np.flatnonzero(named == name)
+        if len(rows):
+            middle = 1 - (rows.mean() + 0.5) / len(shown)
+            axes.text(1.008, middle, name, transform=axes.transAxes, va="center", rotation=0, color=style.INK)
+            if rows[0] > 0:
+                axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
+
+
+def _histogram(run: Run, table: pa.Table, often: IntArray, title: str) -> Figure:
+    figure, axes = style.canvas(title, size=(9.2, 2.8))
+    client, tier = column(table, "client"), np.array(table["tier"].to_pylist())
+    edges = np.unique(np.linspace(0, often.max() + 1, min(int(often.max()) + 2, 41)).astype(int))
+    bottom = np.zeros(len(edges) - 1)
+    groups = [(name, often[np.unique(client[tier == name])]) for name in run.tiers]
+    groups.append(("never", often[often == 0]))
+    groups = [(name, counts) for name, counts in groups if len(counts)]
+    paint = [*style.colours(len(groups))]
+    for (_, counts), colour in zip(groups, paint, strict=True):
+        high = np.histogram(counts, edges)[0].astype(float)
+        style.bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=colour)
+        bottom += high
+    axes.set_xlabel("rounds a client took part in")
+    axes.set_ylabel("clients")
+    axes.set_ylim(bottom=0)
+    style.whole(axes.xaxis)
+    style.grid(axes)
+    style.key(axes, [name for name, _ in groups], paint)
+    return figure
+
+
+def _number(run: Run) -> int:
+    clients = run.scenario.get("clients")
+    number = clients.get("number") if isinstance(clients, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

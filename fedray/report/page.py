@@ -1,0 +1,205 @@
+"""What stands on the page: sections of figures, cards of headline numbers, the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+import fedray
+from fedray.report import compare, curves, gantt, jobs, people, quality, style
+from fedray.report.read import Run
+
+WIDE = 6.0  # inches; a wider figure takes the full line and scrolls on a phone
+
+
+class Picture(NamedTuple):
+    """A drawn figure: its title, the sentence below it, the SVG."""
+
+    title: str
+    note: str
+    svg: Markup
+    wide: bool
+
+
+class Section(NamedTuple):
+    title: str
+    pictures: list[Picture]
+
+
+class Card(NamedTuple):
+    label: str
+    value: str
+    sub: str = ""
+
+
+Draw = Callable[[Run], Figure | None]
+BAND = "Line: mean of the replicates and folds; band: one standard deviation."
+SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
+    (
+        "What it reached",
+        (
+            (curves.figure_rounds, ""),
+            (curves.figure_bytes, "Bytes of all clients so far, in both directions."),
+            (curves.figure_seconds, "A round lasts as long as its slowest counted client."),
+            (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
+        ),
+    ),
+    (
+        "How sure it is",
+        (
+            (quality.figure_calibration, "Bars that end on the dashed line are calibrated."),
+            (quality.figure_confusion, ""),
+            (quality.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
+            (quality.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
+            (quality.figure_coverage, "Share of the targets inside the central interval of each level."),
+            (quality.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+        ),
+    ),
+    (
+        "Who trained what",
+        (
+            (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
+            (jobs.figure_participation, ""),
+            (gantt.figure_gantt, "Dashed: half of the clients are done."),
+            (jobs.figure_traffic, ""),
+        ),
+    ),
+    (
+        "The clients",
+        (
+            (people.figure_data, ""),
+            (people.figure_weights, "Each column adds up to 100 %."),
+            (people.figure_client_accuracy, "Each client answers with its own weights over the models."),
+            (people.figure_drift, "Disagreement of the models on the client's data, against the other clients."),
+        ),
+    ),
+)
+
+
+def render_one(run: Run) -> str:
+    """The page of one run."""
+    with style.context():
+        sections = [Section(title, list(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
+    notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
+    if not run.summary:
+        notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
+    return _filled(
+        title=run.name,
+        facts=facts(run),
+        notes=notes,
+        cards=cards(run),
+        sections=[section for section in sections if section.pictures],
+        runs=[run],
+    )
+
+
+def render_many(runs: list[Run]) -> str:
+    """The page that compares several runs."""
+    head, rows = compare.table(runs)
+    with style.context():
+        sections = []
+        for metric in ("accuracy", "rmse"):
+            figures = [(compare.overlay(runs, metric, what), BAND) for what in ("rounds", "bytes", "seconds")]
+            if metric == "accuracy":
+                figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
+            title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
+            sections.append(Section(title, list(_pictures(figures, f"c{metric}"))))
+    return _filled(
+        title=f"{len(runs)} runs compared",
+        facts=[("runs", ", ".join(run.name for run in runs))],
+        notes=[],
+        head=head,
+        rows=rows,
+        differences=compare.differences(runs),
+        sections=[section for section in sections if section.pictures],
+        runs=runs,
+    )
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What was run, in a few words."""
+    summary, scenario = run.summary, run.scenario
+    found = [("method", summary.get("method") or _name(scenario, "method"))]
+    found.append(("data", summary.get("data") or _name(scenario, "data")))
+    found.append(("model", _name(scenario, "model")))
+    clients = scenario.get("clients")
+    number = clients.get("number") if isinstance(clients, dict) else None
+    tiers = f" in {len(run.tiers)} tiers ({', '.join(run.tiers)})" if len(run.tiers) > 1 else ""
+    found.append(("clients", f"{number}{tiers}" if number else ""))
+    found.append(("models", str(run.models)))
+    found.append(("rounds", str(summary.get("rounds", scenario.get("rounds", "")))))
+    found.append(("seed", str(summary.get("seed", scenario.get("seed", "")))))
+    found.append(("replicates \u00d7 folds", str(run.worlds) if run.worlds > 1 else ""))
+    return [(key, str(value)) for key, value in found if value]
+
+
+def cards(run: Run) -> list[Card]:
+    """Headline numbers: mean and standard deviation over the replicates and folds."""
+    words = {
+        "accuracy": "ensemble accuracy",
+        "accuracy_mean": "members' mean",
+        "accuracy_max": "best member",
+        "personal_accuracy": "personalised accuracy",
+        "rmse": "ensemble RMSE",
+        "rmse_mean": "members' mean RMSE",
+        "nll": "NLL (nats)",
+        "ece": "calibration error",
+        "crps": "CRPS",
+        "coverage_95": "95 % interval covers",
+    }
+    metrics = run.summary.get("metrics", {})
+    single = run.models == 1
+    shown = [name for name in words if name in metrics and not (single and name.endswith(("_mean", "_max")))]
+    found = [Card(words[name], compare.spelled(run, name), _of(metrics[name])) for name in shown]
+    totals = run.summary.get("totals", {})
+    for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
+        if key in totals:
+            sub = f"{style.human_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(word, style.human_bytes(totals[key]), sub))
+    for key, word, sub in (("sim_seconds", "virtual time", "simulated devices"), ("wall_seconds", "wall time", "this computer")):
+        if isinstance(totals.get(key), int | float):
+            found.append(Card(word, style.human_seconds(totals[key]), sub))
+    return found
+
+
+def _drawn(run: Run, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
+    several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
+    for place, (draw, note) in enumerate(draws):
+        text = f"{note} {BAND}".strip() if draw in several and run.worlds > 1 else note
+        yield from _pictures([(draw(run), text)], f"{prefix}{place}")
+
+
+def _pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
+    for place, (figure, note) in enumerate(figures):
+        if figure is not None:
+            wide = float(figure.get_figwidth()) > WIDE
+            drawn = style.svg(figure, f"{prefix}-{place}")
+            yield Picture(str(figure.get_label()), note, Markup(drawn), wide)  # noqa: S704, made here from escaped text
+
+
+def _filled(**values: Any) -> str:
+    folder = resources.files("fedray.report")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
+    environment.filters["pretty"] = _pretty
+    template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
+    return template.render(version=fedray.__version__, **values)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _name(scenario: dict[str, Any], key: str) -> str:
+    value = scenario.get(key)
+    return str(value.get("name", "")) if isinstance(value, dict) else str(value or "")
+
+
+def _of(entry: dict[str, Any]) -> str:
+    n = entry.get("n") or 1
+    return f"mean \u00b1 sd of {n}" if n > 1 else ""

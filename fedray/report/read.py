@@ -1,0 +1,223 @@
+"""A run directory as plain arrays: only files are read, nothing of the engine.
+
+`pictures.npz` is optional, and so is every key of it (N clients, K models, C classes):
+    confusion `[C, C]` (row: true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts
+    `[N, C]`, class_names `[C]`, client_scores `[N]` (z), client_accuracy `[N]`, alpha `[N, K]`;
+    predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
+    `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
+    (left, right, bottom, top).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+
+from fedray.core import BadInput, FloatArray
+
+CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
+
+
+class Curve(NamedTuple):
+    """A metric over rounds: round `[T]`, values `[worlds, T]` (NaN where a world has none)."""
+
+    round: FloatArray
+    values: FloatArray
+
+    @property
+    def mean(self) -> FloatArray:
+        return _over_worlds(self.values, "mean")
+
+    @property
+    def sd(self) -> FloatArray:
+        return _over_worlds(self.values, "sd")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory says.
+
+    rounds: column -> `[rows]`. members `[rows, K]` or None. clients: one row a job, or None.
+    """
+
+    name: str
+    scenario: dict[str, Any]
+    scenario_text: str
+    manifest: dict[str, Any]
+    summary: dict[str, Any]
+    rounds: dict[str, FloatArray]
+    members: FloatArray | None
+    clients: pa.Table | None
+    pictures: dict[str, NDArray[Any]]
+
+    @property
+    def metric(self) -> str:
+        """The headline metric: accuracy, or rmse in regression."""
+        known = {**self.rounds, **self.summary.get("metrics", {})}
+        return "rmse" if "rmse" in known and "accuracy" not in known else "accuracy"
+
+    @property
+    def worlds(self) -> int:
+        """Replicates times folds."""
+        if not self.rounds:
+            return 1
+        return len(np.unique(np.stack([self.rounds["replicate"], self.rounds["fold"]]), axis=1).T)
+
+    @property
+    def models(self) -> int:
+        """K: how many models the ensemble has."""
+        if self.members is not None:
+            return int(self.members.shape[1])
+        if self.clients is not None and len(self.clients):
+            return int(pc.max(self.clients["model"]).as_py()) + 1
+        return 1
+
+    @property
+    def tiers(self) -> list[str]:
+        """Tiers in the order of their clients."""
+        if self.clients is None:
+            return []
+        first = self.clients.group_by("tier").aggregate([("client", "min")]).sort_by("client_min")
+        return [str(name) for name in first["tier"].to_pylist()]
+
+    def curve(self, column: str) -> Curve | None:
+        """A column of `rounds.parquet`, or None where it holds no number."""
+        return self._pivot(self.rounds[column]) if column in self.rounds else None
+
+    def member(self, k: int) -> Curve | None:
+        """Member k's headline metric."""
+        return None if self.members is None else self._pivot(self.members[:, k])
+
+    def first_world(self) -> pa.Table | None:
+        """The jobs of the first replicate and fold."""
+        table = self.clients
+        if table is None or len(table) == 0:
+            return None
+        table = table.filter(pc.equal(table["replicate"], pc.min(table["replicate"])))
+        return table.filter(pc.equal(table["fold"], pc.min(table["fold"])))
+
+    def _pivot(self, values: FloatArray) -> Curve | None:
+        if not np.isfinite(values).any():
+            return None
+        pairs = np.stack([self.rounds["replicate"], self.rounds["fold"]])
+        _, world = np.unique(pairs, axis=1, return_inverse=True)
+        rounds, place = np.unique(self.rounds["round"], return_inverse=True)
+        table = np.full((int(world.max()) + 1, len(rounds)), np.nan)
+        table[world.ravel(), place.ravel()] = values
+        seen = np.isfinite(table).any(axis=0)
+        return Curve(rounds[seen], table[:, seen])
+
+
+def read_run(folder: Path, name: str | None = None) -> Run:
+    """Reads a run directory; a run that was interrupted gives what it has.
+
+    Raises:
+        BadInput: the directory is not a run's, or a file of it is damaged.
+    """
+    if not (folder / "scenario.yaml").is_file():
+        raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
+    text = _text(folder / "scenario.yaml")
+    table = _table(folder / "rounds.parquet")
+    rounds, members = ({}, None) if table is None else _columns(table)
+    return Run(
+        name=name or folder.resolve().name,
+        scenario=_parsed(folder / "scenario.yaml", text),
+        scenario_text=text,
+        manifest=_json(folder / "manifest.json"),
+        summary=_json(folder / "summary.json"),
+        rounds=rounds,
+        members=members,
+        clients=_table(folder / "clients.parquet"),
+        pictures=_pictures(folder / "pictures.npz"),
+    )
+
+
+def _over_worlds(values: FloatArray, what: str) -> FloatArray:
+    seen = np.isfinite(values)
+    n = seen.sum(axis=0)
+    filled = np.where(seen, values, 0.0)
+    mean = filled.sum(axis=0) / np.maximum(n, 1)
+    if what == "mean":
+        return np.asarray(mean)
+    squares = np.where(seen, (values - mean) ** 2, 0.0).sum(axis=0)
+    return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
+
+
+def _columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
+    rounds: dict[str, FloatArray] = {}
+    members = None
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        if name in ("member_accuracy", "member_rmse"):
+            members = _padded(table[name].to_pylist())
+        elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
+            values = table[name].cast(pa.float64()).to_numpy()
+            rounds[name] = np.array(values, dtype=np.float64)
+    for name in CONTEXT:
+        rounds.setdefault(name, np.zeros(len(table)))
+    return rounds, members
+
+
+def _padded(rows: list[list[float] | None]) -> FloatArray | None:
+    wide = max((len(row) for row in rows if row), default=0)
+    if wide == 0:
+        return None
+    padded = [[*(row or []), *[None] * (wide - len(row or []))] for row in rows]
+    return np.array(padded, dtype=np.float64)
+
+
+def _table(folder: Path) -> pa.Table | None:
+    parts = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+    try:
+        tables = [pq.read_table(part, partitioning=None) for part in parts]
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadInput(f"{folder} holds a damaged part ({_line(error)}): `fedray resume` the run") from None
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return None
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+
+
+def _pictures(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} is damaged ({_line(error)}): remove it, the report works without") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return _parsed(path, _text(path)) if path.is_file() else {}
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"{path} is damaged ({_line(error)}): restore it, or run again") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{path} is damaged (no keys in it): restore it, or run again")
+    return value
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({_line(error)})") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

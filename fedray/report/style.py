@@ -1,0 +1,192 @@
+"""Colours, sizes, units and the way from a Matplotlib figure to inline SVG.
+
+Lines and text are drawn in placeholder colours that become CSS variables, so one SVG is right on a light page, on a
+dark page and on paper. Text stays text: it can be selected, searched and read aloud.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike
+
+INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `svg`
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
+ACCENT, WARM = "#0072b2", "#d55e00"
+# Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
+PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WARM, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
+RC = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedray",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.linewidth": 1.0,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 1.3,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "none",
+    "image.interpolation": "nearest",
+    "path.simplify_threshold": 0.3,
+}
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def canvas(
+    title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.4, 3.4), **options: Any
+) -> tuple[Figure, Any]:
+    """A figure that carries its title as its label, and its axes (one, or an array of them)."""
+    figure = Figure(figsize=size, layout="constrained")
+    figure.set_label(title)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def svg(figure: Figure, prefix: str) -> str:
+    """The figure as an `<svg>` element that scales with the page.
+
+    Args:
+        prefix: put before every id, so that several figures share one page.
+    """
+    sink = io.StringIO()
+    figure.savefig(sink, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
+    text = sink.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="(?:patch|text|line2d|xtick|ytick|legend|figure|axes|matplotlib\.axis)_[^"]*"', "<g", text)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)
+    text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
+    text = re.sub(r"\n\s*", "\n", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, variable)
+    return text
+
+
+def context() -> Any:
+    """The settings all figures are made and written under."""
+    return matplotlib.rc_context(RC)
+
+
+def colours(number: int) -> list[str]:
+    """One colour a model (or class, or run): the palette, or steps of viridis where it ends."""
+    if number <= len(PALETTE):
+        return list(PALETTE[:number])
+    return [to_hex(colormaps["viridis"](x)) for x in np.linspace(0.05, 0.95, number)]
+
+
+def strength(colour: str = ACCENT) -> Colormap:
+    """From nothing to a full colour: reads the same on light and dark pages."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return LinearSegmentedColormap.from_list("strength", [(red, green, blue, 0.04), (red, green, blue, 1.0)])
+
+
+def bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
+    """Many rectangles as one path: a hundred clients cost one SVG element."""
+    corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
+    x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
+    if len(x) == 0:
+        return
+    points = np.stack([[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]]).transpose(2, 0, 1)
+    codes = np.tile([Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY], len(x))
+    axes.add_patch(PathPatch(Outline(points.reshape(-1, 2), codes), **{"linewidth": 0, **look}))
+    axes.autoscale_view()
+
+
+def key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) -> None:
+    """A legend of coloured squares above the axes."""
+    marks = [PathPatch(Outline.unit_rectangle(), facecolor=colour, linewidth=0) for colour in paint]
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
+    axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
+
+
+def grid(axes: Axes, which: str = "y") -> None:
+    axes.grid(axis=which, visible=True)  # type: ignore[arg-type]
+
+
+def whole(axis: Any) -> None:
+    """Whole numbers only on an axis of rounds, clients or models."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def in_percent(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def in_bytes(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+    axis.set_major_locator(MaxNLocator(nbins=5))
+
+
+def in_seconds(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: human_seconds(value)))
+    axis.set_major_locator(MaxNLocator(nbins=5))
+
+
+def human_bytes(number: float) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> human_bytes(0), human_bytes(1234), human_bytes(5.6e9)
+        ('0 B', '1.23 kB', '5.6 GB')
+    """
+    size = min(int(math.log10(max(abs(number), 1)) / 3 + 1e-9), len(UNITS) - 1)
+    return f"{number / 1000**size:.3g} {UNITS[size]}"
+
+
+def human_seconds(number: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> human_seconds(0.25), human_seconds(90), human_seconds(7200)
+        ('0.25 s', '1.5 min', '2 h')
+    """
+    for unit, name in ((86400 * 2, "d"), (3600, "h"), (60, "min")):
+        if abs(number) >= unit:
+            return f"{number / min(unit, 86400):.3g} {name}"
+    return f"{number:.3g} s"
+
+
+def number(value: float, name: str = "") -> str:
+    """A metric for people: shares in percent, the rest with four digits.
+
+    Example:
+        >>> number(0.91234, "accuracy"), number(1.23456, "rmse")
+        ('91.2 %', '1.235')
+    """
+    return f"{100 * value:.1f} %" if is_share(name) else f"{value:.4g}"
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is read in percent."""
+    return name.removeprefix("hold_out_").startswith(("accuracy", "personal", "disagreement", "coverage"))

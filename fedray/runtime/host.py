@@ -1,0 +1,194 @@
+"""What one worker process does: trains the jobs it is given, reduces their uploads, evaluates models.
+
+Both runtimes run this code: `inline` has one host, each client actor of the Ray runtime has one. A host is pure in
+(state, data, address): which jobs it gets changes nothing in their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray import predict, rng
+from fedray.core import BadInput, FedrayError, IntArray, JobRows, Phase, Plan, State, Stats, Uploads
+from fedray.lanes import block as lanes
+from fedray.lanes.rule import Engine, choose
+from fedray.models.loss import per_sample
+from fedray.study import Study
+from fedray.tree import Overflow, fold, merge
+
+CLIENTS_A_PIECE = 32
+LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
+EVALUATED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
+
+
+class Host:
+    """Holds the data view, the network and the engine of one process."""
+
+    def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
+        self.study = study
+        self.device = torch.device(device)
+        self.engine: Engine = choose(study.net, self.device.type)
+        self.threads = threads if self.device.type == "cpu" else 1
+        study.net.module.to(self.device)
+
+    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order."""
+        shards, local = self.study.shards, phase.local
+        size = shards.sizes(plan.replicate, plan.client)
+        steps = lanes.steps_of(size, local)
+        blocks = lanes.split(steps, lanes.padded_batch(size, local.batch_size), self.engine.width)
+        models = state.models.to(self.device)
+        counters = state.counters.to(self.device)
+
+        def work(index: IntArray) -> tuple[Stats, Tensor, IntArray]:
+            return self._block(t, plan.take(index), size[index], steps[index], models, counters, phase)
+
+        if self.threads > 1 and len(blocks) > 1:
+            with ThreadPoolExecutor(self.threads) as pool:
+                done = list(pool.map(work, blocks))
+        else:
+            done = [work(index) for index in blocks]
+        loss, up = np.full(len(size), np.nan), np.zeros(len(size), dtype=np.int64)
+        for index, (_, cost, sent) in zip(blocks, done, strict=True):
+            loss[index], up[index] = cost.double().cpu().numpy() / steps[index], sent
+        return merge([stats for stats, _, _ in done]), JobRows(size, steps, loss, up)
+
+    def _block(
+        self, t: int, jobs: Plan, size: IntArray, steps: IntArray, models: Tensor, counters: Tensor, phase: Phase
+    ) -> tuple[Stats, Tensor, IntArray]:
+        """One block of lanes, from data to reduced statistics."""
+        real, study, local = len(size), self.study, phase.local
+        if real < lanes.MIN_LANES and self.engine.name != "loop":  # a lone lane is joined by its own copy
+            jobs, size, steps = jobs.take([0, 0]), size[[0, 0]], steps[[0, 0]]
+        row = torch.from_numpy(jobs.replicate * phase.models + jobs.model).to(self.device)
+        start = models[row]
+        key = rng.keys(study.seeds[jobs.replicate], "batches", t, jobs.client, jobs.model)
+        read, weight = self._reader(jobs, size, steps, key, phase)
+        sample = int(np.prod(study.input_shape))
+        block = lanes.Block(
+            start, counters[row], read, weight, steps, local, local.lr_at(t), rng.fresh(key, 1 << 40), sample
+        )
+        trained = self.engine.train(study.net, block)
+        delta = (trained.final - start)[:real].cpu()
+        uploads = Uploads(
+            delta, jobs.client[:real], jobs.model[:real], jobs.replicate[:real],
+            study.clients.tier_of(jobs.client[:real]), size[:real], trained.counters[:real].cpu(),
+        )  # fmt: skip
+        sent = phase.compress(uploads)
+        try:
+            stats = phase.server.reduce(uploads._replace(delta=sent.delta))
+        except Overflow as bad:
+            names = ", ".join(f"client {jobs.client[j]} (model {jobs.model[j]})" for j in bad.rows if j < real)
+            raise FedrayError(
+                f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr"
+            ) from None
+        return stats, trained.loss[:real], sent.bytes
+
+    def _reader(
+        self, jobs: Plan, size: IntArray, steps: IntArray, key: rng.Keys, phase: Phase
+    ) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
+        """The batches of a block: a function of (first step, last step), and the weights `[S, W, B]`."""
+        shards = self.study.shards
+        fetched = shards.fetch(jobs.replicate, jobs.client)
+        width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
+        index, weight = lanes.batches(fetched.rows.numpy(), size, steps, width, key)
+        world = torch.from_numpy(jobs.replicate)
+
+        def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+            at = index[lo:hi]
+            flat = at.flatten()
+            x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
+            y = fetched.y.index_select(0, flat).view(*at.shape, *fetched.y.shape[1:])
+            x = shards.normalise(x.transpose(0, 1), world).transpose(0, 1)
+            y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
+            return self._typed(x.to(self.device)), self._typed(y.to(self.device))
+
+        return read, weight.to(self.device, self.study.dtype)
+
+    def _typed(self, x: Tensor) -> Tensor:
+        return x.to(self.study.dtype) if x.is_floating_point() else x
+
+    def pieces(self, state: State, split: str) -> list[tuple[int, int]]:
+        """The evaluation work of a split: (world, first row of the world's rows) each."""
+        return [
+            (world, a)
+            for world in range(len(self.study.seeds))
+            for a in range(0, len(self.study.split(split, world)[1]), EVALUATED_ROWS)
+        ]
+
+    def evaluate(self, state: State, split: str, world: int, first: int, models: int) -> Tensor:
+        """Raw outputs `[K, n, C]` of a world's models on one piece of a split."""
+        x, _ = self.study.split(split, world)
+        return self.outputs(state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
+
+    def client_pieces(self) -> list[tuple[int, int]]:
+        """The work of evaluating known clients: (world, first client) each, a fixed cut of the population."""
+        number = min(self.study.clients.number, LOSS_CLIENTS)
+        return [(w, a) for w in range(self.study.worlds) for a in range(0, number, CLIENTS_A_PIECE)]
+
+    def losses(self, state: State, world: int, first: int, models: int) -> Tensor:
+        """Mean training loss of a world's models on some clients, `[K, c]`: the l_i(w_k) of FE eq. 4."""
+
+        return self.losses_of(state, world, self._piece(first), models)
+
+    def losses_of(self, state: State, world: int, client: IntArray, models: int) -> Tensor:
+        """Mean training loss of a world's models on the given clients, `[K, c]`."""
+
+        def loss(z: Tensor, y: Tensor) -> Tensor:
+            return per_sample(self.study.net.objective, z, y.expand(len(z), *y.shape)).double().sum(1)
+
+        return self._on_clients(state, world, client, models, loss)
+
+    def _piece(self, first: int) -> IntArray:
+        return np.arange(first, min(first + CLIENTS_A_PIECE, self.study.clients.number, LOSS_CLIENTS))
+
+    def uncertainty(self, state: State, world: int, first: int, models: int) -> Tensor:
+        """Mean knowledge uncertainty of a world's ensemble on some clients' data, `[1, c]`."""
+
+        def unsure(z: Tensor, y: Tensor) -> Tensor:
+            return torch.from_numpy(predict.uncertainty(predict.probabilities(z.cpu().numpy())).knowledge).sum()[None]
+
+        return self._on_clients(state, world, self._piece(first), models, unsure)
+
+    def _on_clients(
+        self, state: State, world: int, client: IntArray, models: int, score: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Mean over each client's training samples of what `score(outputs [K, n, C], y [n])` sums up, `[., c]`."""
+        study, where = self.study, torch.tensor([world])
+        fetched = study.shards.fetch(np.full(len(client), world), client)
+        columns = []
+        for j, size in enumerate(fetched.size):
+            total = torch.zeros(1, dtype=torch.float64)
+            for a in range(0, int(size), EVALUATED_ROWS):
+                part = fetched.rows[j, a : min(a + EVALUATED_ROWS, int(size))]
+                y = self._typed(study.shards.targets(fetched.y[part][None], where)).to(self.device)[0]
+                total = total + score(self.outputs(state, world, models, fetched.x[part]), y).cpu()
+            columns.append(total / max(1.0, float(size)))
+        return torch.stack(columns, dim=1)
+
+    def outputs(self, state: State, world: int, models: int, x: Tensor) -> Tensor:
+        """Raw outputs `[K, n, C]` of a world's models on raw inputs `[n, ...]`."""
+        mine = slice(world * models, (world + 1) * models)
+        rows, counters = state.models[mine].to(self.device), state.counters[mine].to(self.device)
+        if models < lanes.MIN_LANES:
+            rows, counters = rows.expand(2, -1), counters.expand(2, -1)
+        inputs = self._typed(self.study.shards.normalise(x[None], torch.tensor([world]))).to(self.device)
+        inputs = inputs.expand(len(rows), *inputs.shape[1:])
+        return self.engine.outputs(self.study.net, rows, counters, inputs)[:models]
+
+
+def device_of(gpus: float) -> str:
+    """`cuda` where the process holds a GPU (or a share of one) and torch sees it, else `cpu`."""
+    if gpus > 0 and not torch.cuda.is_available():
+        raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
+    return "cuda" if gpus > 0 else "cpu"
+
+
+def moved(stats: Stats, device: str) -> Stats:
+    """Statistics with every tensor on a device."""
+    return fold(stats, lambda tensor: tensor.to(device))

@@ -1,0 +1,44 @@
+"""The runtime without Ray: the same code in this process, the same bits. For tests, debugging and small studies."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedray.core import JobRows, Phase, Plan, State, Stats
+from fedray.runtime.host import Host
+from fedray.study import Study
+
+
+class Inline:
+    """One host, called directly."""
+
+    def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
+        self.host = Host(study, device, threads)
+
+    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        return self.host.train(t, plan, state, phase)
+
+    def outputs(self, state: State, split: str, models: int) -> dict[tuple[int, int], Tensor]:
+        """Raw outputs `[K, n, C]` by piece: (world, first row)."""
+        return {
+            (world, first): self.host.evaluate(state, split, world, first, models)
+            for world, first in self.host.pieces(state, split)
+        }
+
+    def losses(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+        """Mean training loss `[K, n]` by piece: (world, first client)."""
+        return {key: self.host.losses(state, *key, models) for key in self.host.client_pieces()}
+
+    def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+        """Mean knowledge uncertainty of the ensemble on each client's data, `[1, n]` by piece."""
+        return {key: self.host.uncertainty(state, *key, models) for key in self.host.client_pieces()}
+
+    def private(self) -> dict[str, Tensor]:
+        """Private client state, for the checkpoint."""
+        return {}
+
+    def restore(self, private: dict[str, Tensor]) -> None:
+        """Takes private client state from a checkpoint."""
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,55 @@
+"""What travels between coordinator and client actors: NumPy arrays in plain tuples, no pickled code, no tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fedray.core import JobRows, Plan, State, Stats
+from fedray.tree import fold
+
+
+class Round(NamedTuple):
+    """A round's broadcast. plans: the jobs of each actor; models `[M, d]`, counters `[M, c]`, extra arrays."""
+
+    t: int
+    plans: tuple[Plan, ...]
+    models: Any
+    counters: Any
+    extra: dict[str, Any]
+
+
+class Reply(NamedTuple):
+    """An actor's answer: reduced statistics (NumPy inside) and one row a job."""
+
+    stats: Stats
+    rows: JobRows
+
+
+def to_round(t: int, plans: list[Plan], state: State) -> Round:
+    """Packs a broadcast, without copying."""
+    extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith("broadcast/")}
+    return Round(t, tuple(plans), state.models.numpy(), state.counters.numpy(), extra)
+
+
+def to_state(message: Round) -> State:
+    """Unpacks the state; tensors share the message's (read-only) memory and must not be written."""
+    tensors = {name: _tensor(value) for name, value in message.extra.items()}
+    return State(_tensor(message.models), _tensor(message.counters), tensors)
+
+
+def to_reply(stats: Stats, rows: JobRows) -> Reply:
+    """Packs an answer."""
+    return Reply(fold(stats, lambda tensor: tensor.numpy()), rows)
+
+
+def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
+    """Unpacks an answer into memory of its own: the channel that brought it may be written again."""
+    rows = JobRows(*(np.array(column) for column in reply.rows))
+    return fold(reply.stats, lambda array: torch.from_numpy(np.array(array))), rows
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,308 @@
+"""The Ray runtime: client actors that host many simulated clients each, and a coordinator actor that runs the engine.
+
+The only file that imports ray. The coordinator broadcasts the models once a round and gets reduced statistics back: over
+a compiled graph where messages are small (one shared-memory channel a hop), as ordinary calls with one `ray.put`
+otherwise. Client actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Actors die
+with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.dag import InputNode, MultiOutputNode
+from ray.exceptions import RayActorError, RayChannelError, RayError, RaySystemError, RayTaskError
+from torch import Tensor
+
+from fedray.build import Own, build
+from fedray.coordinate import Snapshot, coordinate
+from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
+from fedray.lanes import block as lanes
+from fedray.runtime import environment, messages, packing
+from fedray.runtime.host import Host, device_of
+from fedray.scenario import Scenario
+from fedray.study import Study
+from fedray.tree import merge
+
+GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (compiled graphs, Ray 2.60: 31 ms at 0.4 MB)
+PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
+RESTARTS = 20
+
+
+class Client:
+    """A client actor: one `Host` for all the clients that live here."""
+
+    def __init__(self, scenario: Scenario, own: Own, index: int, gpus: float, cpus: float) -> None:
+        environment.one_thread()
+        self.index = index
+        self.study = build(scenario, imported(own))
+        self.host = Host(self.study, device_of(gpus), max(1, int(cpus)))
+
+    def ready(self) -> int:
+        """Answers when the actor can work; its process id."""
+        return os.getpid()
+
+    def train(self, message: messages.Round) -> messages.Reply:
+        """Trains this actor's share of a round."""
+        plan = message.plans[self.index]
+        phase = self.study.method.phases[0]
+        return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
+
+    def evaluate(self, message: messages.Round, kind: str, keys: list[tuple[int, int]], models: int) -> dict[Any, Any]:
+        """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
+        state = messages.to_state(message)
+        if kind in ("losses", "uncertainty"):
+            return {key: getattr(self.host, kind)(state, *key, models).numpy() for key in keys}
+        return {key: self.host.evaluate(state, kind, *key, models).numpy() for key in keys}
+
+
+def imported(own: Own) -> Own:
+    """The user's modules, imported in this process."""
+    import importlib
+
+    for name in own.modules:
+        importlib.import_module(name)
+    return own
+
+
+class Rays:
+    """The runtime as the engine sees it; lives in the coordinator actor."""
+
+    def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
+        self.study = study
+        per_actor, actors = scenario.clients.per_actor, scenario.clients.actors
+        self.seats = packing.seats(
+            study.clients, room(), None if per_actor == "auto" else int(per_actor), None if actors == "auto" else int(actors)
+        )
+        kind = ray.remote(Client)
+        shared = (ray.put(scenario), ray.put(own))
+        self.actors = [
+            kind.options(
+                num_cpus=seat.num_cpus,
+                num_gpus=seat.num_gpus,
+                resources=seat.resources,
+                max_restarts=-1,
+                runtime_env={"env_vars": environment.WORKER},
+            ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
+            for index, seat in enumerate(self.seats)
+        ]
+        self.graph: Any = None
+        self.recoveries = 0
+        self._ready(range(len(self.actors)))
+        self.host = Host(study)  # for piece lists only
+
+    def _ready(self, which: Any) -> None:
+        """Waits until actors answer; says what was awaited when they do not."""
+        deadline = time.monotonic() + PATIENCE
+        for a in which:
+            while True:
+                try:
+                    ray.get(self.actors[a].ready.remote(), timeout=max(1.0, deadline - time.monotonic()))
+                    break
+                except ray.exceptions.GetTimeoutError:
+                    raise FedrayError(self._waited(a)) from None
+                except RayTaskError as error:
+                    raise _cause(error) from None
+                except RayActorError as error:
+                    if time.monotonic() > deadline:
+                        raise FedrayError(self._waited(a)) from None
+                    if "creation task" in str(error) and isinstance(getattr(error, "cause", None), FedrayError):
+                        raise error.cause from None
+                    time.sleep(0.2)
+
+    def _waited(self, a: int) -> str:
+        seat, has = self.seats[a], room()
+        tier = self.study.clients.tiers[seat.tier].name
+        return (
+            f"waited {PATIENCE:g} s for client actor {a} of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, "
+            f"{seat.resources or 'no custom resources'}); the cluster has {has.cpus:g} CPU, {has.gpus:g} GPU, "
+            f"{has.resources or 'no custom resources'}: add nodes or lower the tier's needs"
+        )
+
+    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        size = self.study.shards.sizes(plan.replicate, plan.client)
+        steps = lanes.steps_of(size, phase.local)
+        parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=False)
+        message = messages.to_round(t, [plan.take(part) for part in parts], state)
+        replies = self._ask(message)
+        stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
+        order = np.argsort(np.concatenate(parts), kind="stable")
+        return merge(list(stats)), JobRows(*(np.concatenate(c)[order] for c in zip(*rows, strict=True)))
+
+    def _ask(self, message: messages.Round) -> list[messages.Reply]:
+        """One round trip to every actor; those that died are awaited and asked again."""
+        small = message.models.nbytes + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
+        if small:
+            try:
+                return self._by_graph(message)
+            except (RayActorError, RayChannelError, RaySystemError):
+                self._drop_graph()
+                self.recoveries += 1
+                self._ready(range(len(self.actors)))
+            except RayTaskError as error:
+                raise _cause(error) from None
+        self._drop_graph()
+        shared = ray.put(message)
+        return self._each([(a, self.actors[a].train, (shared,)) for a in range(len(self.actors))])
+
+    def _by_graph(self, message: messages.Round) -> list[messages.Reply]:
+        if self.graph is None:
+            with InputNode() as source:
+                dag = MultiOutputNode([actor.train.bind(source) for actor in self.actors])
+            self.graph = dag.experimental_compile(_buffer_size_bytes=4 * GRAPH_BYTES)
+        done: list[messages.Reply] = ray.get(self.graph.execute(message), timeout=PATIENCE)
+        return done
+
+    def _drop_graph(self) -> None:
+        if self.graph is not None:
+            self.graph.teardown()
+            self.graph = None
+
+    def _each(self, calls: list[tuple[int, Any, tuple[Any, ...]]]) -> list[Any]:
+        """Ordinary calls to actors, issued again where an actor died."""
+        refs = [method.remote(*arguments) for _, method, arguments in calls]
+        out: list[Any] = []
+        for (a, method, arguments), first in zip(calls, refs, strict=True):
+            ref, deadline = first, time.monotonic() + PATIENCE
+            while True:
+                try:
+                    out.append(ray.get(ref, timeout=max(1.0, deadline - time.monotonic())))
+                    break
+                except RayTaskError as error:
+                    raise _cause(error) from None
+                except ray.exceptions.GetTimeoutError:
+                    raise FedrayError(self._waited(a)) from None
+                except RayActorError:
+                    self.recoveries += 1
+                    self._ready([a])
+                    ref = method.remote(*arguments)
+        return out
+
+    def _spread(self, state: State, kind: str, keys: list[tuple[int, int]], models: int) -> dict[tuple[int, int], Tensor]:
+        shared = ray.put(messages.to_round(0, [], state))
+        n = len(self.actors)
+        answers = self._each([(a, self.actors[a].evaluate, (shared, kind, keys[a::n], models)) for a in range(n)])
+        return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
+
+    def outputs(self, state: State, split: str, models: int) -> dict[tuple[int, int], Tensor]:
+        return self._spread(state, split, self.host.pieces(state, split), models)
+
+    def losses(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+        return self._spread(state, "losses", self.host.client_pieces(), models)
+
+    def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+        return self._spread(state, "uncertainty", self.host.client_pieces(), models)
+
+    def private(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, private: dict[str, Tensor]) -> None:
+        pass
+
+    def close(self) -> None:
+        self._drop_graph()
+        for actor in self.actors:
+            ray.kill(actor)
+
+
+class Coordinator:
+    """Runs the engine on the machine that holds the run directory; answers `progress` while it does."""
+
+    def __init__(self, scenario: Scenario, own: Own, out: str) -> None:
+        environment.one_thread()
+        self.scenario, self.own, self.out = scenario, own, Path(out)
+        self.latest: Snapshot | None = None
+
+    def run(self) -> dict[str, Any]:
+        """The whole run; its summary."""
+        from fedray.simulate import facts, loggers
+
+        study = build(self.scenario, imported(self.own))
+        runtime = Rays(self.scenario, self.own, study)
+        known = facts(study, runtime.host, "ray") | {"actors": len(runtime.actors)}
+        try:
+            return coordinate(study, runtime, self.out, self._watch, known, loggers(self.scenario, self.out))
+        finally:
+            runtime.close()
+
+    def _watch(self, shown: Snapshot) -> None:
+        self.latest = shown
+
+    def progress(self) -> Snapshot | None:
+        """The newest snapshot."""
+        return self.latest
+
+
+def room() -> packing.Room:
+    """What the cluster has, right now."""
+    has = ray.cluster_resources()
+    plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
+    return packing.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    """The exception that the actor raised, if it is one of ours; else the whole report."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, FedrayError) else error
+
+
+def connect(address: str | None, actors: int) -> bool:
+    """Connects to a cluster, or starts a local one; True if it was started here."""
+    if ray.is_initialized():
+        return False
+    environment.prepare()
+    if address is not None:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+        return False
+    ray.init(
+        address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
+        num_cpus=max(os.cpu_count() or 1, actors),
+    )  # fmt: skip
+    return True
+
+
+def run_on_ray(
+    scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None], address: str | None
+) -> dict[str, Any]:
+    """Runs a scenario on Ray and returns its summary; the coordinator is made again if it dies."""
+    actors = scenario.clients.actors
+    started = connect(address, 0 if actors == "auto" else int(actors))
+    try:
+        return _drive(scenario, own, out, watch)
+    except RayTaskError as error:
+        raise _cause(error) from None
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
+    kind = ray.remote(Coordinator).options(
+        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env={"env_vars": environment.WORKER}
+    )
+    for attempt in range(RESTARTS):
+        coordinator = kind.remote(scenario, own, str(out))
+        ref = coordinator.run.remote()
+        try:
+            while True:
+                done, _ = ray.wait([ref], timeout=0.25)
+                shown = ray.get(coordinator.progress.remote(), timeout=PATIENCE)
+                if shown is not None:
+                    watch(shown)
+                if done:
+                    summary: dict[str, Any] = ray.get(ref)
+                    return summary
+        except RayActorError:
+            if attempt == RESTARTS - 1:
+                raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`") from None
+    raise AssertionError
+
+
+__all__ = ["RayError", "run_on_ray"]

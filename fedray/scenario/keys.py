@@ -1,0 +1,291 @@
+"""The keys of a scenario as frozen dataclasses: each field says its kind and its default. Only this file uses pydantic.
+
+Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field, fields, is_dataclass
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedray.core import BadInput
+from fedray.scenario.kinds import (
+    either,
+    flag,
+    gpu_share,
+    label,
+    list_of,
+    map_of,
+    maybe,
+    one_of,
+    real,
+    shown,
+    text,
+    whole,
+)
+from fedray.scenario.options import unknown
+
+_STRICT = ConfigDict(extra="forbid")
+_V = PlainValidator
+Options = dict[str, Any]
+
+
+def _file_name(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+        raise ValueError("cannot be a directory name: use letters, digits, '.', '_' and '-'")
+    return value
+
+
+@dataclass(frozen=True, config=_STRICT)
+class MethodKeys:
+    """name, models (K), and the method's options (mu, alpha, lambda, samples, ...)."""
+
+    name: Annotated[str, _V(text)] = "fed_ensemble"
+    models: Annotated[int, _V(whole(1, 10**4))] = 5
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PartitionKeys:
+    """How samples are dealt to clients, and that partition's options (shards, classes, alpha, column, ...)."""
+
+    name: Annotated[str, _V(text)] = "iid"
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class DataKeys:
+    """The data set; hold_out: share of the training data kept aside for tuning; root None: FEDRAY_DATA."""
+
+    name: Annotated[str, _V(text)] = "digits"
+    root: Annotated[str | None, _V(maybe(text))] = None
+    fold: Annotated[int | str, _V(either("all", whole(0, 10_000)))] = 0
+    hold_out: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    partition: PartitionKeys = field(default_factory=PartitionKeys)
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ModelKeys:
+    """The network, its objective (auto: by the task) and its options (hidden, channels, norm, ...)."""
+
+    name: Annotated[str, _V(text)] = "mlp"
+    objective: Annotated[str, _V(one_of("auto", "cross_entropy", "half_mse", "mse", "gaussian_nll"))] = "auto"
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class TierKeys:
+    """A class of devices, as `core.Tier`. share: of the clients that no `number` claims; neither: what is left."""
+
+    share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
+    number: Annotated[int | None, _V(maybe(whole(0, 10**9)))] = None
+    models_per_round: Annotated[int | str, _V(either("all", whole(1, 10**4)))] = 1
+    num_cpus: Annotated[float, _V(real("[0, 10000]"))] = 1.0
+    num_gpus: Annotated[float, _V(gpu_share)] = 0.0
+    resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
+    seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
+    spread: Annotated[float, _V(real("[0, 10]"))] = 0.0
+    uplink: Annotated[float, _V(real("(0, inf)"))] = 1e6
+    downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
+    latency: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    side_by_side: Annotated[bool, _V(flag)] = False
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ClientKeys:
+    """number N (None: follows from a natural partition), and how clients are packed into actors."""
+
+    number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
+    per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
+    actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
+    tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ParticipationKeys:
+    """Who takes part in a round. dropout: probability that a participant never answers; deadline: virtual seconds."""
+
+    per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
+    fraction: Annotated[float | None, _V(maybe(real("(0, 1]")))] = None
+    overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
+    dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ScheduleKeys:
+    """Who trains what. rows: what a row of the permutation is; client with full participation, else stratum."""
+
+    kind: Annotated[str, _V(one_of("permutation", "random", "balanced", "adaptive", "walk"))] = "permutation"
+    rows: Annotated[str, _V(one_of("client", "stratum"))] = "client"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class LocalKeys:
+    """How a client trains, as `core.Local`; pull: coefficient of the proximal term."""
+
+    optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
+    lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
+    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 0.99
+    lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
+    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    weight_decay: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    batch_size: Annotated[int | str, _V(either("full", whole(1, 10**9)))] = 16
+    epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
+    steps: Annotated[int | None, _V(maybe(whole(1, 10**7)))] = None
+    pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CompressKeys:
+    """What survives the uplink. ratio: entries kept; resource_ratio r: budget of an HPC client in LPC clients'."""
+
+    kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
+    ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
+    resource_ratio: Annotated[float, _V(real("(0, inf)"))] = 5.0
+    error_feedback: Annotated[bool, _V(flag)] = False
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ServerKeys:
+    """How uploads become the next models; lr: of the server optimiser."""
+
+    coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
+    weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
+    optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
+    lr: Annotated[float, _V(real("(0, inf)"))] = 1.0
+    robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PredictKeys:
+    """How the ensemble answers. gamma: temperature of the personal weights; infinity: uniform."""
+
+    average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
+    gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
+    noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class GraphKeys:
+    """Where models walk when there is no server."""
+
+    kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (
+        "ring"
+    )
+    transition: Annotated[str, _V(one_of("uniform", "lazy", "metropolis"))] = "uniform"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class StopKeys:
+    """Stop when a metric reaches a value."""
+
+    metric: Annotated[str, _V(label)]
+    value: Annotated[float, _V(real("(-inf, inf)"))]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EvaluateKeys:
+    """When to evaluate; personal: also every client with its own weights or model."""
+
+    every: Annotated[int, _V(whole(1, 10**7))] = 1
+    stop_at: StopKeys | None = None
+    personal: Annotated[bool, _V(flag)] = False
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CheckpointKeys:
+    """every: rounds between checkpoints; keep: how many stay."""
+
+    every: Annotated[int, _V(whole(1, 10**7))] = 10
+    keep: Annotated[int, _V(whole(1, 10**6))] = 2
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Cell:
+    """One cell of a table: what it changes in the scenario (dotted or nested keys), and published figures."""
+
+    name: Annotated[str, _V(_file_name)]
+    overrides: Options = field(default_factory=dict)
+    published: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Scenario:
+    """Everything that decides a result, and how to compute it."""
+
+    seed: Annotated[int, _V(whole(0, 2**62))] = 0
+    rounds: Annotated[int, _V(whole(0, 10**7))] = 20
+    runtime: Annotated[str, _V(one_of("ray", "inline"))] = "ray"
+    method: MethodKeys = field(default_factory=MethodKeys)
+    data: DataKeys = field(default_factory=DataKeys)
+    model: ModelKeys = field(default_factory=ModelKeys)
+    clients: ClientKeys = field(default_factory=ClientKeys)
+    participation: ParticipationKeys = field(default_factory=ParticipationKeys)
+    schedule: ScheduleKeys = field(default_factory=ScheduleKeys)
+    local: LocalKeys = field(default_factory=LocalKeys)
+    compress: CompressKeys = field(default_factory=CompressKeys)
+    server: ServerKeys = field(default_factory=ServerKeys)
+    predict: PredictKeys = field(default_factory=PredictKeys)
+    graph: GraphKeys = field(default_factory=GraphKeys)
+    replicates: Annotated[int, _V(whole(1, 10**5))] = 1
+    evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
+    checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
+    loggers: Annotated[list[str], _V(list_of(one_of("tensorboard", "wandb", "mlflow"), 3, scalar=True))] = field(
+        default_factory=list
+    )
+    on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
+    table: list[Cell] = field(default_factory=list)
+    published: Options = field(default_factory=dict)
+
+
+_ADAPTER = TypeAdapter(Scenario)
+_SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name or index
+    "": Scenario,
+    **{f.name: f.default_factory for f in fields(Scenario) if is_dataclass(f.default_factory)},
+    "data.partition": PartitionKeys,
+    "clients.tiers.*": TierKeys,
+    "evaluate.stop_at": StopKeys,
+    "table.*": Cell,
+}
+
+
+def section_fields(section: str) -> tuple[str, ...]:
+    """The keys of a section, without `options`."""
+    return tuple(f.name for f in fields(_SECTIONS[section]) if f.name != "options")
+
+
+def checked(tree: Mapping[str, Any]) -> Scenario:
+    """The scenario of a plain tree whose named sections are folded; a wrong one is one line."""
+    try:
+        return _ADAPTER.validate_python(tree)
+    except ValidationError as wrong:
+        raise BadInput(_line(wrong)) from None
+
+
+def _line(wrong: ValidationError) -> str:
+    """pydantic's first error in our words."""
+    error = wrong.errors(include_url=False)[0]
+    place = [part for part in error["loc"] if part != "[key]"]
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
+    value, kind = error.get("input"), error["type"]
+    if kind == "unexpected_keyword_argument":
+        section = ".".join(
+            "*" if place[:i] in (["clients", "tiers"], ["table"]) else str(p) for i, p in enumerate(place[:-1])
+        )
+        return unknown(path[: -len(str(place[-1])) - 1], str(place[-1]), section_fields(section))
+    if kind == "value_error":
+        if error["loc"][-1] == "[key]":
+            return f"clients.tiers has the name {shown(value)}, which {error['ctx']['error']}"
+        return f"{path} = {shown(value)} {error['ctx']['error']}"
+    if kind == "missing":
+        return f"{path} is missing: give it a value"
+    if kind == "list_type":
+        return f"{path} = {shown(value)} is not a list: write its entries as '- ...' lines below it"
+    return f"{path} = {shown(value)} is not a mapping: write its keys below it"

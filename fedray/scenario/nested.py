@@ -1,0 +1,184 @@
+"""Arithmetic on nested dicts: make plain, merge, difference, dotted keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from fedray.core import BadInput
+from fedray.scenario.kinds import shown
+from fedray.scenario.options import SINGLE
+from fedray.scenario.yaml_text import MOST_VALUES
+
+Tree = dict[str, Any]
+Path = tuple[str, ...]
+
+MOST_DEPTH = 12
+_KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a section
+    ("method",): (),
+    ("data",): ("root", "fold", "hold_out", "partition"),
+    ("data", "partition"): (),
+    ("model",): ("objective",),
+}
+
+
+def dotted(path: Path) -> str:
+    """`("clients", "tiers")` -> `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
+    parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else shown(p) for p in path]
+    return ".".join(parts).replace(".[", "[")
+
+
+def plain(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
+    """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth."""
+    count = [0] if count is None else count
+    count[0] += 1
+    if count[0] > MOST_VALUES or len(path) > MOST_DEPTH:
+        raise BadInput(f"{dotted(path[:3])} holds too many values: {MOST_VALUES} at most, {MOST_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        return {_key(k, path): plain(v, (*path, _key(k, path)), count) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v, (*path, f"[{i}]"), count) for i, v in enumerate(value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, PurePath):
+        value = str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
+    if isinstance(value, float) and not math.isnan(value):
+        return float(value)
+    if isinstance(value, str) and len(value) <= 10_000 and _encodable(value):
+        return str(value)
+    name = dotted(path) or "the scenario"
+    raise BadInput(
+        f"{name} = {_safely_shown(value)} cannot be used: give a number of ordinary size, text, list or mapping"
+    )
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()) -> Tree:
+    """`base` with the keys of `over`, section by section.
+
+    None removes a key, so that its default returns. Another `name` starts a section with options afresh. Of two keys
+    that exclude each other (epochs and steps, ...) the one of `over` stays.
+
+    Example:
+        >>> merge({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})
+        {'local': {'lr': 0.1, 'steps': 5}}
+    """
+    out = dict(base)
+    if renamed(base, over, path):
+        kept = _KEPT[path]
+        if path == ("method",) and base["name"] not in SINGLE and over["name"] not in SINGLE:
+            kept = ("models",)  # K survives between two ensembles
+        out = {key: value for key, value in base.items() if key in kept}
+    for one, other in (pair(path), pair(path)[::-1]):
+        if over.get(one) is not None:
+            out.pop(other, None)
+    for key, value in over.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, Mapping):
+            old = out.get(key)
+            out[key] = merge(old if isinstance(old, Mapping) else {}, value, (*path, key))
+        else:
+            out[key] = value
+    return out
+
+
+def pair(path: Path) -> tuple[str, str]:
+    """The two keys of a section that exclude each other."""
+    if len(path) == 3 and path[:2] == ("clients", "tiers"):
+        return "share", "number"
+    pairs: dict[Path, tuple[str, str]] = {
+        ("local",): ("epochs", "steps"),
+        ("participation",): ("per_round", "fraction"),
+    }
+    return pairs.get(path, ("", ""))
+
+
+def renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
+    """Whether `over` gives a section with options another name."""
+    names = base.get("name"), over.get("name")
+    return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
+
+
+def difference(base: Mapping[str, Any], cell: Mapping[str, Any], path: Path = ()) -> Tree:
+    """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks."""
+    out: Tree = {key: None for key in base if key not in cell}
+    if renamed(base, cell, path):
+        out = {}
+    for key, value in cell.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
+            changed = difference(base[key], value, (*path, key))
+            if changed:
+                out[key] = changed
+        elif key not in base or base[key] != value or renamed(base, cell, path):
+            out[key] = value
+    return out
+
+
+def expand(overrides: Mapping[str, Any]) -> Tree:
+    """Dotted keys as nested dicts.
+
+    Example:
+        >>> expand({"local.lr": 0.1, "local": {"steps": 3}})
+        {'local': {'lr': 0.1, 'steps': 3}}
+    """
+    out: Tree = {}
+    for key, value in overrides.items():
+        parts = tuple(key.split("."))
+        if not all(parts):
+            raise BadInput(f"{shown(key)} is not a key: write it like local.lr")
+        at = out
+        for i, part in enumerate(parts[:-1]):
+            at = at.setdefault(part, {})
+            if not isinstance(at, dict):
+                raise BadInput(
+                    f"{dotted(parts[: i + 1])} is set as a whole and again as {dotted(parts)}: use one of the two"
+                )
+        last, old = parts[-1], at.get(parts[-1])
+        if last in at and not (isinstance(old, dict) and isinstance(value, Mapping)):
+            raise BadInput(f"{dotted(parts)} is set twice: use one of the two")
+        at[last] = {**old, **value} if isinstance(old, dict) else dict(value) if isinstance(value, Mapping) else value
+    return out
+
+
+def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
+    """Nested dicts as dotted keys, the reverse of `expand`; a mapping whose keys hold dots stays whole."""
+    out: Tree = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value and not any("." in inner or not inner for inner in value):
+            out |= flatten(value, f"{path}{key}.")
+        else:
+            out[f"{path}{key}"] = value
+    return out
+
+
+def _key(key: object, path: Path) -> str:
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = _safely_shown(key)
+    if not isinstance(key, str) or len(key) > 200 or not _encodable(key):
+        raise BadInput(
+            f"{dotted(path) or 'the scenario'} has the key {_safely_shown(key)}, which is not text: put it in quotes"
+        )
+    return str(key)
+
+
+def _safely_shown(value: object) -> str:
+    try:
+        return shown(value)
+    except Exception:  # a foreign object whose repr fails: its type says enough
+        return f"a {type(value).__name__}"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

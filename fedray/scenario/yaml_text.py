@@ -1,0 +1,146 @@
+"""YAML in and out: safe, bounded, without duplicate keys, and with the numbers of YAML 1.2 (`1e-3` is a number)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedray.core import BadInput
+from fedray.scenario.kinds import shown
+
+MOST_BYTES = 2**20
+MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates
+    "tag:yaml.org,2002:null": (re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    "tag:yaml.org,2002:bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    "tag:yaml.org,2002:int": (re.compile(_INT.pattern + "$"), list("-+0123456789")),
+    "tag:yaml.org,2002:float": (
+        re.compile(rf"(?:{_FLOAT.pattern}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+        list("-+.0123456789"),
+    ),
+    "tag:yaml.org,2002:merge": (re.compile(r"(?:<<)$"), ["<"]),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Keeps YAML 1.1's rules beside ours, so that text which any reader could take for a number is quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, (_pattern, _first) in _CORE.items():
+    _Loader.add_implicit_resolver(_tag, _pattern, _first)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _CORE["tag:yaml.org,2002:float"][0], list("-+.0123456789"))
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    # PyYAML writes U+0085 raw, which reads back as a space, unless the text is in double quotes
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
+
+
+def _int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
+    digits = loader.construct_scalar(node)
+    return int(digits) if len(digits) < 30 else float(digits)  # Python refuses to read whole numbers of any length
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise ValueError(f"line {line}: the key {shown(key.value)} is here twice: remove one of the two")
+            seen[key.value] = 1
+    loader.flatten_mapping(node)
+    return dict(loader.construct_mapping(node, deep=True))
+
+
+_Dumper.add_representer(str, _text)
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def _weight(node: yaml.Node, known: dict[int, int]) -> int:
+    """Values below a node when every alias is written out; 0 marks a node that is being counted."""
+    if id(node) in known:
+        if known[id(node)] == 0:
+            raise ValueError("an alias contains itself: write the values out")
+        return known[id(node)]
+    known[id(node)] = 0
+    total = 1
+    if isinstance(node, yaml.SequenceNode):
+        total += sum(_weight(child, known) for child in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        total += sum(_weight(key, known) + _weight(value, known) for key, value in node.value)
+    known[id(node)] = total
+    return total
+
+
+def parse(text: str, where: str = "the scenario") -> Any:
+    """The value of a YAML text; anything wrong is a `BadInput` of one line that names the place."""
+    if len(text) > MOST_BYTES:
+        raise BadInput(f"{where} has {len(text)} characters: {MOST_BYTES} at most")
+    loader: Any = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _weight(node, {}) > MOST_VALUES:
+            raise ValueError(f"holds more than {MOST_VALUES} values: shorten it")
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as wrong:
+        mark = wrong.problem_mark or wrong.context_mark
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise BadInput(f"{where}{line}: not valid YAML: {_one_line(wrong.problem or wrong.context)}") from None
+    except (yaml.YAMLError, ValueError) as wrong:
+        raise BadInput(f"{where}: {_one_line(wrong)}") from None
+    except RecursionError:
+        raise BadInput(f"{where}: lists and mappings are nested too deeply: write it flatter") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def load(path: Path) -> Any:
+    """The value of a YAML file."""
+    where = shown(str(path), 200)[1:-1]
+    try:
+        if path.is_dir():
+            raise BadInput(f"{where} is a directory: name a scenario file in it")
+        if not path.exists():
+            raise BadInput(f"{where} does not exist: check the path, or see `fedray list`")
+        if not path.is_file():
+            raise BadInput(f"{where} is not a regular file: give a YAML file")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise BadInput(f"{where} is larger than {MOST_BYTES} bytes: a scenario is a small YAML file")
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadInput(f"{where} is not UTF-8 text: a scenario is a YAML file") from None
+    except (OSError, ValueError) as wrong:
+        raise BadInput(f"{where} cannot be read: {_one_line(getattr(wrong, 'strerror', None) or wrong)}") from None
+    return parse(text, where)
+
+
+def write(value: Any) -> str:
+    """YAML text of plain values, keys in their order."""
+    return str(
+        yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    )
+
+
+def _one_line(message: object) -> str:
+    return "".join(c if c.isprintable() else " " for c in " ".join(str(message).split()))[:300]

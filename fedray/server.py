@@ -1,0 +1,95 @@
+"""How uploads become the next state: reduce where the client runs, add up, then one step at the coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import Server, State, Stats, Uploads
+from fedray.tree import Counts, Largest, exact_sum
+
+Weighting = Literal["uniform", "examples"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the M = worlds * models rows of the state are: row of (replicate, model) = replicate * models + model."""
+
+    worlds: int
+    models: int
+
+    @property
+    def number(self) -> int:
+        return self.worlds * self.models
+
+    def of(self, uploads: Uploads) -> Tensor:
+        return torch.from_numpy(uploads.replicate * self.models + uploads.model)
+
+
+def weights(uploads: Uploads, weighting: Weighting) -> Tensor:
+    """Integer weights `[J]`: 1 a client, or its number of samples."""
+    size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
+    return torch.from_numpy(size)
+
+
+def no_extra(models: Tensor) -> dict[str, Tensor]:
+    """For servers without state of their own."""
+    return {}
+
+
+def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
+    """`w_k <- mean of the uploads that started from w_k` (FE Remark 1); a model that nobody trained stays."""
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), weights(uploads, weighting)
+        return {"sum": exact_sum(uploads.delta, group, rows.number, weight), **totals(uploads, group, weight, rows.number)}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total
+        delta = stats["sum"].value() / weight.clamp(min=1)[:, None]
+        return moved(state, delta, stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
+    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something."""
+
+    def reduce(uploads: Uploads) -> Stats:
+        group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        weight = weights(uploads, weighting)
+        both = totals(uploads, group, weight, rows.number * tiers)
+        return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total.view(rows.number, tiers)
+        means = stats["sum"].value().view(rows.number, tiers, -1) / weight.clamp(min=1)[..., None]
+        there = (weight > 0).double()
+        delta = (means * there[..., None]).sum(1) / there.sum(1).clamp(min=1)[:, None]
+        return moved(state, delta, stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
+    """Total weight of each group `[G]`, and the largest counters seen."""
+    out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
+    if uploads.counters is not None and uploads.counters.shape[1]:
+        most = torch.zeros(groups, uploads.counters.shape[1], dtype=torch.int64)
+        index = group[:, None].expand_as(uploads.counters)
+        out["counters"] = Largest(most.scatter_reduce_(0, index, uploads.counters, "amax"))
+    return out
+
+
+def moved(state: State, delta: Tensor, stats: Stats) -> State:
+    """The state after adding `delta` `[M, d]` (float64) to the models; counters take the maximum."""
+    models = (state.models.double() + delta).to(state.models.dtype)
+    counters = state.counters
+    if "counters" in stats:
+        seen = stats["counters"].most.view(len(models), -1, counters.shape[1]).amax(1)
+        counters = torch.maximum(counters, seen)
+    return State(models, counters, state.extra)

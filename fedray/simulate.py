@@ -1,0 +1,96 @@
+"""From a scenario to a finished run directory, on either runtime; what the Python API and the CLI share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedray import record
+from fedray.build import Own, build
+from fedray.coordinate import Snapshot, coordinate
+from fedray.core import BadInput
+from fedray.lanes.selftest import invariant
+from fedray.runtime.environment import one_thread, prepare
+from fedray.runtime.host import Host, device_of
+from fedray.runtime.inline import Inline
+from fedray.scenario import Scenario, dump, read
+from fedray.study import Study
+
+if TYPE_CHECKING:
+    from fedray.loggers import Logger
+
+Watch = Callable[[Snapshot], None]
+
+
+def start(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | None = None) -> dict[str, Any]:
+    """Runs a scenario into a fresh directory and returns the summary.
+
+    Raises:
+        BadInput: the scenario or the directory cannot be used.
+        FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
+    """
+    prepare()
+    if scenario.runtime == "inline" or address is None:
+        build(scenario, own)  # bad input is found before a directory is made
+    record.prepare(out, dump(scenario))
+    return proceed(scenario, out, own, watch, address)
+
+
+def resume(out: Path, own: Own, watch: Watch, address: str | None = None) -> dict[str, Any]:
+    """Continues a run from its newest checkpoint."""
+    prepare()
+    path = out / "scenario.yaml"
+    if not path.is_file():
+        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
+    return proceed(read(path), out, own, watch, address)
+
+
+def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | None) -> dict[str, Any]:
+    """Runs from wherever the directory stands, then writes the report."""
+    if scenario.runtime == "ray":
+        from fedray.runtime.ray import run_on_ray
+
+        summary = run_on_ray(scenario, own, out.absolute(), watch, address)
+    else:
+        summary = run_inline(scenario, out, own, watch)
+    from fedray.report import write_report
+
+    write_report([out], out / "report.html")
+    return summary
+
+
+def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch) -> dict[str, Any]:
+    """Runs in this process."""
+    one_thread()
+    study = build(scenario, own)
+    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
+    runtime = Inline(study, device_of(gpus))
+    known = facts(study, runtime.host, "inline")
+    return coordinate(study, runtime, out, watch, known, loggers(scenario, out))
+
+
+def facts(study: Study, host: Host, runtime: str) -> dict[str, Any]:
+    """What the manifest says of the computation: the runtime, the engine and whether its lanes are independent."""
+    phase, engine = study.method.phases[0], host.engine
+    same = invariant(study.net, engine, phase.local, study.input_shape, str(host.device), study.dtype)
+    if not same:
+        import warnings
+
+        warnings.warn(
+            "the lane self-test failed here: results repeat for the same packing only (see manifest.json)", stacklevel=2
+        )
+    return {
+        "runtime": runtime,
+        "engine": {"name": engine.name, "width": engine.width, "why": engine.why, "device": host.device.type},
+        "lanes_independent": same,
+    }
+
+
+def loggers(scenario: Scenario, out: Path) -> list[Logger]:
+    """The run loggers a scenario asks for."""
+    if not scenario.loggers:
+        return []
+    from fedray.loggers import build_loggers
+
+    return build_loggers(scenario.loggers, out)

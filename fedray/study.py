@@ -1,0 +1,68 @@
+"""A study: everything a run needs, as plain objects. `build.py` makes it from a scenario, the engine only reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedray.core import Clients, IntArray, Method, Net
+from fedray.data.shards import Shards
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured, and when. `every` rounds; stop_at: (metric, value) that ends the run early."""
+
+    every: int = 1
+    average: str = "probabilities"
+    gamma: float | None = None
+    noise: str | float = "none"
+    stop_at: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """seeds `[worlds]`: the seed of each world; folds `[worlds]`: its fold; replicate of a world = world // folds."""
+
+    name: str
+    method: Method
+    net: Net
+    clients: Clients
+    shards: Shards
+    seeds: IntArray
+    folds: IntArray
+    rounds: int
+    input_shape: tuple[int, ...]
+    classes: int
+    hold_out: bool
+    evaluation: Evaluation
+    checkpoint_every: int = 10
+    checkpoint_keep: int = 2
+    scenario: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def worlds(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def replicates(self) -> int:
+        return self.worlds // self.per_replicate
+
+    @property
+    def per_replicate(self) -> int:
+        """Worlds of one replicate: its folds."""
+        return len(set(self.folds.tolist()))
+
+    def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
+        """Raw x and y of a world's test or held-out rows."""
+        return self.shards.test(world) if name == "test" else self.shards.holdout(world)
+
+    def unscaled(self, outputs: Tensor, world: int) -> Tensor:
+        """Regression outputs `[..., q]` in the target's original units, float64."""
+        data, fold = self.shards.data, int(self.folds[world])
+        row = fold if len(data.y_scale) > 1 else 0
+        return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])

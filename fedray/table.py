@@ -1,0 +1,120 @@
+"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedray import checkpoint
+from fedray.build import Own
+from fedray.core import BadInput, FedrayError
+from fedray.scenario import NamedCell, Scenario, cells, dump, read
+
+DONE = "summary.json"
+
+
+def run_table(
+    scenario: Scenario, out: Path, jobs: int = 1, address: str | None = None, modules: tuple[str, ...] = ()
+) -> str:
+    """Runs the cells that are not finished yet and returns the table as Markdown.
+
+    Args:
+        out: holds `cells/NAME` (a run directory each), `table.md` and `table.parquet`.
+        jobs: cells at a time (each in a process of its own).
+
+    Raises:
+        BadInput: the scenario has no table, or `out` holds cells of another scenario.
+    """
+    wanted = cells(scenario)
+    if not scenario.table:
+        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        list(pool.map(lambda cell: _run(cell, out / "cells" / cell.name, address, modules), wanted))
+    rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
+    pq.write_table(pa.Table.from_pylist(rows), out / "table.parquet")
+    text = markdown(rows, [cell.name for cell in wanted])
+    checkpoint.write_atomically(out / "table.md", text.encode())
+    return text
+
+
+def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+    """Runs, resumes or skips one cell, in a process of its own."""
+    import subprocess
+    import sys
+
+    given = folder / "scenario.yaml"
+    if given.is_file() and read(given) != cell.scenario:
+        raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
+    if (folder / DONE).is_file():
+        return
+    options = [f"--import={name}" for name in modules] + ([f"--address={address}"] if address else [])
+    if given.is_file():
+        command = ["resume", str(folder)]
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        source = folder.parent / f"{folder.name}.yaml"
+        checkpoint.write_atomically(source, dump(cell.scenario).encode())
+        command = ["run", str(source), "--out", str(folder)]
+    done = subprocess.run([sys.executable, "-m", "fedray.cli", *command, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        kind = BadInput if done.returncode == 2 else FedrayError
+        raise kind(f"cell {cell.name}: {last.removeprefix('fedray: ')}")
+
+
+def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
+    """One row a metric of a finished cell."""
+    summary = json.loads((folder / DONE).read_text())
+    names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
+    rows = []
+    for name in names:
+        value = summary["metrics"].get(name, {"mean": None, "sd": None, "n": 0})
+        published = cell.published.get(name)
+        rows.append(
+            {
+                "cell": cell.name,
+                "method": summary["method"],
+                "metric": name,
+                "mean": value["mean"],
+                "sd": value["sd"],
+                "n": value["n"],
+                "published": None if published is None else float(published),
+                "rounds": summary["rounds"],
+                "up_bytes": summary["totals"]["up_bytes"],
+                "sim_seconds": summary["totals"]["sim_seconds"],
+                "wall_seconds": summary["totals"]["wall_seconds"],
+            }
+        )
+    return rows
+
+
+def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 4) -> str:
+    """The table for people: one line a cell; published metrics first, with their values."""
+    published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
+    rest = [m for m in dict.fromkeys(r["metric"] for r in rows) if m not in published and not m.startswith("hold_out")]
+    shown = published + rest[: max(0, most - len(published))]
+    head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
+    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]
+    by = {(r["cell"], r["metric"]): r for r in rows}
+    for name in names:
+        texts = [name]
+        for metric in shown:
+            row = by.get((name, metric))
+            texts.append(_number(row))
+            if metric in published:
+                texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
+        any_row = next(r for r in rows if r["cell"] == name)
+        texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / 1e6:.1f}"]
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _number(row: dict[str, Any] | None) -> str:
+    if row is None or row["mean"] is None:
+        return ""
+    return f"{row['mean']:.4f}" + (f" +- {row['sd']:.4f} (n={row['n']})" if row["sd"] is not None else "")

@@ -1,0 +1,171 @@
+"""Sums that do not depend on their order, and the small arithmetic on rows of parameters.
+
+A float64 sum is exact, and so independent of order, grouping and number of workers, as long as every term is a
+multiple of one power of two and every partial sum stays below 2**53 of it. So each number is split into *limbs*:
+limb i keeps the multiples of `2 ** -(36 + 28 i)` and hands the remainder to limb i + 1 (the idea of Demmel and Nguyen,
+*Parallel Reproducible Summation*, IEEE TC 2015). Sums over clients are then one matrix product per limb: BLAS may add in
+any order it likes. Lanes with entries above 1 use a coarse limb too, by a rule on the lane alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import FedrayError, Stats
+
+COARSE = -1  # multiples of 2**-8, for |x| up to 2**28
+_CHUNK = 1 << 16  # columns at a time: limbs stay in cache
+
+
+def _unit(limb: int) -> float:
+    return 2.0 ** -(36 + 28 * limb)
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """Sums of G groups: limb -> `[G, d]` float64; `value` is their one exact total, rounded once to float64."""
+
+    limbs: dict[int, Tensor]
+
+    def __add__(self, other: ExactSum) -> ExactSum:
+        keys = self.limbs.keys() | other.limbs.keys()
+        both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
+        return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
+
+    def value(self) -> Tensor:
+        """`[G, d]` float64, finest limb first."""
+        total: Tensor | None = None
+        for limb in sorted(self.limbs, reverse=True):
+            total = self.limbs[limb] if total is None else total + self.limbs[limb]
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Integer totals `[...]` int64."""
+
+    total: Tensor
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.total + other.total)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Integer maxima `[...]` int64."""
+
+    most: Tensor
+
+    def __add__(self, other: Largest) -> Largest:
+        return Largest(torch.maximum(self.most, other.most))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Uploads themselves, keyed by (replicate, model, client), for the servers that need each of them."""
+
+    rows: dict[tuple[int, int, int], Tensor]
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept({**self.rows, **other.rows})
+
+
+def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int = 1, square: bool = False) -> ExactSum:
+    """Sum of `weight[j] * x[j]` (or `x[j] ** 2`) over the rows j of each group, exactly.
+
+    Args:
+        x: `[J, d]` float32 or float64.
+        group: `[J]` int64 in [0, groups).
+        weight: `[J]` integers.
+        limbs: fine limbs kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+
+    Raises:
+        FedrayError: a row holds NaN, infinity or numbers too large to add (rows are named by their index).
+    """
+    largest = x.abs().amax(1).double() if x.numel() else torch.zeros(len(x), dtype=torch.float64)
+    largest = (largest.square() if square else largest) * weight.abs()
+    if not bool((largest < 2.0**28).all()):
+        bad = [int(j) for j in torch.nonzero(~(largest < 2.0**28)).flatten()[:5]]
+        raise Overflow(bad)
+    pick = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)
+    pick[group, torch.arange(len(x), device=x.device)] = 1.0
+    big = largest > 1.0
+    out = {k: x.new_zeros(groups, x.shape[1], dtype=torch.float64) for k in range(limbs)}
+    if bool(big.any()):
+        out[COARSE] = x.new_zeros(groups, x.shape[1], dtype=torch.float64)
+    scale = weight.double()[:, None] if bool((weight != 1).any()) else None
+    step = max(1024, _CHUNK // max(1, len(x)))
+    for a in range(0, x.shape[1], step):
+        rest = x[:, a : a + step].double()
+        if square:
+            rest = rest.square_() if rest.data_ptr() != x.data_ptr() else rest.square()
+        if scale is not None:
+            rest = rest * scale
+        if COARSE in out:
+            head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
+            out[COARSE][:, a : a + step] = pick @ head
+            rest = rest - head
+        for k in range(limbs):
+            head = _round(rest, k)
+            torch.mm(pick, head, out=out[k][:, a : a + step]) if groups == 1 else out[k][:, a : a + step].copy_(
+                pick @ head
+            )
+            if k + 1 < limbs:
+                rest = rest - head
+    return ExactSum(out)
+
+
+class Overflow(FedrayError):
+    """Rows that cannot be summed: NaN, infinite or above 2**28."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"rows {rows} hold NaN, infinity or numbers above 2.7e8")
+        self.rows = rows
+
+
+def _round(x: Tensor, limb: int) -> Tensor:
+    """To the nearest multiple of the limb's unit: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    magic = 1.5 * 2.0**52 * _unit(limb)
+    return (x + magic).sub_(magic)
+
+
+def merge(stats: list[Stats]) -> Stats:
+    """Adds the statistics of several blocks or actors; any order, same bits."""
+    out: Stats = {}
+    for one in stats:
+        for name, value in one.items():
+            out[name] = out[name] + value if name in out else value
+    return out
+
+
+def fold(stats: Stats, change: Callable[[Tensor], Tensor]) -> Stats:
+    """Applies a tensor function (a move between devices, say) to every tensor of the statistics."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, ExactSum):
+            return ExactSum({k: change(v) for k, v in value.limbs.items()})
+        if isinstance(value, Counts):
+            return Counts(change(value.total))
+        if isinstance(value, Largest):
+            return Largest(change(value.most))
+        return Kept({k: change(v) for k, v in value.rows.items()})
+
+    return {name: one(value) for name, value in stats.items()}
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over names and little-endian bytes, in the order given."""
+    h = hashlib.sha256()
+    for name, tensor in tensors.items():
+        array = tensor.detach().cpu().numpy()
+        h.update(name.encode())
+        h.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+    return h.hexdigest()

@@ -1,0 +1,176 @@
+"""Partitions: every row is in exactly one client, and what each partition promises holds."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedray import rng
+from fedray.core import BadInput
+from fedray.data import partition
+from fedray.data.partition import Cut
+
+
+def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
+    assert cut.clients == clients
+    assert cut.offsets[0] == 0 and cut.offsets[-1] == rows
+    assert np.array_equal(np.sort(cut.rows), np.arange(rows))
+    assert empty or np.diff(cut.offsets).min() > 0
+
+
+def held(cut: Cut, labels: np.ndarray) -> list[int]:
+    return [len(np.unique(labels[cut.rows[a:b]])) for a, b in zip(cut.offsets[:-1], cut.offsets[1:], strict=True)]
+
+
+labels_of = st.lists(st.integers(0, 7), min_size=1, max_size=200).map(lambda v: np.array(v, np.int64))
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels_of, st.integers(1, 40), seeds)
+def test_iid_deals_evenly_with_the_remainder_on_the_first_clients(labels, clients, seed):
+    clients = min(clients, len(labels))
+    cut = partition.iid(labels, clients, rng.stream(seed, "partition"))
+    check(cut, len(labels), clients)
+    size = np.diff(cut.offsets)
+    assert size.max() - size.min() <= 1 and np.array_equal(size, np.sort(size)[::-1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels_of, st.integers(1, 40), st.integers(1, 5), seeds)
+def test_shards_are_even_and_span_few_labels(labels, clients, shards, seed):
+    clients = min(clients, len(labels) // shards)
+    if not clients:
+        return
+    cut = partition.shards(labels, clients, rng.stream(seed, "partition"), shards=shards)
+    check(cut, len(labels), clients)
+    assert np.ptp(np.diff(cut.offsets)) <= shards
+
+
+@settings(max_examples=100, deadline=None)
+@given(labels_of, st.integers(1, 40), st.integers(1, 8), seeds)
+def test_classes_gives_every_client_exactly_that_many_or_refuses(labels, clients, classes, seed):
+    try:
+        cut = partition.classes(labels, clients, rng.stream(seed, "partition"), classes=classes)
+    except BadInput:
+        count = np.unique(labels, return_counts=True)[1]
+        impossible = (
+            len(labels) < clients
+            or classes > len(count)
+            or clients * classes < len(count)
+            or np.minimum(count, clients).sum() < clients * classes
+        )
+        assert impossible
+        return
+    check(cut, len(labels), clients)
+    assert set(held(cut, labels)) == {classes}
+
+
+@settings(max_examples=100, deadline=None)
+@given(labels_of, st.integers(1, 60), st.floats(1e-4, 1e4), seeds, st.booleans())
+def test_dirichlet_never_loses_a_row_nor_leaves_a_client_empty(labels, clients, alpha, seed, allow_empty):
+    clients = min(clients, len(labels))
+    cut = partition.dirichlet(labels, clients, rng.stream(seed, "partition"), alpha=alpha, allow_empty=allow_empty)
+    check(cut, len(labels), clients, allow_empty)
+
+
+def test_dirichlet_tends_to_iid_and_to_one_client_a_class():
+    labels = np.repeat(np.arange(10), 500)
+    even = partition.dirichlet(labels, 10, rng.stream(0, "partition"), alpha=1e6)
+    assert np.diff(even.offsets).min() > 480 and held(even, labels) == [10] * 10
+    skewed = partition.dirichlet(labels, 10, rng.stream(0, "partition"), alpha=1e-4, allow_empty=True)
+    assert sum(held(skewed, labels)) == 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels_of, st.floats(0, 0.99), seeds)
+def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(labels, fraction, seed):
+    cut = partition.natural(labels, None)
+    kept, rest = partition.withhold(cut, fraction, rng.stream(seed, "hold_out"))
+    assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
+    size = np.diff(cut.offsets)
+    assert np.array_equal(np.diff(rest.offsets), partition.withheld(size, fraction))
+    assert np.diff(kept.offsets).min() > 0
+    assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
+
+
+def test_a_tenth_of_a_hundred_is_ten():
+    assert [int(partition.withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
+
+
+def test_disjoint_classes_where_clients_times_classes_is_all():
+    labels = np.repeat(np.arange(10), 30)
+    cut = partition.classes(labels, 5, rng.stream(3, "partition"), classes=2)
+    assert held(cut, labels) == [2] * 5 and np.diff(cut.offsets).tolist() == [60] * 5
+
+
+def test_a_class_has_equally_many_holders():
+    labels = np.repeat(np.arange(10), 100)
+    cut = partition.classes(labels, 33, rng.stream(0, "partition"), classes=2)
+    pairs = np.unique(np.stack([cut.owner, labels[cut.rows]]), axis=1)
+    assert np.ptp(np.bincount(pairs[1])) <= 1
+
+
+def test_natural_and_column_keep_groups_together():
+    names = np.array(["b", "a", "b", "c"])
+    for cut in (partition.natural(names, None), partition.column(names, 3)):
+        assert cut.rows.tolist() == [1, 0, 2, 3] and cut.offsets.tolist() == [0, 1, 3, 4]
+
+
+def test_the_same_stream_gives_the_same_cut_and_another_seed_another():
+    labels = np.repeat(np.arange(10), 50)
+    for name in ("iid", "shards", "classes", "dirichlet"):
+        one, two, other = (partition.NAMES[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
+        assert np.array_equal(one.rows, two.rows) and np.array_equal(one.offsets, two.offsets)
+        assert not np.array_equal(one.rows, other.rows)
+
+
+def test_sixty_thousand_rows_to_a_thousand_clients_is_quick():
+    labels = np.repeat(np.arange(10), 6000)
+    for name in ("iid", "shards", "classes", "dirichlet"):
+        start = time.process_time()
+        check(partition.NAMES[name](labels, 1000, rng.stream(0, "partition")), 60_000, 1000)
+        assert time.process_time() - start < 1.0  # about 0.02 s
+
+
+TEN = np.repeat(np.arange(10), 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "options", "message"),
+    [
+        ("classes", 10, {"classes": 20}, "data.partition.classes = 20, but the data has 10 classes: lower it"),
+        ("classes", 10, {"classes": 0}, "data.partition.classes = 0: it must be at least 1"),
+        ("classes", 3, {"classes": 2}, "data.partition.classes = 2 with 3 clients reaches 6 of 10 classes"),
+        ("iid", 101, {}, "clients.number = 101, but 100 rows are too few for one row each: lower it to 100"),
+        ("iid", 0, {}, "clients.number = 0: it must be at least 1"),
+        ("shards", 30, {"shards": 4}, "clients.number = 30, but 100 rows are too few for 4 shards each"),
+        ("shards", 30, {"shards": 0}, "data.partition.shards = 0"),
+        ("dirichlet", 10, {"alpha": 0}, "data.partition.alpha = 0"),
+        ("dirichlet", 10, {"alpha": float("nan")}, "data.partition.alpha = nan"),
+        ("natural", 3, {}, "clients.number = 3, but the natural partition has 10 clients"),
+    ],
+)
+def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message):
+    with pytest.raises(BadInput) as error:
+        partition.NAMES[name](TEN, clients, rng.stream(0, "partition"), **options)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["classes", "dirichlet"])
+def test_real_targets_have_no_classes(name):
+    with pytest.raises(BadInput, match="no classes"):
+        partition.NAMES[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
+
+
+def test_unknown_names_and_options_are_refused():
+    with pytest.raises(BadInput, match="did you mean dirichlet"):
+        partition.check_options("dirichelt", {})
+    with pytest.raises(BadInput, match=r"data.partition.alhpa: dirichlet has no such option"):
+        partition.check_options("dirichlet", {"alhpa": 1})
+    for name in partition.NAMES:
+        partition.check_options(name, {})

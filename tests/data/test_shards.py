@@ -1,0 +1,186 @@
+"""Shards: what a fetch returns is what the partition says, whoever is fetched beside it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.core import BadInput
+from fedray.data.dataset import Dataset, load
+from fedray.data.shards import build_shards
+from fedray.data.split import Split, regression
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits")
+
+
+def folded() -> Dataset:
+    x = np.arange(20, dtype=np.float32)[:, None]
+    data = regression("toy", Split(x, 2 * x), Split(x[:0], x[:0]))
+    rows = np.arange(20)
+    folds = tuple((rows[rows % 2 == f], rows[rows % 2 != f]) for f in range(2))
+    two = [np.array([[0.0], [k]], np.float32) for k in (1.0, 2.0)]
+    return data._replace(folds=folds, shift=two[0], scale=two[1] + 1, y_shift=two[0], y_scale=two[1] + 1)
+
+
+def test_worlds_partition_the_training_rows(digits):
+    shards = build_shards(digits, "dirichlet", {"alpha": 0.3}, 30, [5, 6])
+    assert shards.worlds == 2 and shards.number == 30
+    client = np.arange(30)
+    rows = []
+    for world in range(2):
+        got = shards.fetch(np.full(30, world), client)
+        assert np.array_equal(got.size, shards.sizes(np.full(30, world), client))
+        valid = torch.arange(got.rows.shape[1]) < torch.from_numpy(got.size)[:, None]
+        assert not got.rows[~valid].any()
+        rows.append(got.rows[valid])
+        assert torch.equal(rows[-1].sort().values, torch.arange(len(digits.train.y)))
+    assert not torch.equal(*rows)
+
+
+def test_a_job_is_fetched_alike_alone_and_in_company(digits):
+    shards = build_shards(digits, "dirichlet", {}, 20, [0, 1])
+    world, client = np.array([1, 0, 1]), np.array([3, 3, 19])
+    both = shards.fetch(world, client)
+    for j in range(3):
+        alone = shards.fetch(world[j : j + 1], client[j : j + 1])
+        assert torch.equal(alone.rows[0], both.rows[j, : both.size[j]])
+
+
+def test_a_replicate_does_not_change_when_others_are_added(digits):
+    one = build_shards(digits, "iid", {}, 10, [7])
+    two = build_shards(digits, "iid", {}, 10, [6, 7])
+    client = np.arange(10)
+    assert torch.equal(one.fetch(np.zeros(10, int), client).rows, two.fetch(np.ones(10, int), client).rows)
+
+
+def test_pictures_are_standardised_by_the_training_rows(digits):
+    shards = build_shards(digits, "iid", {}, 10, [0])
+    x = shards.normalise(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
+    assert x.dtype == torch.float32 and x.shape == (1, 1438, 1, 8, 8)
+    assert abs(float(x.mean())) < 1e-4 and abs(float(x.std()) - 1) < 1e-3
+    y = torch.from_numpy(digits.train.y)
+    assert shards.targets(y, torch.zeros(1, dtype=torch.long)) is y
+
+
+def test_each_world_has_its_fold_s_rows_and_statistics():
+    data = folded()
+    shards = build_shards(data, "iid", {}, 2, [0, 1], folds=[0, 1])
+    assert shards.worlds == 4
+    for world in range(4):
+        rows = shards.fetch(np.full(2, world), np.arange(2)).rows
+        assert set(rows.ravel().tolist()) == set(data.folds[world % 2][0].tolist())
+        assert shards.test(world)[0].ravel().tolist() == data.folds[world % 2][1].tolist()
+    x = torch.full((4, 3, 5, 1), 6.0)
+    out = shards.normalise(x, torch.arange(4))
+    assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2) and out.shape == x.shape
+    assert shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))[:, 0, 0].tolist() == [
+        pytest.approx(5 / 3),
+        6.0,
+    ]
+
+
+def test_one_fold_is_the_same_alone_as_among_all():
+    data = folded()
+    alone, among = (build_shards(data, "iid", {}, 2, [0], folds=f) for f in ([1], [0, 1]))
+    a, b = alone.fetch(np.array([0]), np.array([1])), among.fetch(np.array([1]), np.array([1]))
+    assert torch.equal(a.rows, b.rows)
+    x, w = torch.ones(1, 2, 1), torch.zeros(1, dtype=torch.long)
+    assert torch.equal(alone.normalise(x, w), among.normalise(x, w + 1))
+
+
+def test_held_out_rows_and_training_rows_are_all_rows(digits):
+    shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
+    x, y = shards.holdout(0)
+    size = shards.sizes(np.zeros(10, int), np.arange(10))
+    assert len(x) == len(y) and size.sum() + len(y) == len(digits.train.y)
+    assert size.max() == 108 and len(y) == 8 * 36 + 2 * 35
+    none = build_shards(digits, "iid", {}, 10, [0]).holdout(0)
+    assert len(none[0]) == 0
+
+
+def test_label_counts_are_the_clients_labels(digits):
+    shards = build_shards(digits, "classes", {"classes": 2}, 10, [0])
+    counts = shards.label_counts(0)
+    assert counts.shape == (10, 10) and np.all((counts > 0).sum(axis=1) == 2)
+    assert np.array_equal(counts.sum(axis=0), np.bincount(digits.train.y))
+
+
+def test_natural_clients_have_their_own_test_rows(digits):
+    group = np.arange(len(digits.train.y)) % 7 * 3
+    data = digits._replace(
+        train=digits.train._replace(group=group), test=digits.test._replace(group=np.arange(359) % 8 * 3)
+    )
+    shards = build_shards(data, "natural", {}, None, [0])
+    assert shards.number == 7
+    assert shards.client_test(0, 2).tolist() == list(range(2, 359, 8))
+    assert build_shards(data, "iid", {}, 7, [0]).client_test(0, 2) is None
+    with pytest.raises(BadInput, match=r"clients.number = 8, but the natural partition has 7 clients"):
+        build_shards(data, "natural", {}, 8, [0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("natural", {}, None, [0]), "digits has no natural clients"),
+        (("column", {"column": "site"}, None, [0]), "data.partition.column = site"),
+        (("iid", {}, None, [0]), "clients.number is missing"),
+        (("iid", {}, -1, [0]), "clients.number = -1"),
+        (("iid", {"alpha": 1}, 5, [0]), "data.partition.alpha: iid has no such option"),
+    ],
+)
+def test_wrong_requests_name_their_key(digits, arguments, message):
+    with pytest.raises(BadInput, match=message):
+        build_shards(digits, *arguments)
+    with pytest.raises(BadInput, match=r"data.hold_out = 1: "):
+        build_shards(digits, "iid", {}, 5, [0], hold_out=1)
+    with pytest.raises(BadInput, match=r"data.fold = 3, but digits has folds 0 .. 0"):
+        build_shards(digits, "iid", {}, 5, [0], folds=[3])
+
+
+@pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
+def test_a_generated_client_is_the_same_in_any_population_and_company(options):
+    data = load("synthetic", test=10, **options)
+    small, large = (build_shards(data, "natural", {}, n, [3, 4]) for n in (100, 1_000_000))
+    world, client = np.array([0, 1, 0, 1]), np.array([5, 5, 99, 0])
+    some, other = small.fetch(world, client), large.fetch(world[::-1], client[::-1])
+    assert np.array_equal(some.size, small.sizes(world, client))
+    for j in range(4):
+        rows, back = some.rows[j, : some.size[j]], other.rows[3 - j, : some.size[j]]
+        assert torch.equal(some.x[rows], other.x[back]) and torch.equal(some.y[rows], other.y[back])
+        assert int(some.y[rows].max()) < data.classes
+        assert not options.get("per_client") or len(some.y[rows].unique()) <= 2
+    assert not torch.equal(some.x[some.rows[0, :1]], some.x[some.rows[1, :1]])
+
+
+def test_a_generated_population_is_the_mixture_it_says():
+    data = load("synthetic", separation=0.7)
+    shards = build_shards(data, "iid", {}, 500, [0], hold_out=0.2)
+    client = np.arange(500)
+    got = shards.fetch(np.zeros(500, int), client)
+    assert set(got.size) == {16} and len(shards.holdout(0)[0]) == 500 * 4
+    assert abs(float(got.x.var()) - (1 + 0.49)) < 0.1
+    means = torch.stack([got.x[got.y == c].mean(0) for c in range(10)])
+    tests = torch.stack([torch.from_numpy(data.test.x[data.test.y == c]).mean(0) for c in range(10)])
+    assert float((means - tests).abs().max()) < 0.4
+    counts = shards.label_counts(0)
+    assert counts.sum() == 500 * 16 and counts.shape == (500, 10)
+    assert np.array_equal(counts.sum(0), torch.bincount(got.y).numpy())
+    held = shards.holdout(0)[0]
+    assert not np.isin(held[:, 0].numpy(), got.x[:, 0].numpy()).all()
+
+
+def test_a_million_generated_clients_cost_what_ten_do():
+    shards = build_shards(load("synthetic"), "iid", {}, 1_000_000, [0])
+    start = time.process_time()
+    for k in range(10):
+        shards.fetch(np.zeros(100, int), np.arange(100) * 9999 + k)
+    assert time.process_time() - start < 0.5
+    assert shards.label_counts(0).shape == (10_000, 10)
+    with pytest.raises(BadInput, match="data.per_client"):
+        build_shards(shards.data, "dirichlet", {}, 10, [0])

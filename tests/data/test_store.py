@@ -1,0 +1,153 @@
+"""The store: what is read back is what was written, by any number of processes, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.core import FedrayError
+from fedray.data import store
+from fedray.data.dataset import Split, load
+from fedray.data.shards import build_shards
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([1, 0]), np.array([5, 5])),
+        Split(np.ones((3, 2), np.float32), np.full((3, 1), 0.1, np.float32)),
+        Split(np.arange(6, dtype=np.int64).reshape(2, 3), np.array([1, 0])),
+        Split(np.empty((0, 4), np.float32), np.empty(0, np.int64)),
+    ],
+)
+def test_a_split_survives_the_store(tmp_path, split):
+    path = tmp_path / "a.arrow"
+    site = np.array([f"s\u00e9{i}" for i in range(len(split.y))])
+    store.write(path, split, {"site": site, "age": np.arange(len(split.y))}, {"classes": 2})
+    back = store.read(path)
+    for one, two in zip(split, back.split, strict=True):
+        assert (one is None and two is None) or (one.dtype == two.dtype and np.array_equal(one, two))
+    assert back.columns["site"].tolist() == site.tolist() and back.columns["age"].tolist() == list(range(len(site)))
+    assert back.notes == {"classes": 2}
+
+
+def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_path):
+    path = tmp_path / "a.arrow"
+    store.write(path, Split(np.zeros((4, 2), np.float32), np.zeros(4, np.int64)))
+    before = path.read_bytes()
+    x = torch.from_numpy(store.read(path).split.x)
+    x += 1  # private to this process
+    assert path.read_bytes() == before and not store.read(path).split.x.any()
+
+
+def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tmp_path, monkeypatch, cache):
+    originals.fake_mnist(tmp_path)
+    loaded, first = load("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
+    monkeypatch.setattr("fedray.data.dataset.load", None)
+    second = store.open_dataset("mnist", tmp_path)
+    for data in (first, second):
+        for part in ("train", "test"):
+            for one, two in zip(getattr(loaded, part), getattr(data, part), strict=True):
+                assert (one is None and two is None) or np.array_equal(one, two)
+        assert data.class_names == loaded.class_names and np.array_equal(data.scale, loaded.scale)
+    assert len(list(cache.iterdir())) == 2, "only the two finished files stay"
+
+
+def test_a_changed_source_is_read_again(tmp_path):
+    raw = originals.fake_mnist(tmp_path)
+    store.open_dataset("mnist", tmp_path)
+    for path in raw.iterdir():
+        path.unlink()
+    raw.rmdir()
+    raw.parent.rmdir()
+    originals.fake_mnist(tmp_path, rows=50)
+    assert len(store.open_dataset("mnist", tmp_path).train.y) == 50
+
+
+@pytest.mark.parametrize("harm", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"x" * len(b)])
+def test_a_damaged_store_is_made_again(tmp_path, cache, harm):
+    originals.fake_mnist(tmp_path)
+    whole = store.open_dataset("mnist", tmp_path).train.x.copy()
+    path = next(cache.glob("*-train.arrow"))
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(harm(content))
+    assert np.array_equal(store.open_dataset("mnist", tmp_path).train.x, whole)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, cache, monkeypatch):
+    originals.fake_mnist(tmp_path)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FedrayError, match="No space left on device.*set FEDRAY_CACHE") as error:
+        store.open_dataset("mnist", tmp_path)
+    assert "\n" not in str(error.value) and not list(cache.iterdir())
+
+
+def _open(root: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
+    queue.put(int(store.open_dataset("mnist", root).train.x.sum()))
+
+
+def test_two_writers_at_once_are_safe(tmp_path):
+    originals.fake_mnist(tmp_path, rows=300)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=_open, args=(tmp_path, queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    sums = {queue.get(timeout=60) for _ in workers}
+    for worker in workers:
+        worker.join()
+    assert sums == {int(load("mnist", tmp_path).train.x.sum())}
+
+
+def test_small_sets_need_no_store(cache):
+    assert len(store.open_dataset("sine", None, {"clients": 5}).train.y) == 10
+    assert not cache.exists()
+
+
+def test_tokens_pass_through_as_integers(tmp_path):
+    folder = tmp_path / "shakespeare" / "tinyshakespeare"
+    folder.mkdir(parents=True)
+    (folder / "input.txt").write_text("A:\n" + "to be or not " * 40 + "\n\nB:\n" + "that is " * 40 + "\n")
+    data = store.open_dataset("shakespeare", tmp_path, {"source": "tiny"})
+    shards = build_shards(data, "natural", {}, None, [0])
+    got = shards.fetch(np.array([0, 0]), np.array([0, 1]))
+    x = shards.normalise(got.x[got.rows], torch.zeros(2, dtype=torch.long))
+    assert x.dtype == torch.int64 and x.shape == (2, int(got.size.max()), 80) and int(x.max()) < 80
+
+
+def test_the_real_sets_are_the_published_ones(real):
+    mnist = store.open_dataset("mnist", real)
+    assert np.bincount(mnist.train.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.allclose([mnist.shift.item() / 255, mnist.scale.item() / 255], [0.1307, 0.3081], atol=1e-4)
+    start = time.perf_counter()
+    again = store.open_dataset("mnist", real)
+    assert time.perf_counter() - start < 0.3  # about 1 ms
+    assert np.array_equal(again.test.y, mnist.test.y)
+    boston = store.open_dataset("uci/bostonHousing", real)
+    assert boston.train.x.shape == (506, 13) and [len(boston.folds[0][i]) for i in range(2)] == [455, 51]
+    assert len(store.open_dataset("uci/naval-propulsion-plant", real).train.x[0]) == 16
+    printers = store.open_dataset("printers", real)
+    assert printers.train.x.shape == (66 * 15, 7) and len(printers.test.x) == 90
+    femnist = store.open_dataset("femnist", real)
+    assert (len(femnist.train.y), len(femnist.test.y), len(np.unique(femnist.train.group))) == (14708, 1685, 105)
+
+
+def test_the_complete_works_have_leafs_roles(real):
+    from fedray.data import text
+
+    path = next((real / "shakespeare" / "complete_works").glob("*.txt*"))
+    roles = text._complete(path)
+    assert len(roles) == 1145 and len({role.rsplit("_", 1)[0] for role in roles}) == 36
+    assert len(np.unique(store.open_dataset("shakespeare", real, {"stride": 80}).train.group)) > 50

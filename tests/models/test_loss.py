@@ -1,0 +1,60 @@
+"""Losses: torch's own where torch has them, the same bits with and without lanes."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.nn import functional
+
+from fedray.core import BadInput
+from fedray.models import gaussian, per_sample
+
+GENERATOR = torch.Generator().manual_seed(1)
+OUTPUTS = torch.randn(6, 4, generator=GENERATOR)
+LABELS = torch.tensor([0, 1, 2, 3, 0, 1])
+TARGETS = torch.randn(6, 4, generator=GENERATOR)
+CASES = [("cross_entropy", LABELS), ("half_mse", TARGETS), ("mse", TARGETS), ("gaussian_nll", TARGETS[:, :2])]
+
+
+def test_cross_entropy_is_torchs():
+    expected = functional.cross_entropy(OUTPUTS, LABELS, reduction="none")
+    torch.testing.assert_close(per_sample("cross_entropy", OUTPUTS, LABELS), expected)
+
+
+def test_squares_are_summed_over_outputs():
+    squares = ((OUTPUTS - TARGETS) ** 2).sum(1)
+    torch.testing.assert_close(per_sample("mse", OUTPUTS, TARGETS), squares)
+    torch.testing.assert_close(per_sample("half_mse", OUTPUTS, TARGETS), squares / 2)
+
+
+def test_gaussian_nll_is_the_negative_log_density():
+    mean, variance = (part.double().numpy() for part in gaussian(OUTPUTS))
+    expected = -stats.norm(mean, np.sqrt(variance)).logpdf(TARGETS[:, :2]).sum(1)
+    assert per_sample("gaussian_nll", OUTPUTS, TARGETS[:, :2]).numpy() == pytest.approx(expected, rel=1e-4)
+    collapsed = torch.tensor([[0.0, -1000.0]])
+    assert per_sample("gaussian_nll", collapsed, torch.zeros(1)).isfinite().all()
+
+
+@pytest.mark.parametrize("objective", ["half_mse", "mse"])
+def test_a_column_of_outputs_meets_a_vector_of_targets_without_broadcasting(objective):
+    column, vector = OUTPUTS[:, :1], TARGETS[:, 0]
+    assert torch.equal(per_sample(objective, column, vector), per_sample(objective, column, vector[:, None]))
+    assert per_sample(objective, column, vector).shape == (6,)
+    with pytest.raises(RuntimeError):
+        per_sample(objective, OUTPUTS, vector)
+
+
+@pytest.mark.parametrize(("objective", "y"), CASES)
+def test_lanes_and_vmap_give_the_same_bits(objective, y):
+    one = per_sample(objective, OUTPUTS, y)
+    lanes, ys = torch.stack([OUTPUTS, OUTPUTS.flip(0)]), torch.stack([y, y.flip(0)])
+    batched = per_sample(objective, lanes, ys)
+    assert batched.shape == (2, 6)
+    assert torch.equal(batched[0], one)
+    mapped = torch.func.vmap(lambda f, t: per_sample(objective, f, t))(lanes, ys)
+    assert torch.equal(mapped, batched)
+
+
+def test_an_unknown_objective_is_bad_input():
+    with pytest.raises(BadInput, match="half_mse"):
+        per_sample("hinge", OUTPUTS, TARGETS)

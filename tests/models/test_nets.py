@@ -1,0 +1,216 @@
+"""Every network by name: shapes, one gradient, rows that load back, and the structure batched engines rely on."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from fedray.core import BadInput
+from fedray.models import NAMES, build_net, load, names, net_of, register, state_dict
+
+IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
+SMALL = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}
+CASES = [
+    *[(name, shape, {}) for name in ("linear", "mlp", "cnn") for shape in IMAGES],
+    ("cnn", (1, 28, 28), {"channels": [32, 64], "hidden": [128]}),
+    ("cnn", (3, 32, 32), {"channels": [32, 64], "hidden": [512], "padding": 2}),
+    ("cnn", (1, 28, 28), {"channels": [10, 20], "hidden": [120, 84]}),
+    ("rbf", (1,), {}),
+    ("rbf", (2,), {"features": 7, "bias": True}),
+    ("lstm", (20,), {"hidden": 16}),
+    ("vgg11", (1, 28, 28), {"norm": "none"}),
+    ("vgg11", (3, 32, 32), {}),
+    ("resnet18", (3, 32, 32), {}),
+    ("resnet18", (1, 8, 8), {"norm": "group"}),
+    ("resnet34", (1, 8, 8), {}),
+    *[
+        (name, (1, 28, 28), {"norm": norm} | SMALL.get(name, {}))
+        for name in ("densenet", "mobilenet_v2", "shufflenet_v2")
+        for norm in ("batch", "group")
+    ],
+]
+
+
+def batch(name, shape, size=2):
+    generator = torch.Generator().manual_seed(0)
+    if name == "lstm":
+        return torch.randint(0, 10, (size, *shape), generator=generator)
+    return torch.randn(size, *shape, generator=generator)
+
+
+@pytest.mark.parametrize(("name", "shape", "options"), CASES)
+def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(name, shape, options):
+    net = build_net(name, shape, 10, "cross_entropy", **options)
+    row, x = net.init(3), batch(name, shape)
+    assert row.shape == (net.layout.d,)
+    assert row.dtype == torch.float32
+
+    module = load(net, row)
+    with torch.no_grad():
+        outputs = module(x)
+        again = functional_call(copy.deepcopy(net.module).eval(), net.layout.views(row), (x,))
+    assert outputs.shape == (2, 10)
+    assert outputs.isfinite().all()
+    assert torch.equal(outputs, again)
+
+    trainable = [p for p in net.module.parameters() if p.requires_grad]
+    assert net.layout.trainable == sum(p.numel() for p in trainable)
+    assert torch.equal(row[: net.layout.trainable], nn.utils.parameters_to_vector(load(net, row).parameters()).detach())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_a_state_dict_is_a_plain_torch_one(name, norm):
+    net = build_net(name, (1, 8, 8), 4, "cross_entropy", norm=norm)
+    counters = torch.arange(len(net.layout.counters)) + 1
+    state = state_dict(net.layout, net.init(1), counters)
+    copied = copy.deepcopy(net.module)
+    copied.load_state_dict(state)  # strict: no key is missing, none unexpected
+    assert all(torch.equal(value, state[key]) for key, value in copied.state_dict().items())
+    assert (len(net.layout.counters) > 0) == (norm == "batch")
+    assert (net.layout.d > net.layout.trainable) == (norm == "batch")  # running mean and variance
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True).keys() == state.keys()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "resnet18"])
+def test_initialisation_is_a_function_of_its_address_alone(name):
+    net = build_net(name, (1, 8, 8), 3, "cross_entropy")
+    before = torch.random.get_rng_state()
+    first, other = net.init(5), net.init(6)
+    torch.rand(3)
+    assert torch.equal(first, net.init(5))
+    assert torch.equal(first, build_net(name, (1, 8, 8), 3, "cross_entropy").init(5))
+    assert not torch.equal(first, other)
+    torch.random.set_rng_state(before)
+    net.init(7)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_small_networks_are_plain_sequentials_of_known_layers():
+    known = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Conv2d, nn.MaxPool2d)
+    for name, options in [("linear", {}), ("mlp", {"hidden": [5, 4], "activation": "tanh"}), ("cnn", {})]:
+        module = build_net(name, (1, 28, 28), 10, "cross_entropy", **options).module
+        assert type(module) is nn.Sequential
+        assert all(type(layer) in known for layer in module)
+
+
+def test_known_parameter_counts():
+    assert build_net("cnn", (1, 28, 28), 10, "cross_entropy").layout.d == 21_840
+    mcmahan = build_net("cnn", (1, 28, 28), 10, "cross_entropy", channels=[32, 64], hidden=[512], padding=2)
+    assert mcmahan.layout.d == 1_663_370  # McMahan et al. 2017, section 3
+    assert build_net("resnet18", (3, 32, 32), 10, "cross_entropy").layout.trainable == 11_173_962
+    assert build_net("mlp", (13,), 1, "half_mse").layout.d == 13 * 50 + 50 + 50 + 1
+
+
+def test_large_images_keep_the_original_stem():
+    torchvision = pytest.importorskip("torchvision")
+    net = build_net("resnet18", (3, 64, 64), 1000, "cross_entropy")
+    ours, theirs = net.module.state_dict(), torchvision.models.resnet18(weights=None).state_dict()
+    assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
+    assert build_net("resnet18", (1, 64, 64), 10, "cross_entropy").module.conv1.weight.shape == (64, 1, 7, 7)
+
+
+def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres():
+    net = build_net("rbf", (1,), 1, "half_mse", seed=4)
+    features, centres = net.module[0], net.module[0].centres
+    assert net.layout.d == net.layout.trainable == 100  # weights only: no bias, and the centres are constants
+    assert centres.shape == (100, 1)
+    assert centres.min() >= -1
+    assert centres.max() < 1
+    x = torch.linspace(-1, 1, 9)[:, None]
+    expected = torch.exp(-((x - centres[:, 0]) ** 2) / (2 * 0.08**2))
+    torch.testing.assert_close(features(x), expected)
+    row = net.init(0)
+    torch.testing.assert_close(load(net, row)(x)[:, 0], expected @ row)
+    same, other = (build_net("rbf", (1,), 1, "half_mse", seed=seed).module[0].centres for seed in (4, 5))
+    assert torch.equal(centres, same)
+    assert not torch.equal(centres, other)
+
+
+def test_weight_sd_sets_the_initial_distribution():
+    rows = torch.stack([build_net("rbf", (1,), 1, "half_mse", weight_sd=0.3).init(k) for k in range(100)])
+    assert rows.std() == pytest.approx(0.3, rel=0.05)
+    assert rows.mean() == pytest.approx(0.0, abs=0.02)
+
+
+def test_lstm_reads_the_order_of_the_text():
+    net = build_net("lstm", (6,), 11, "cross_entropy", hidden=8)
+    assert net.module.lstm.num_layers == 2
+    assert build_net("lstm", (80,), 80, "cross_entropy").module.lstm.hidden_size == 256
+    module, tokens = load(net, net.init(0)), torch.arange(6)[None]
+    assert not torch.equal(module(tokens), module(tokens.flip(1)))
+
+
+def test_a_users_module_may_have_frozen_parameters_and_constants():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.frozen, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+            self.frozen.requires_grad_(False)
+            self.register_buffer("scale", torch.full((4,), 2.0))
+            self.register_buffer("table", torch.arange(4))
+
+        def forward(self, x):
+            return self.head((self.frozen(x) * self.scale)[:, self.table])
+
+    net = net_of(Mine, "mine", "cross_entropy", 2)
+    assert net.layout.names == ("head.weight", "head.bias", "scale")
+    assert (net.layout.trainable, net.layout.d, net.layout.counters) == (10, 14, ())
+    one, two = load(net, net.init(1)), load(net, net.init(2))
+    assert torch.equal(one.frozen.weight, two.frozen.weight)
+    assert not torch.equal(one.head.weight, two.head.weight)
+
+
+def test_every_builtin_is_tested_and_users_can_add_theirs():
+    assert {name for name, _, _ in CASES} == set(NAMES)
+    register("users_own", lambda input_shape, outputs, bias=True: nn.Linear(input_shape[0], outputs, bias=bias))
+    assert build_net("users_own", (4,), 3, "cross_entropy", bias=False).layout.d == 12
+    assert "users_own" in names()
+
+
+class Counter(nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1)
+        self.register_buffer("period", torch.tensor(7))
+
+
+BAD = [
+    (lambda: build_net("resnt18", (3, 32, 32), 10, "cross_entropy"), "did you mean resnet18"),
+    (lambda: build_net("mlp", (3,), 1, "mse", hiden=[5]), "did you mean hidden"),
+    (lambda: build_net("mlp", (3,), 1, "mse", hidden=50), r"model.hidden = 50"),
+    (lambda: build_net("mlp", (3,), 1, "mse", activation="gelu"), "relu, tanh"),
+    (lambda: build_net("cnn", (3,), 10, "cross_entropy"), "not images"),
+    (lambda: build_net("resnet18", (3,), 10, "cross_entropy"), "not images"),
+    (lambda: build_net("cnn", (1, 8, 8), 10, "cross_entropy", channels=[4, 4, 4, 4]), "too small"),
+    (lambda: build_net("resnet18", (1, 8, 8), 10, "cross_entropy", norm="layer"), "batch or group"),
+    (lambda: build_net("vgg11", (1, 8, 8), 10, "cross_entropy", norm="layer"), "batch or group"),
+    (lambda: build_net("rbf", (1, 8, 8), 1, "mse"), "not vectors"),
+    (lambda: build_net("rbf", (1,), 1, "mse", width=0), "above 0"),
+    (lambda: build_net("lstm", (1, 8, 8), 1, "cross_entropy"), "not sequences"),
+    (lambda: register("cnn", lambda input_shape, outputs: nn.Identity()), "taken"),
+    (lambda: net_of(nn.Flatten, "empty", "mse", 1), "no trainable"),
+    (lambda: net_of(lambda: nn.LazyLinear(3), "lazy", "mse", 3), "lazy"),
+    (lambda: net_of(Counter, "counter", "mse", 1), "persistent=False"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_bad_input_is_one_line_with_a_remedy(build, message):
+    with pytest.raises(BadInput, match=message) as raised:
+        build()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_factory_that_changes_its_mind_is_refused():
+    widths = iter([3, 3, 4])
+    net = net_of(lambda: nn.Linear(next(widths), 1), "fickle", "mse", 1)
+    net.init(0)
+    with pytest.raises(BadInput, match="two different networks"):
+        net.init(0)

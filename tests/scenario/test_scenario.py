@@ -1,0 +1,471 @@
+"""Scenarios: what is accepted, what is refused and how, and the round trip through YAML."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedray import names
+from fedray.core import BadInput
+from fedray.scenario import Scenario, cells, dump, options, read, resolved, tier_table, yaml_text
+from fedray.scenario.kinds import shown
+
+RICH: dict[str, Any] = {
+    "seed": 7,
+    "rounds": 30,
+    "runtime": "inline",
+    "method": {"name": "shefl", "models": 4, "mu": 0.01},
+    "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 0.6}, "hold_out": 0.1},
+    "model": {"name": "cnn", "channels": [10, 20], "hidden": [50, 50]},
+    "clients": {
+        "number": 20,
+        "tiers": {
+            "hpc": {"number": 5, "models_per_round": "all", "num_gpus": 0.25, "resources": {"node:10.0.0.1": 0.1}},
+            "lpc": {"share": 1.0, "uplink": 1e5},
+        },
+    },
+    "participation": {"per_round": 8, "overcommit": 1.3, "dropout": 0.1, "deadline": 60},
+    "local": {"lr": 0.05, "steps": 10, "batch_size": "full"},
+    "compress": {"ratio": 0.02, "error_feedback": True},
+    "server": {"optimizer": "adam"},
+    "predict": {"gamma": 0.3},
+    "evaluate": {"every": 2, "stop_at": {"metric": "accuracy", "value": 0.9}},
+    "loggers": ["tensorboard"],
+    "table": [
+        {"name": "fedavg", "overrides": {"method.name": "fedavg"}, "published": {"accuracy": 89.78}},
+        {"name": "epochs", "overrides": {"local": {"epochs": 2}, "clients.tiers.hpc.number": 3}},
+        {"name": "one-tier", "overrides": {"clients.tiers": {"hpc": None, "lpc": None, "phone": {"share": 1}}}},
+    ],
+    "published": {"accuracy": 90.14, "round": 3.3},
+}
+
+BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scenario), what the line must say
+    ("local: {learning_rate: 0.1}", ["local.learning_rate is not a key of local: did you mean local.lr?"]),
+    ("roundz: 3", ["roundz is not a key of a scenario: did you mean rounds?"]),
+    ("num_clients: 3", ["num_clients is not a key of a scenario: did you mean clients.number?"]),
+    ("lr: 0.1", ["did you mean local.lr?"]),
+    ("zzz: 1", ["zzz is not a key of a scenario: it has seed, rounds,"]),
+    ("clients: {tiers: {hpc: {uplinks: 3}}}", ["clients.tiers.hpc.uplinks is not a key", "clients.tiers.hpc.uplink?"]),
+    ("evaluate: {stop_at: {metrics: a, value: 1}}", ["evaluate.stop_at.metric"]),
+    ("evaluate: {stop_at: {metric: accuracy}}", ["evaluate.stop_at.value is missing"]),
+    ("method: {options: {mu: 1}}", ["method.options is not a key"]),
+    ("method: {name: fedprox, muu: 1}", ["method.muu is not a key of method fedprox: did you mean method.mu?"]),
+    ("method: {name: fedavg, mu: 1}", ["method.mu is not a key of method fedavg: it belongs to fedprox, shefl"]),
+    ("method: {name: fedavgg}", ["method.name = 'fedavgg' is not a known method: did you mean fedavg?"]),
+    ("method: {name: [fedavg]}", ["method.name = ['fedavg'] is not a known method"]),
+    ("data: {name: minst}", ["data.name = 'minst' is not a known data set: did you mean mnist?"]),
+    ("data: {name: uci/../../etc}", ["data.name = 'uci/../../etc' is not a known data set"]),
+    ("data: {name: table}", ["data.path is missing"]),
+    ("data: {partition: {name: dirichlett}}", ["data.partition.name = 'dirichlett'", "did you mean dirichlet?"]),
+    ("data: {partition: {name: dirichlet, alpha: 0}}", ["data.partition.alpha = 0 is out of range", "(0, inf)"]),
+    ("data: {partition: {name: iid, alpha: 1}}", ["data.partition.alpha", "it belongs to dirichlet"]),
+    ("data: {partition: {name: column}}", ["data.partition.column is missing"]),
+    ("data: {alpha: 1}", ["did you mean data.partition.alpha?"]),
+    ("data: {fold: -1}", ["data.fold = -1 is out of range", "'all'"]),
+    ("data: {hold_out: 1}", ["data.hold_out = 1 is out of range"]),
+    ("model: {name: resnet19}", ["model.name = 'resnet19' is not a known model: did you mean resnet18?"]),
+    ("model: {name: mlp, hidden: [0]}", ["model.hidden = [0] holds 0, which is out of range"]),
+    ("method: {name: stacking, bases: [{name: nlp}]}", ["method.bases[0].name = 'nlp'", "did you mean mlp?"]),
+    ("method: {name: stacking, bases: [{norm: x}]}", ["method.bases[0].norm is not a key of model mlp"]),
+    ("method: {name: stacking, bases: [{models: 0}]}", ["method.bases[0].models = 0 is out of range"]),
+    ("rounds: ten", ["rounds = 'ten' is not a whole number: give"]),
+    ("rounds: 1.5", ["rounds = 1.5 is not a whole number"]),
+    ("rounds: true", ["rounds = true is not a whole number"]),
+    ("rounds: [1]", ["rounds = [1] is not a whole number"]),
+    ("rounds: -1", ["rounds = -1 is out of range: give a whole number from 0 to 10000000"]),
+    ("rounds: 100000000", ["rounds = 100000000 is out of range"]),
+    ("replicates: 1000000", ["replicates = 1000000 is out of range"]),
+    ("method: {models: 0}", ["method.models = 0 is out of range: give a whole number from 1 to 10000"]),
+    ("method: {models: 100000}", ["method.models = 100000 is out of range"]),
+    ("method: {name: fedavg, models: 5}", ["method.models = 5, but fedavg trains one model"]),
+    ("clients: {number: 1000000000000}", ["clients.number = 1000000000000 is out of range"]),
+    ("clients: {number: 1" + "0" * 5000 + "}", ["clients.number = inf is not a whole number"]),
+    ("seed: .nan", ["seed", "cannot be used"]),
+    ("local: {lr: .inf}", ["local.lr = inf is out of range: give a number in (0, inf)"]),
+    ("local: {lr: 0}", ["local.lr = 0 is out of range"]),
+    ("local: {lr: fast}", ["local.lr = 'fast' is not a number"]),
+    ("local: {epochs: 1, steps: 2}", ["local.steps = 2, but local.epochs is 1: give one of the two"]),
+    ("local: {batch_size: all}", ["local.batch_size = 'all' is not a whole number", "'full'"]),
+    ("local: 3", ["local = 3 is not a mapping"]),
+    ("method: fedavg", ["method = 'fedavg' is not a mapping"]),
+    ("data: mnist", ["data = 'mnist' is not a mapping"]),
+    ("data: {partition: iid}", ["data.partition = 'iid' is not a mapping"]),
+    ("clients: {tiers: [1]}", ["clients.tiers = [1] is not a mapping"]),
+    ("clients: {tiers: {hpc: 5}}", ["clients.tiers.hpc = 5 is not a mapping"]),
+    ("clients: {tiers: {'a b': {share: 1}}}", ["clients.tiers has the name 'a b', which cannot be a name"]),
+    ("clients: {tiers: {hpc: {num_gpus: 0.3}}}", ["clients.tiers.hpc.num_gpus = 0.3", "0, 1/n"]),
+    ("clients: {tiers: {hpc: {num_gpus: 1.5}}}", ["clients.tiers.hpc.num_gpus = 1.5"]),
+    ("clients: {tiers: {hpc: {resources: {a: 0}}}}", ["clients.tiers.hpc.resources", "out of range"]),
+    (
+        "clients: {number: 50, tiers: {hpc: {number: 60}, lpc: {}}}",
+        ["clients.tiers.hpc.number = 60, but clients.number is 50: lower it or raise clients.number"],
+    ),
+    ("clients: {number: 50, tiers: {a: {number: 30}, b: {number: 30}}}", ["clients.tiers hold 60 clients", "50"]),
+    ("clients: {number: 50, tiers: {a: {number: 30}}}", ["clients.tiers hold 30 clients", "raise"]),
+    ("clients: {tiers: {a: {share: 0.5}, b: {share: 0.4}}}", ["clients.tiers.*.share = 0.9", "add up to 1"]),
+    ("clients: {tiers: {a: {share: 0.7}, b: {share: 0.7}, c: {}}}", ["clients.tiers.*.share = 1.4"]),
+    ("clients: {tiers: {a: {share: 1, number: 3}}}", ["clients.tiers.a.share = 1.0, but clients.tiers.a.number is 3"]),
+    ("clients: {tiers: {a: {models_per_round: 6}}}", ["models_per_round = 6, but method.models is 5: lower it"]),
+    (
+        "participation: {per_round: 101}",
+        ["participation.per_round = 101, but clients.number is 100: lower it or raise clients.number"],
+    ),
+    ("participation: {per_round: 0}", ["participation.per_round = 0 is out of range"]),
+    ("participation: {per_round: 5, fraction: 0.1}", ["participation.fraction", "give one of the two"]),
+    ("participation: {fraction: 0}", ["participation.fraction = 0 is out of range: give a number in (0, 1]"]),
+    ("participation: {fraction: 1.1}", ["participation.fraction = 1.1 is out of range"]),
+    ("compress: {ratio: 0}", ["compress.ratio = 0 is out of range: give a number in (0, 1]"]),
+    ("compress: {ratio: 2}", ["compress.ratio = 2 is out of range"]),
+    ("compress: {kind: topp}", ["compress.kind = 'topp' is not one of", "did you mean topk?"]),
+    ("compress: {error_feedback: yes}", ["compress.error_feedback = 'yes'", "write true or false"]),
+    ("predict: {gamma: -1}", ["predict.gamma = -1 is out of range: give a number in [0, inf]"]),
+    ("schedule: {kind: permutaton}", ["did you mean permutation?"]),
+    ("evaluate: {every: 0}", ["evaluate.every = 0 is out of range"]),
+    ("checkpoint: {every: 0}", ["checkpoint.every = 0 is out of range"]),
+    ("loggers: [tensorbord]", ["loggers", "did you mean tensorboard?"]),
+    ("runtime: rey", ["runtime = 'rey'", "did you mean ray?"]),
+    ("table: {name: a}", ["table = {'name': 'a'} is not a list"]),
+    ("table: [{overrides: {}}]", ["table[0].name is missing"]),
+    ("table: [{name: ../x}]", ["table[0].name = '../x' cannot be a directory name"]),
+    ("table: [{name: a}, {name: A}]", ["table[1].name = 'A' is the name of another cell"]),
+    ("table: [{name: a, overrides: {local.lrr: 1}}]", ["table.a: local.lrr is not a key", "local.lr?"]),
+    ("table: [{name: a, overrides: {rounds: 1, table: []}}]", ["table.a: table cannot be set by a cell"]),
+    (
+        "table: [{name: a, override: {}}]",
+        ["table[0].override is not a key of table[0]: did you mean table[0].overrides?"],
+    ),
+    ("rounds: 1\nrounds: 2", ["line 2: the key 'rounds' is here twice"]),
+    ("local:\n  lr: 1\n  lr: 2", ["line 3: the key 'lr' is here twice"]),
+    ("local: {lr: 1", ["line 2: not valid YAML"]),
+    ("a: 1\n\tb: 2", ["line 2: not valid YAML"]),
+    ("rounds: !!python/object/apply:os.getcwd []", ["not valid YAML: could not determine a constructor"]),
+    ("a: &a [x,x,x]\n" + "\n".join(f"{c}: &{c} [*a,*a,*a]" for c in "bc"), ["a is not a key of a scenario"]),
+    ("? [1, 2]\n: 3", ["not valid YAML"]),
+    ("true: 3", ["the key true, which is not text"]),
+    ("- 1\n- 2", ["the scenario = [1, 2] is not a mapping"]),
+    ("a: &a [*a]\n", ["an alias contains itself"]),
+    ("# nothing\n", ["the scenario is empty"]),
+    ("[" * 5000 + "\n", ["nested too deeply"]),
+]
+
+
+def line_of(source: Any, overrides: Any = ()) -> str:
+    with pytest.raises(BadInput) as caught:
+        read(source, overrides)
+    line = str(caught.value)
+    assert line and len(line.splitlines()) == 1 and line.isprintable(), line
+    assert len(line) < 700, line
+    return line
+
+
+@pytest.mark.parametrize(("text", "says"), BAD, ids=[text[:50] for text, _ in BAD])
+def test_a_bad_scenario_is_one_line_with_key_value_and_remedy(text: str, says: list[str]) -> None:
+    line = line_of(text + "\n")
+    for part in says:
+        assert part in line, line
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    assert "does not exist" in line_of(tmp_path / "no.yaml")
+    assert "is a directory" in line_of(tmp_path)
+    assert "is a directory" in line_of(str(tmp_path))
+    (tmp_path / "empty.yaml").write_text("")
+    assert "the scenario is empty" in line_of(tmp_path / "empty.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00rounds")
+    assert "not UTF-8" in line_of(tmp_path / "bytes.yaml")
+    (tmp_path / "large.yaml").write_text("#" * (yaml_text.MOST_BYTES + 1))
+    assert "is larger than" in line_of(tmp_path / "large.yaml")
+    (tmp_path / "broken.yaml").write_text("rounds: 3\nlocal: {lr: 1\n")
+    assert "broken.yaml, line 3: not valid YAML" in line_of(tmp_path / "broken.yaml")
+    assert "is not a regular file" in line_of("/dev/null")
+    for odd in ("", "a\0b", "n" * 5000, 3, None, [1]):
+        line_of(odd)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["rounds"], "'rounds' is not an override: write key=value, such as rounds=3"),
+        (["=3"], "is not an override"),
+        (["rounds=1", "rounds=2"], "rounds is set twice"),
+        (["local=3", "local.lr=1"], "local is set as a whole and again as local.lr"),
+        (["local..lr=1"], "'local..lr' is not a key"),
+        (["rounds=[1"], "rounds = '[1', line 1: not valid YAML"),
+        (["local.learning_rate=1"], "did you mean local.lr?"),
+        ({"local.lr": object()}, "local.lr"),
+        ({"method": "x"}, "method = 'x' is not a mapping"),
+        ({"seed": np.float64("nan")}, "seed"),
+    ],
+)
+def test_bad_overrides(overrides: Any, says: str) -> None:
+    assert says in line_of({"rounds": 3}, overrides)
+
+
+def test_billion_laughs_is_refused_before_it_is_built() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    assert "values: shorten it" in line_of("\n".join(lines))
+    merged = ["a0: &a0 {k: 1}"]
+    merged += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+    assert "values: shorten it" in line_of("\n".join(merged))
+    nested: list[Any] = []
+    nested.append(nested)
+    assert "too many values" in line_of({"rounds": nested})
+
+
+def test_defaults_are_those_of_fed_ensemble() -> None:
+    s = read({"seed": 0})
+    assert (s.method.name, s.method.models, s.data.name, s.clients.number) == ("fed_ensemble", 5, "digits", 100)
+    assert (s.local.lr, s.local.batch_size, s.local.lr_decay, s.local.lr_decay_every) == (0.01, 16, 0.99, 10)
+    assert (s.local.epochs, s.local.steps, s.participation.fraction, s.schedule.rows) == (10, None, 1.0, "client")
+    assert (s.compress.kind, s.server.coefficients, s.predict.gamma) == ("dense", "fedavg", float("inf"))
+
+
+def test_a_method_brings_its_defaults_and_given_keys_win() -> None:
+    assert read("method: {name: fedprox}").method.options == {"mu": 0.01}
+    assert read("method: {name: fedprox}").method.models == 1
+    fedag = read("method: {name: fedag}")
+    assert (fedag.local.batch_size, fedag.local.epochs, fedag.rounds, fedag.clients.number) == (1, 40, 5, 10)
+    assert read("method: {name: fedag}\nlocal: {steps: 3}").local.epochs is None
+    shefl = read("method: {name: shefl}")
+    assert [(t.name, t.number, t.models_per_round) for t in tier_table(shefl, 100)] == [
+        ("hpc", 50, None),
+        ("lpc", 50, 1),
+    ]
+    assert (shefl.compress.kind, shefl.compress.ratio, shefl.compress.resource_ratio) == ("topk", 0.1, 5.0)
+    assert read("method: {name: shefl}\ncompress: {ratio: 0.02}").compress.ratio == 0.02
+    assert read("method: {name: bayesian_linear}").model.name == "linear"
+    assert read("method: {name: bayesian_linear}\nmodel: {name: mlp}").model.options["hidden"] == [50]
+
+
+@pytest.mark.parametrize("method", names.METHODS)
+def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
+    for data in [*names.DATA, "uci/energy"]:
+        extra = {"path": "a.csv", "target": "y"} if data == "table" else {}
+        if data != "uci/NAME":
+            s = read({"method": {"name": method}, "data": {"name": data, **extra}})
+            assert read(dump(s)) == s
+
+
+def test_option_tables_name_only_known_names() -> None:
+    for kind, tables in options.OPTIONS.items():
+        assert set(tables) <= set(names.known(kind))
+    assert set(options.DEFAULTS) <= set(names.METHODS)
+    for tables in options.OPTIONS.values():
+        for table in tables.values():
+            for default, kind_of in table.values():
+                assert default is None or default is options.REQUIRED or kind_of(default) == default
+
+
+def test_options_are_those_of_the_functions_they_are_for() -> None:
+    import inspect
+
+    from fedray.data import dataset, partition
+    from fedray.models import catalogue
+
+    def keywords(function: Any, skip: int) -> dict[str, Any]:
+        return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
+
+    for name, table in options.OPTIONS["model"].items():
+        taken = keywords(catalogue._BUILDERS[name], 2)
+        assert set(table) == set(taken), name
+        assert all(list(d) == list(taken[k]) if isinstance(d, list) else d == taken[k] for k, (d, _) in table.items())
+    for name, table in options.OPTIONS["partition"].items():
+        assert set(table) == set(keywords(partition.NAMES[name], 3)), name
+    for name, table in options.OPTIONS["data"].items():
+        assert set(table) - {"limit"} <= set(keywords(dataset.source(name).load, 1)), name
+    for name in names.MODELS:
+        assert name in catalogue.NAMES
+    assert set(names.PARTITIONS) == set(partition.NAMES)
+
+
+def test_the_clients_of_a_toy_follow_clients_number() -> None:
+    for keys in ({"clients": {"number": 7}}, {"data": {"clients": 7}}):
+        s = read({**keys, "data": {"name": "sine", **keys.get("data", {})}})
+        assert (s.clients.number, s.data.options["clients"]) == (7, 7)
+    assert read({"data": {"name": "cubic"}}).data.options["clients"] == 10
+    assert read({"data": {"name": "synthetic"}, "clients": {"number": 10**6}}).clients.number == 10**6
+
+
+def test_another_name_starts_its_section_afresh() -> None:
+    base = {"method": {"name": "fedprox", "mu": 0.5}, "model": {"name": "mlp", "hidden": [7]}}
+    assert read(base, ["method.name=fedavg"]).method.options == {}
+    assert read(base, ["model.name=lstm"]).model.options["hidden"] == 256
+    five = {"method": {"name": "fed_ensemble", "models": 10}}
+    assert read(five, ["method.name=fedavg"]).method.models == 1
+    assert read(five, ["method.name=shefl"]).method.models == 10
+    assert read(dump(read(base)), ["method.name=fed_ensemble"]).method.models == 5
+
+
+def test_overrides_are_yaml_scalars_and_lists() -> None:
+    said = ["rounds=3", "method.name=fed_ensemble", "local.lr=1e-3", "model.hidden=[4, 5]", "predict.gamma=.inf"]
+    s = read(
+        {"rounds": 9, "local": {"steps": 4}}, [*said, "local.epochs=2", "clients.number=1e6", "data.name=uci/energy"]
+    )
+    assert (s.rounds, s.local.lr, s.model.options["hidden"], s.clients.number) == (3, 0.001, [4, 5], 10**6)
+    assert (s.local.epochs, s.local.steps, s.data.name) == (2, None, "uci/energy")
+    assert read(RICH, ["evaluate.stop_at="]).evaluate.stop_at is None
+    assert read({}, {"local": {"lr": 0.5}, "local.steps": 2, "seed": np.int64(4)}).local.lr == 0.5
+    assert read({"method": {"name": "shefl"}}, ["clients.tiers.hpc.number=5"]) == read(
+        {"method": {"name": "shefl"}, "clients": {"tiers": {"hpc": {"number": 5}}}}
+    )
+
+
+def test_source_may_be_a_path_text_or_dict(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(dump(read(RICH)), encoding="utf-8")
+    assert read(file) == read(str(file)) == read(file.read_text()) == read(RICH)
+    before = copy.deepcopy(RICH)
+    read(RICH, ["rounds=1", "clients.tiers.hpc.number=2"])
+    assert before == RICH
+
+
+def test_a_scenario_survives_its_yaml() -> None:
+    s = read(RICH)
+    assert read(dump(s)) == s and dump(read(dump(s))) == dump(s)
+    assert read(resolved(s)) == s
+    assert list(resolved(s)) == list(resolved(read({})))
+    odd = {"1e-3": "yes", "no": "1_0", "x": "0x1f", "é": "line\nbreak\x85", "t": "2001-01-01", "n": "null", "f": 1e-7}
+    assert read(dump(replace(s, published=odd))).published == odd
+
+
+def test_cells_are_complete_scenarios() -> None:
+    fedavg, epochs, one = cells(read(RICH))
+    assert (fedavg.name, fedavg.scenario.method.models, fedavg.published) == ("fedavg", 1, {"accuracy": 89.78})
+    assert fedavg.scenario.compress.kind == "dense"  # shefl's own default goes with shefl
+    assert fedavg.scenario.compress.ratio == 0.02  # what the file says stays
+    assert fedavg.scenario.local.steps == 10 and fedavg.scenario.clients.tiers["hpc"].number == 5
+    assert (epochs.scenario.local.epochs, epochs.scenario.local.steps) == (2, None)
+    assert [t.number for t in tier_table(epochs.scenario, 20)] == [3, 17]
+    assert [t.name for t in tier_table(one.scenario, 20)] == ["phone"]
+    assert cells(read(dump(read(RICH)))) == cells(read(RICH))
+    base = read({"rounds": 2})
+    assert [cell.name for cell in cells(base)] == ["base"] and cells(base)[0].scenario == base
+
+
+def test_tiers_add_up() -> None:
+    third = {"share": 1 / 3}
+    s = read({"clients": {"number": 100, "tiers": {"a": third, "b": third, "c": third}}})
+    assert [t.number for t in tier_table(s, 100)] == [34, 33, 33]
+    assert [t.name for t in tier_table(read({}), 7)] == ["client"] and tier_table(read({}), 7)[0].number == 7
+    mixed = read({"clients": {"number": 11, "tiers": {"a": {"number": 4}, "b": {"share": 0.5}, "c": {}, "d": {}}}})
+    assert [t.number for t in tier_table(mixed, 11)] == [4, 3, 2, 2]
+    assert read({"clients": {"tiers": {"a": {"number": 4}, "b": {"number": 3}}}}).clients.number == 7
+    natural = read({"data": {"name": "femnist"}, "participation": {"per_round": 200}})
+    assert natural.clients.number is None
+    with pytest.raises(BadInput, match=r"participation.per_round = 200, but clients.number is 105"):
+        tier_table(natural, 105)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.integers(1, 10**9))
+def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float], number: int) -> None:
+    shares = [w / sum(weights) for w in weights]
+    s = read({"clients": {"number": number, "tiers": {f"t{i}": {"share": w} for i, w in enumerate(shares)}}})
+    counts = [tier.number for tier in tier_table(s, number)]
+    assert sum(counts) == number
+    assert all(abs(n - share * number) < 1.001 for n, share in zip(counts, shares, strict=True))
+
+
+@pytest.mark.parametrize("share", [0, 1, 2, 0.5, 0.25, 0.2, 0.1, 1 / 3, 0.33, 0.333])
+def test_gpu_shares_that_ray_schedules(share: float) -> None:
+    assert read({"clients": {"tiers": {"a": {"num_gpus": share}}}}).clients.tiers["a"].num_gpus == share
+
+
+def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_OWN", {kind: {} for kind in names._OWN})
+    assert "is not a known model" in line_of("model: {name: mine, depth: 3}")
+    names.allow("model", "mine", "a network of mine")
+    s = read("model: {name: mine, depth: 3}")
+    assert s.model.options == {"depth": 3} and read(dump(s)) == s
+    for kind, name in (("model", "mlp"), ("model", "a/../b"), ("models", "x"), ("data", "uci/x")):
+        with pytest.raises(BadInput):
+            names.allow(kind, name)  # type: ignore[arg-type]
+
+
+def test_reading_needs_neither_torch_nor_ray() -> None:
+    code = "import sys, fedray.scenario; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_values_are_shown_short() -> None:
+    assert shown("a" * 10**6).endswith("...") and len(shown(list(range(10**4)))) <= 60
+    assert shown(10**400) == "about 10^400" and shown(True) == "true"
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["all", "auto", "full", "fedavg", "fed_ensemble", "mlp", "iid", "uci/energy", 0, 1, -1, 10**30, 1e300]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+RESOLVED = resolved(read(RICH))
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every key and list entry of a tree."""
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [place for key, value in inner for place in ((*path, key), *places(value, (*path, key)))]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> dict[str, Any]:
+    """A valid scenario with a few values replaced, keys removed, renamed or added."""
+    tree: dict[str, Any] = copy.deepcopy(draw(st.sampled_from([RICH, RESOLVED])))
+    for _ in range(draw(st.integers(1, 4))):
+        path = draw(st.sampled_from(places(tree) or [("rounds",)]))
+        at: Any = tree
+        for key in path[:-1]:
+            at = at[key]
+        action = draw(st.sampled_from(["replace", "remove", "rename", "add"]))
+        if action == "replace":
+            at[path[-1]] = draw(JUNK)
+        elif action == "remove":
+            at.pop(path[-1], None) if isinstance(at, dict) else at.pop(path[-1])
+        elif isinstance(at, dict):
+            key = draw(st.text(max_size=6) | st.sampled_from(sorted(str(p[-1]) for p in places(RESOLVED))))
+            at[key] = at.pop(path[-1], None) if action == "rename" else draw(JUNK)
+    return tree
+
+
+@settings(max_examples=600, deadline=None)
+@given(mutated())
+def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None:
+    try:
+        scenario: Scenario = read(tree)
+    except BadInput as wrong:
+        line = str(wrong)
+        assert line and len(line.splitlines()) == 1 and line.isprintable(), line
+        return
+    again = read(dump(scenario))
+    assert again == scenario
+    assert cells(again) == cells(scenario)
+    if scenario.clients.number is not None:
+        assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
+    text = dump(read(RICH))
+    at = data.draw(st.integers(0, len(text)))
+    damaged = text[:at] + data.draw(st.text(max_size=5)) + text[at + data.draw(st.integers(0, 20)) :]
+    try:
+        read(damaged)
+    except BadInput as wrong:
+        assert str(wrong) and str(wrong).isprintable(), repr(str(wrong))

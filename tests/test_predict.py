@@ -1,0 +1,161 @@
+"""How an ensemble answers: limits of gamma, K = 1, and invariance to the order of the models."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import special
+
+from fedray.core import BadInput
+from fedray.predict import (
+    average,
+    by_client,
+    drift_score,
+    entropies,
+    interval,
+    moments,
+    personal_weights,
+    personalised,
+    probabilities,
+    uncertainty,
+    z_scores,
+)
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(5, 12, 4)) * 3
+LOSSES = RNG.uniform(0, 3, size=(7, 5))
+KINDS = ["probabilities", "logits", "outputs"]
+finite_losses = hnp.arrays(np.float64, (3, 4), elements=st.floats(0, 1e6))
+
+
+def test_probabilities_are_scipys_softmax_and_read_tensors():
+    np.testing.assert_allclose(probabilities(LOGITS), special.softmax(LOGITS, axis=-1), rtol=1e-12)
+    tensor = torch.from_numpy(LOGITS).float()
+    np.testing.assert_allclose(average(tensor), average(LOGITS), rtol=1e-5)
+
+
+def test_average_of_probabilities_and_of_logits():
+    np.testing.assert_allclose(average(LOGITS), special.softmax(LOGITS, axis=-1).mean(0))
+    np.testing.assert_allclose(average(LOGITS, "logits"), special.softmax(LOGITS.mean(0), axis=-1))
+    np.testing.assert_allclose(average(LOGITS, "outputs"), LOGITS.mean(0))
+    with pytest.raises(BadInput, match="probabilities or logits"):
+        average(LOGITS, "votes")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_model_answers_for_itself(kind):
+    alone = LOGITS[0] if kind == "outputs" else probabilities(LOGITS[0])
+    np.testing.assert_allclose(average(LOGITS[:1], kind), alone)
+    np.testing.assert_allclose(personalised(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
+    assert (personal_weights(LOSSES[:, :1], 0.1) == 1).all()
+    assert (uncertainty(probabilities(LOGITS[:1])).knowledge == 0).all()
+    assert (moments(LOGITS[:1]).variance == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_the_models_does_not_matter(kind):
+    order = RNG.permutation(5)
+    weights = personal_weights(LOSSES, 0.5)
+    np.testing.assert_allclose(average(LOGITS[order], kind), average(LOGITS, kind), rtol=1e-12)
+    np.testing.assert_allclose(personal_weights(LOSSES[:, order], 0.5), weights[:, order], rtol=1e-12)
+    shuffled = personalised(LOGITS[order], weights[:, order], kind=kind)
+    np.testing.assert_allclose(shuffled, personalised(LOGITS, weights, kind=kind), rtol=1e-12)
+
+
+@given(finite_losses, st.one_of(st.just(0.0), st.just(np.inf), st.floats(1e-300, 1e300)))
+@settings(deadline=None, max_examples=60)
+def test_weights_sum_to_one_and_favour_the_lower_loss(losses, gamma):
+    weights = personal_weights(losses, gamma)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-12)
+    assert (weights >= 0).all()
+    ranked = np.take_along_axis(weights, losses.argsort(-1, kind="stable"), -1)
+    assert (np.diff(ranked) <= 1e-15).all()
+
+
+def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average():
+    best = np.eye(5)[LOSSES.argmin(-1)]
+    assert np.array_equal(personal_weights(LOSSES, 0), best)
+    np.testing.assert_allclose(personal_weights(LOSSES, 1e-9), best)
+    assert np.array_equal(personal_weights(LOSSES, np.inf), np.full((7, 5), 0.2))
+    np.testing.assert_allclose(personal_weights(LOSSES, 1e12), 0.2)
+    np.testing.assert_allclose(personal_weights(LOSSES, 0.7), special.softmax(-LOSSES / 0.7, axis=-1))
+    assert personal_weights([[1.0, 3.0, 1.0, 1.0]], 0)[0] == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    uniform = personalised(LOGITS, personal_weights(LOSSES, np.inf), np.zeros(12, int))
+    np.testing.assert_allclose(uniform, average(LOGITS))
+    for gamma in (-1.0, np.nan):
+        with pytest.raises(BadInput, match=r"predict\.gamma"):
+            personal_weights(LOSSES, gamma)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(gamma):
+    losses = np.array([[1.0, np.inf, np.nan], [np.nan, np.nan, np.nan], [np.inf, np.inf, np.inf]])
+    weights = personal_weights(losses, gamma)
+    assert weights.tolist() == [[1, 0, 0], [1 / 3] * 3, [1 / 3] * 3]
+    outputs = np.stack([LOGITS[0], np.full((12, 4), np.nan), np.full((12, 4), np.inf)])
+    np.testing.assert_allclose(personalised(outputs, weights, 0), probabilities(LOGITS[0]))
+
+
+def test_personalised_answers_each_sample_with_its_clients_weights():
+    weights, client = personal_weights(LOSSES, 0.3), RNG.integers(7, size=12)
+    everyone = personalised(LOGITS, weights)
+    assert everyone.shape == (7, 12, 4)
+    chosen = personalised(LOGITS, weights, client)
+    np.testing.assert_allclose(chosen, everyone[client, np.arange(12)])
+    np.testing.assert_allclose(personalised(LOGITS, weights, 3), everyone[3])
+    np.testing.assert_allclose(chosen.sum(-1), 1.0)
+
+
+def test_losses_of_replicates_keep_their_leading_axis():
+    stacked = np.stack([LOSSES, LOSSES[::-1]])
+    np.testing.assert_allclose(personal_weights(stacked, 0.2)[1], personal_weights(LOSSES[::-1], 0.2))
+
+
+def test_moments_are_the_population_ones_and_the_mixtures():
+    outputs, variances = LOGITS[..., 0], np.exp(LOGITS[..., 1])
+    mean, variance = moments(outputs)
+    np.testing.assert_allclose(mean, outputs.mean(0))
+    np.testing.assert_allclose(variance, outputs.var(0))
+    mixture = moments(outputs, variances=variances)
+    np.testing.assert_allclose(mixture.variance, (variances + outputs**2).mean(0) - outputs.mean(0) ** 2)
+    weights = personal_weights(LOSSES, 0.5)[0]
+    weighted = moments(outputs, weights)
+    np.testing.assert_allclose(weighted.mean, weights @ outputs)
+    np.testing.assert_allclose(weighted.variance, weights @ outputs**2 - (weights @ outputs) ** 2)
+    lower, upper = interval(mean, variance)
+    np.testing.assert_allclose(upper - lower, 2 * 1.96 * outputs.std(0))
+
+
+@given(hnp.arrays(np.float64, (4, 3, 5), elements=st.floats(-50, 50)))
+@settings(deadline=None, max_examples=40)
+def test_knowledge_is_between_zero_and_the_total(logits):
+    total, knowledge = uncertainty(probabilities(logits))
+    assert (knowledge >= 0).all()
+    assert (knowledge <= total + 1e-12).all()
+    assert (total <= np.log(5) + 1e-12).all()
+
+
+def test_entropies_are_scipys():
+    probs = probabilities(LOGITS)
+    np.testing.assert_allclose(entropies(probs), special.entr(probs).sum(-1))
+    assert entropies([1.0, 0.0]) == 0
+
+
+def test_the_client_whose_data_moved_stands_out():
+    client = np.repeat(np.arange(6), 20)
+    agreed = np.zeros((5, 120, 4)) + 6.0 * np.eye(4)[RNG.integers(4, size=120)]
+    agreed[:, client == 4] = RNG.normal(size=(5, 20, 4)) * 4  # each model guesses for itself
+    drift = drift_score(probabilities(agreed), client, 7)
+    assert np.nanargmax(drift.z_knowledge) == np.nanargmax(drift.z_total) == 4
+    assert drift.z_knowledge[4] > 2
+    assert np.isnan(drift.knowledge[6])  # no samples
+    assert np.isnan(drift.z_knowledge[6])
+
+
+def test_means_by_client_and_z_scores():
+    values, client = RNG.normal(size=30), RNG.integers(4, size=30)
+    assert by_client(values, client, 4) == pytest.approx([values[client == i].mean() for i in range(4)])
+    assert z_scores([2.0, 2.0, 2.0]).tolist() == [0, 0, 0]
+    assert np.isnan(z_scores([np.nan])).all()
