@@ -21,7 +21,7 @@ from torch import Tensor
 from fedray.core import FedrayError, Stats
 
 COARSE = -1  # multiples of 2**-8, for |x| up to 2**28
-_CHUNK = 1 << 16  # columns at a time: limbs stay in cache
+_CHUNK = 1 << 18  # numbers at a time
 
 
 def _unit(limb: int) -> float:
@@ -90,7 +90,7 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     Raises:
         FedrayError: a row holds NaN, infinity or numbers too large to add (rows are named by their index).
     """
-    largest = x.abs().amax(1).double() if x.numel() else torch.zeros(len(x), dtype=torch.float64)
+    largest = torch.maximum(x.amax(1), -x.amin(1)).double()  # NaN stays NaN
     largest = (largest.square() if square else largest) * weight.abs()
     if not bool((largest < 2.0**28).all()):
         bad = [int(j) for j in torch.nonzero(~(largest < 2.0**28)).flatten()[:5]]
@@ -105,19 +105,19 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     step = max(1024, _CHUNK // max(1, len(x)))
     for a in range(0, x.shape[1], step):
         rest = x[:, a : a + step].double()
+        if rest.dtype is x.dtype:
+            rest = rest.clone()
         if square:
-            rest = rest.square_() if rest.data_ptr() != x.data_ptr() else rest.square()
+            rest.square_()
         if scale is not None:
-            rest = rest * scale
+            rest *= scale
         if COARSE in out:
             head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
             out[COARSE][:, a : a + step] = pick @ head
             rest = rest - head
         for k in range(limbs):
-            head = _round(rest, k)
-            torch.mm(pick, head, out=out[k][:, a : a + step]) if groups == 1 else out[k][:, a : a + step].copy_(
-                pick @ head
-            )
+            head = _round(rest, k) if k + 1 < limbs else _round_(rest, k)
+            out[k][:, a : a + step] = pick @ head
             if k + 1 < limbs:
                 rest = rest - head
     return ExactSum(out)
@@ -133,8 +133,13 @@ class Overflow(FedrayError):
 
 def _round(x: Tensor, limb: int) -> Tensor:
     """To the nearest multiple of the limb's unit: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    return _round_(x.clone(), limb)
+
+
+def _round_(x: Tensor, limb: int) -> Tensor:
+    """The same, in place."""
     magic = 1.5 * 2.0**52 * _unit(limb)
-    return (x + magic).sub_(magic)
+    return x.add_(magic).sub_(magic)
 
 
 def merge(stats: list[Stats]) -> Stats:

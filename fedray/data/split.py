@@ -99,8 +99,11 @@ def moments(values: Array) -> tuple[Float32, Float32]:
     return mean.astype(np.float32), np.where(sd > 1e-12, sd, 1.0).astype(np.float32)
 
 
-def pixel_moments(x: NDArray[np.uint8]) -> tuple[Float32, Float32]:
-    """Mean and sd of each channel of `[n, C, H, W]`, each `[C, 1, 1]`; from counts, so that no copy is made."""
+def pixel_moments(x: Array) -> tuple[Float32, Float32]:
+    """Mean and sd of each channel of `[n, C, H, W]`, each `[C, 1, 1]`; bytes are counted, so that no copy is made."""
+    if x.dtype != np.uint8:
+        mean, sd = moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
+        return mean[:, None, None], sd[:, None, None]
     counts = np.stack([np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])])  # [C, 256]
     level, total = np.arange(256), counts.sum(axis=1)
     mean = counts @ level / total

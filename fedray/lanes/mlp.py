@@ -90,11 +90,13 @@ def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor, 
     z `[W, B, C]`; y `[W, B]` labels or `[W, B, q]` targets; weight, rate `[W, B]`.
     """
     if objective == "cross_entropy":
-        log_p = torch.log_softmax(z, dim=-1)
         pick = y[..., None]
-        loss = -(log_p.gather(-1, pick)[..., 0] * weight).sum(-1)
-        g = log_p.exp_()
-        g.scatter_add_(-1, pick, g.new_full((1, 1, 1), -1.0).expand(pick.shape))
+        z = z - z.amax(-1, keepdim=True)  # by hand: torch.log_softmax is 3 times slower on rows of a few classes
+        right = z.gather(-1, pick)[..., 0]
+        g = z.exp_()
+        total = g.sum(-1, keepdim=True)
+        loss = ((total[..., 0].log() - right) * weight).sum(-1)
+        g.div_(total).scatter_add_(-1, pick, g.new_full((1, 1, 1), -1.0).expand(pick.shape))
         return g.mul_(rate[..., None]), loss
     if objective in ("half_mse", "mse"):
         g = z - y

@@ -13,9 +13,23 @@ from fedray.report.read import Run
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 LOW_IS_GOOD = ("rmse", "nll", "brier", "ece", "crps", "sharpness")
-TABLE = ("accuracy", "accuracy_mean", "accuracy_max", "personal_accuracy", "personal_p10", "rmse", "rmse_mean", "rmse_min")
+TABLE = (
+    "accuracy",
+    "accuracy_mean",
+    "accuracy_max",
+    "personal_accuracy",
+    "personal_p10",
+    "rmse",
+    "rmse_mean",
+    "rmse_min",
+)
 TABLE += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
-COSTS = (("up_bytes", "uplink"), ("down_bytes", "downlink"), ("sim_seconds", "virtual time"), ("wall_seconds", "wall time"))
+COSTS = (
+    ("up_bytes", "uplink"),
+    ("down_bytes", "downlink"),
+    ("sim_seconds", "virtual time"),
+    ("wall_seconds", "wall time"),
+)
 
 
 class Cell(NamedTuple):
@@ -30,7 +44,11 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
     mine = [run for run in runs if run.metric == metric]
     lines = []
     for run in mine:
-        found = (None if (c := run.curve(metric)) is None else (c.round, c)) if what == "rounds" else curves.against(run, what)
+        found = (
+            (None if (c := run.curve(metric)) is None else (c.round, c))
+            if what == "rounds"
+            else curves.against(run, what)
+        )
         if found is not None:
             lines.append((runs.index(run), run.name, found))
     if not lines:
@@ -41,13 +59,16 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
     wide = what == "rounds"
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
-    figure, axes = style.canvas(title[what], size=(9.2, 4.2) if wide else (5.4, 3.4))
+    figure, axes = style.canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     paint = style.colours(len(runs))
+    size, unit = (1.0, "") if wide else style.unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
-        curves.line(axes, x, curve, paint[index], name, width=2.0)
+        curves.line(axes, x / size, curve, paint[index], name, width=2.0)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
-    axes.set_xlabel({"rounds": "rounds completed", "bytes": "bytes up and down", "seconds": "virtual time"}[what])
-    {"rounds": style.whole, "bytes": style.in_bytes, "seconds": style.in_seconds}[what](axes.xaxis)
+    words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
+    axes.set_xlabel(words[what])
+    if wide:
+        style.whole(axes.xaxis)
     curves.headline(axes, metric)
     if wide or len(lines) <= 6:
         curves.legend(axes, metric)
@@ -59,7 +80,7 @@ def figure_clients(runs: list[Run]) -> Figure | None:
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
-    figure, axes = style.canvas("Who is served worst: the clients of each run, sorted", size=(5.4, 3.4))
+    figure, axes = style.canvas("Who is served worst: the clients of each run, sorted", size=(style.WIDE, 3.8))
     for i, run in named:
         each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
@@ -74,17 +95,24 @@ def figure_clients(runs: list[Run]) -> Figure | None:
 
 
 def table(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
-    """Header and rows: final metrics with mean +- sd, then what was paid; the best of a metric is marked."""
+    """Header and rows: final metrics with mean +- sd, the best of each marked."""
     metrics = [name for name in TABLE if any(_mean(run, name) is not None for run in runs)]
     best = {name: _best(runs, name) for name in metrics}
-    head = ["run", "method", "data", "rounds", "n", *(_word(name) for name in metrics), *(word for _, word in COSTS)]
+    head = ["run", *(_word(name) for name in metrics)]
+    return head, [
+        [Cell(run.name), *(Cell(spelled(run, name), _mean(run, name) == best[name]) for name in metrics)]
+        for run in runs
+    ]
+
+
+def paid(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
+    """Header and rows: what each run is, and its bytes and seconds."""
+    head = ["run", "method", "data", "rounds", "n", *(word for _, word in COSTS)]
     rows = []
     for run in runs:
-        summary = run.summary
-        cells = [Cell(run.name), *(Cell(str(summary.get(key, "-"))) for key in ("method", "data", "rounds"))]
+        cells = [Cell(run.name), *(Cell(str(run.summary.get(key, "-"))) for key in ("method", "data", "rounds"))]
         cells.append(Cell(str(run.worlds)))
-        cells += [Cell(spelled(run, name), _mean(run, name) == best[name] and len(runs) > 1) for name in metrics]
-        totals = summary.get("totals", {})
+        totals = run.summary.get("totals", {})
         for key, _ in COSTS:
             human = style.human_bytes if key.endswith("bytes") else style.human_seconds
             cells.append(Cell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
@@ -107,9 +135,12 @@ def spelled(run: Run, name: str) -> str:
         return "-"
     if entry.get("sd") is None:
         return style.number(entry["mean"], name)
-    if style.is_share(name):
-        return f"{100 * entry['mean']:.1f} \u00b1 {100 * entry['sd']:.1f} %"
-    return f"{entry['mean']:.4g} \u00b1 {entry['sd']:.2g}"
+    return f"{style.number(entry['mean'], name).removesuffix(' %')} \u00b1 {deviation(entry['sd'], name)}"
+
+
+def deviation(sd: float, name: str) -> str:
+    """A standard deviation in the unit of its metric."""
+    return f"{100 * sd:.1f} %" if style.is_share(name) else f"{sd:.2g}"
 
 
 def _mean(run: Run, name: str) -> float | None:
@@ -127,7 +158,11 @@ def _best(runs: list[Run], name: str) -> float | None:
 
 def _word(name: str) -> str:
     words = {"accuracy_mean": "members' mean", "accuracy_max": "best member", "rmse_mean": "members' mean RMSE"}
-    words |= {"rmse_min": "best member's RMSE", "personal_accuracy": "personalised", "personal_p10": "personalised, p10"}
+    words |= {
+        "rmse_min": "best member's RMSE",
+        "personal_accuracy": "personalised",
+        "personal_p10": "personalised, p10",
+    }
     words |= {"rmse": "RMSE", "nll": "NLL", "nll_residual": "NLL (residual noise)", "ece": "ECE", "crps": "CRPS"}
     return words.get(name, name.replace("coverage_95", "95 % coverage"))
 
@@ -135,4 +170,6 @@ def _word(name: str) -> str:
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     if not isinstance(value, dict):
         return {prefix: value if isinstance(value, str) else json.dumps(value)}
-    return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()}
+    return {
+        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()
+    }

@@ -28,6 +28,7 @@ NAMES = {
 }
 SCORES = tuple(name for name in NAMES if name not in ("accuracy", "rmse", "personal_p10"))
 LEGEND_MODELS = 10
+LINES = 50  # members drawn at most
 
 
 def figure_rounds(run: Run) -> Figure | None:
@@ -35,10 +36,10 @@ def figure_rounds(run: Run) -> Figure | None:
     curve = run.curve(run.metric)
     if curve is None:
         return None
-    figure, axes = style.canvas(_rounds_title(run, curve), size=(9.2, 3.9))
+    figure, axes = style.canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
     single = run.models == 1
-    for k, colour in enumerate([] if single else style.colours(run.models)):
-        member = run.member(k)
+    for k, colour in enumerate(style.colours(run.models)):
+        member = run.member(k) if not single and k < LINES else None
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else None
             line(axes, member.round, member, colour, label, width=1.1)
@@ -68,10 +69,12 @@ def figure_scores(run: Run) -> Figure | None:
     curves = {name: curve for name in SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
         return None
-    columns = min(3, len(curves))
+    columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
     rows = -(-len(curves) // columns)
     title = "The other scores over the rounds"
-    figure, grid = style.canvas(title, rows, columns, size=(3.1 * columns, 2.1 * rows + 0.2), squeeze=False)
+    figure, grid = style.canvas(
+        title, rows, columns, size=(style.WIDE if columns > 1 else style.NARROW, 2.2 * rows + 0.2), squeeze=False
+    )
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
         line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
@@ -111,7 +114,7 @@ def line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None
     axes.plot(x, curve.mean, color=colour, linewidth=width, label=label, marker=mark, markersize=4)
     if len(curve.values) > 1:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd
-        axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.09 if width < 1.5 else 0.16, linewidth=0)
 
 
 def headline(axes: Axes, metric: str) -> None:
@@ -135,14 +138,14 @@ def _over(run: Run, what: str) -> Figure | None:
         return None
     x, curve = found
     human = style.human_bytes if what == "bytes" else style.human_seconds
+    size, name = style.unit(what, float(x[-1]))
     best = run.metric == "accuracy"
     end = style.number(float(curve.mean[-1]), run.metric)
     paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = style.canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(5.4, 3.2))
-    line(axes, x, curve, style.INK, None, width=2.2)
-    each = " (one replicate)" if run.worlds > 1 else ""
-    axes.set_xlabel({"bytes": f"bytes up and down{each}", "seconds": f"virtual time{each}"}[what])
-    (style.in_bytes if what == "bytes" else style.in_seconds)(axes.xaxis)
+    figure, axes = style.canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
+    line(axes, x / size, curve, style.INK, None, width=2.2)
+    each = ", one replicate" if run.worlds > 1 else ""
+    axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
     axes.set_xlim(left=0)
     headline(axes, run.metric)
     return figure
@@ -152,8 +155,8 @@ def _rounds_title(run: Run, curve: Curve) -> str:
     what = "accuracy" if run.metric == "accuracy" else "RMSE"
     end = style.number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"
-    members = [member.mean[-1] for k in range(run.models) if (member := run.member(k)) is not None]
-    if run.models == 1 or not members:
+    best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
+    if run.models == 1 or best is None:
         return f"{what[0].upper() + what[1:]} is {end} {after}"
-    best = max(members) if run.metric == "accuracy" else min(members)
-    return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {style.number(best, run.metric)}"
+    top = style.number(float(best.mean[-1]), run.metric)
+    return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {top}"

@@ -32,7 +32,7 @@ def figure_gantt(run: Run) -> Figure | None:
     title = f"Round {int(table['round'][0].as_py())} waits {style.human_seconds(busy[slowest])} for client {slowest}"
     title += f" ({of[slowest]})" if len(run.tiers) > 1 else ""
     title += f"; half the clients are done after {style.human_seconds(half)}"
-    figure, axes = style.canvas(title, size=(9.2, max(2.0, 1.0 + 0.15 * len(lanes))))
+    figure, axes = style.canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
     for k, colour in enumerate(style.colours(run.models)):
@@ -52,7 +52,7 @@ def figure_gantt(run: Run) -> Figure | None:
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
     style.grid(axes, "x")
-    model_key(figure, axes, run.models)
+    model_key(axes, run.models)
     return figure
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedray.core import FloatArray, IntArray
 from fedray.report import style
@@ -37,18 +38,22 @@ def figure_assignment(run: Run) -> Figure | None:
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
     title = f"{_many(len(shown), 'client')} train {_many(run.models, 'model')}: who trains which{note}"
-    tall = float(np.clip(0.075 * len(shown) + 0.9, 2.2, 6.6))
-    figure, axes = style.canvas(title, size=(9.2, tall))
+    tall = float(np.clip(0.085 * len(shown) + 0.9, 2.4, 7.4))
+    figure, axes = style.canvas(title, size=(style.WIDE, tall))
     axes.imshow(image, aspect="auto", extent=(first - 0.5, first + wide - 0.5, len(shown) - 0.5, -0.5))
     if wide * len(shown) <= 6000:
         _separate(axes, first, wide, len(shown))
     axes.set_xlabel("round")
     axes.set_ylabel("client")
     style.whole(axes.xaxis)
-    ticks = np.unique(np.linspace(0, len(shown) - 1, 6).astype(int))
-    axes.set_yticks(ticks, [str(shown[i]) for i in ticks])
+    ticks = [
+        i
+        for i in MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
+        if 0 <= i < len(shown)
+    ]
+    axes.set_yticks(ticks, [str(shown[int(i)]) for i in ticks])
     _tier_marks(axes, run, table, shown)
-    model_key(figure, axes, run.models)
+    model_key(axes, run.models, every=bool((image[..., :3] == _rgb(style.GREY)).all(axis=-1).any()))
     return figure
 
 
@@ -64,7 +69,7 @@ def figure_participation(run: Run) -> Figure | None:
     title = f"A client takes part in {often.mean():.3g} rounds on average ({often.min()} to {often.max()})"
     if clients > BARS:
         return _histogram(run, table, often, title)
-    figure, axes = style.canvas(title, size=(9.2, 3.0))
+    figure, axes = style.canvas(title, size=(style.WIDE, 3.2))
     counts = np.zeros((clients, run.models))
     np.add.at(counts, (client, model), 1)
     stacked(axes, counts, style.colours(run.models))
@@ -72,7 +77,7 @@ def figure_participation(run: Run) -> Figure | None:
     axes.set_ylabel("models trained")
     style.whole(axes.yaxis)
     style.grid(axes)
-    model_key(figure, axes, run.models)
+    model_key(axes, run.models)
     return figure
 
 
@@ -89,17 +94,17 @@ def figure_traffic(run: Run) -> Figure | None:
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
     title = f"{style.human_bytes(float(up.sum()))} go up and {style.human_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
-    figure, axes = style.canvas(title, size=(5.4, 1.2 + 0.75 * len(tiers)))
+    unit, name = style.unit("bytes", float(max(up.max(), down.max())))
+    figure, axes = style.canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
-        axes.barh(where + shift, values, 0.34, color=colour, linewidth=0)
+        axes.barh(where + shift, values / unit, 0.34, color=colour, linewidth=0)
         for y, value in zip(where + shift, values, strict=True):
-            axes.annotate(style.human_bytes(value), (value, y), (4, 0), textcoords="offset points", va="center")
+            axes.annotate(style.human_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(where, tiers)
     axes.invert_yaxis()
     axes.margins(x=0.2)
-    style.in_bytes(axes.xaxis)
-    axes.set_xlabel("bytes" + (", mean of the replicates" if run.worlds > 1 else ""))
+    axes.set_xlabel(f"bytes ({name}{', mean of the replicates' if run.worlds > 1 else ''})")
     style.key(axes, ["uplink", "downlink"], [style.ACCENT, style.PALETTE[4]])
     return figure
 
@@ -121,30 +126,43 @@ def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
     width = 0.82 if len(counts) <= 60 else 0.92
     bottom = np.zeros(len(counts))
     for part, colour in zip(counts.T, paint, strict=True):
-        style.bars(axes, np.arange(len(counts)) - width / 2, bottom, width, part, facecolor=colour)
+        style.bars(
+            axes,
+            np.arange(len(counts)) - width / 2,
+            bottom,
+            width,
+            part,
+            facecolor=colour,
+            rasterized=counts.shape[1] > 20,
+        )
         bottom = bottom + part
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(0, max(float(bottom.max()) * 1.04, 1e-9))
     style.whole(axes.xaxis)
 
 
-def model_key(figure: Figure, axes: Axes, models: int) -> None:
-    """Names the colours of the models: squares, or a strip where they are many."""
+def model_key(axes: Axes, models: int, every: bool = False) -> None:
+    """Names the colours of the models, three of them where they are many, and the colour of all in one cell."""
+    shown = range(models) if models <= len(style.PALETTE) else (0, models // 2, models - 1)
     paint = style.colours(models)
-    if 1 < models <= len(style.PALETTE):
-        style.key(axes, [f"model {k}" for k in range(models)], paint)
-    elif models > 1:
-        style.key(axes, ["model 0", f"model {models // 2}", f"model {models - 1}"], [paint[i] for i in (0, models // 2, -1)])
+    if models > 1:
+        more = [f"all {models}"] * every
+        style.key(axes, [*(f"model {k}" for k in shown), *more], [*(paint[k] for k in shown), *[style.GREY] * every])
 
 
-def _cells(
-    row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple[int, int], models: int
-) -> FloatArray:
-    paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in style.colours(models)])
+def _cells(row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple[int, int], models: int) -> FloatArray:
+    paint = np.array([_rgb(colour) for colour in (*style.colours(models), style.GREY)])
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
     _, start, count = np.unique(cell, return_index=True, return_counts=True)
+    if models > 1:  # a client that trains all models: one colour, not stripes
+        full = count == models
+        keep = np.repeat(~full, count)
+        keep[start[full]] = True
+        model = np.where(np.repeat(full, count), models, model)
+        cell, model, faint = cell[keep], model[keep], faint[keep]
+        _, start, count = np.unique(cell, return_index=True, return_counts=True)
     place = np.arange(len(cell)) - np.repeat(start, count)
     share = np.repeat(count, count)
     high = int(min(count.max(), 10))  # image rows of a client
@@ -155,6 +173,10 @@ def _cells(
         image[(*target, slice(0, 3))] = paint[model[chosen]]
         image[(*target, 3)] = np.where(faint[chosen], FAINT, 1.0)
     return image
+
+
+def _rgb(colour: str) -> list[float]:
+    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
 def _separate(axes: Axes, first: int, wide: int, tall: int) -> None:
@@ -179,7 +201,7 @@ def _tier_marks(axes: Axes, run: Run, table: pa.Table, shown: IntArray) -> None:
 
 
 def _histogram(run: Run, table: pa.Table, often: IntArray, title: str) -> Figure:
-    figure, axes = style.canvas(title, size=(9.2, 2.8))
+    figure, axes = style.canvas(title, size=(style.WIDE, 3.2))
     client, tier = column(table, "client"), np.array(table["tier"].to_pylist())
     edges = np.unique(np.linspace(0, often.max() + 1, min(int(often.max()) + 2, 41)).astype(int))
     bottom = np.zeros(len(edges) - 1)

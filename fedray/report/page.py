@@ -15,8 +15,6 @@ import fedray
 from fedray.report import compare, curves, gantt, jobs, people, quality, style
 from fedray.report.read import Run
 
-WIDE = 6.0  # inches; a wider figure takes the full line and scrolls on a phone
-
 
 class Picture(NamedTuple):
     """A drawn figure: its title, the sentence below it, the SVG."""
@@ -24,7 +22,7 @@ class Picture(NamedTuple):
     title: str
     note: str
     svg: Markup
-    wide: bool
+    place: str  # CSS class: wide (across the page), half, alone (a half without a neighbour)
 
 
 class Section(NamedTuple):
@@ -85,7 +83,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 def render_one(run: Run) -> str:
     """The page of one run."""
     with style.context():
-        sections = [Section(title, list(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
+        sections = [Section(title, _paired(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
@@ -101,7 +99,6 @@ def render_one(run: Run) -> str:
 
 def render_many(runs: list[Run]) -> str:
     """The page that compares several runs."""
-    head, rows = compare.table(runs)
     with style.context():
         sections = []
         for metric in ("accuracy", "rmse"):
@@ -109,13 +106,12 @@ def render_many(runs: list[Run]) -> str:
             if metric == "accuracy":
                 figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
-            sections.append(Section(title, list(_pictures(figures, f"c{metric}"))))
+            sections.append(Section(title, _paired(_pictures(figures, f"c{metric}"))))
     return _filled(
         title=f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=[],
-        head=head,
-        rows=rows,
+        tables=[("Final metrics", compare.table(runs)), ("What was paid", compare.paid(runs))],
         differences=compare.differences(runs),
         sections=[section for section in sections if section.pictures],
         runs=runs,
@@ -145,7 +141,7 @@ def cards(run: Run) -> list[Card]:
         "accuracy": "ensemble accuracy",
         "accuracy_mean": "members' mean",
         "accuracy_max": "best member",
-        "personal_accuracy": "personalised accuracy",
+        "personal_accuracy": "personalised",
         "rmse": "ensemble RMSE",
         "rmse_mean": "members' mean RMSE",
         "nll": "NLL (nats)",
@@ -156,13 +152,14 @@ def cards(run: Run) -> list[Card]:
     metrics = run.summary.get("metrics", {})
     single = run.models == 1
     shown = [name for name in words if name in metrics and not (single and name.endswith(("_mean", "_max")))]
-    found = [Card(words[name], compare.spelled(run, name), _of(metrics[name])) for name in shown]
+    found = [Card(words[name], *_with_sd(metrics[name], name)) for name in shown]
     totals = run.summary.get("totals", {})
     for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
         if key in totals:
             sub = f"{style.human_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
             found.append(Card(word, style.human_bytes(totals[key]), sub))
-    for key, word, sub in (("sim_seconds", "virtual time", "simulated devices"), ("wall_seconds", "wall time", "this computer")):
+    slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
+    for key, word, sub in (("sim_seconds", "virtual time", slowest), ("wall_seconds", "wall time", "real, whole run")):
         if isinstance(totals.get(key), int | float):
             found.append(Card(word, style.human_seconds(totals[key]), sub))
     return found
@@ -170,17 +167,32 @@ def cards(run: Run) -> list[Card]:
 
 def _drawn(run: Run, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
-    for place, (draw, note) in enumerate(draws):
+    for i, (draw, note) in enumerate(draws):
         text = f"{note} {BAND}".strip() if draw in several and run.worlds > 1 else note
-        yield from _pictures([(draw(run), text)], f"{prefix}{place}")
+        yield from _pictures([(draw(run), text)], f"{prefix}{i}")
 
 
 def _pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
-    for place, (figure, note) in enumerate(figures):
+    for i, (figure, note) in enumerate(figures):
         if figure is not None:
-            wide = float(figure.get_figwidth()) > WIDE
-            drawn = style.svg(figure, f"{prefix}-{place}")
-            yield Picture(str(figure.get_label()), note, Markup(drawn), wide)  # noqa: S704, made here from escaped text
+            place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
+            drawn = style.svg(figure, f"{prefix}-{i}")
+            yield Picture(str(figure.get_label()), note, Markup(drawn), place)  # noqa: S704, made here from escaped text
+
+
+def _paired(pictures: Iterable[Picture]) -> list[Picture]:
+    """Halves that follow each other share a line; one that is left over stands alone."""
+    paired: list[Picture] = []
+    waiting = False  # for a neighbour
+    for picture in pictures:
+        half = picture.place == "half"
+        if waiting and not half:
+            paired[-1] = paired[-1]._replace(place="alone")
+        waiting = half and not waiting
+        paired.append(picture)
+    if waiting:
+        paired[-1] = paired[-1]._replace(place="alone")
+    return paired
 
 
 def _filled(**values: Any) -> str:
@@ -200,6 +212,10 @@ def _name(scenario: dict[str, Any], key: str) -> str:
     return str(value.get("name", "")) if isinstance(value, dict) else str(value or "")
 
 
-def _of(entry: dict[str, Any]) -> str:
-    n = entry.get("n") or 1
-    return f"mean \u00b1 sd of {n}" if n > 1 else ""
+def _with_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
+    """The mean, and a line with the standard deviation where there are several replicates."""
+    if entry.get("mean") is None:
+        return "-", "not finite"
+    if entry.get("sd") is None:
+        return style.number(entry["mean"], name), ""
+    return style.number(entry["mean"], name), f"\u00b1 {compare.deviation(entry['sd'], name)} (sd of {entry['n']})"

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core import FloatArray
+from fedray.core import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.jobs import spread, stacked
 from fedray.report.quality import class_names
@@ -27,10 +27,10 @@ def figure_data(run: Run) -> Figure | None:
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
     shown = spread(np.arange(clients), SHOWN)
-    figure, axes = style.canvas(title, size=(9.2, 3.2))
+    figure, axes = style.canvas(title, size=(style.WIDE, 3.4))
     paint = style.colours(classes)
     stacked(axes, counts[shown], paint)
-    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
+    _name_clients(axes, shown, clients)
     axes.set_ylabel("training samples")
     style.grid(axes)
     names = class_names(run, classes)
@@ -51,12 +51,12 @@ def figure_weights(run: Run) -> Figure | None:
     most = float(alpha.max(axis=1).mean())
     title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
     shown = spread(np.arange(clients), SHOWN)
-    figure, axes = style.canvas(title, size=(9.2, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
+    figure, axes = style.canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
     high = float(alpha.max())
     picture = axes.imshow(alpha[shown].T, cmap=style.strength(), vmin=0, vmax=high, aspect="auto")
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
     axes.set_ylabel("model")
-    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
+    _name_clients(axes, shown, clients)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
@@ -74,7 +74,7 @@ def figure_client_accuracy(run: Run) -> Figure | None:
     each = np.sort(each)[::-1]
     low = float(np.quantile(each, 0.1))
     title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
-    figure, axes = style.canvas(title, size=(5.4, 3.4))
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
     _sorted_bars(axes, each, style.ACCENT)
     marks = (("mean", float(each.mean())), ("10th percentile", low), ("worst", float(each[-1])))
     heights = _apart([value for _, value in marks], 0.055 * (each.max() - min(0.9 * each.min(), each.min())) + 0.02)
@@ -100,8 +100,10 @@ def figure_drift(run: Run) -> Figure | None:
     z = z[np.isfinite(z)]
     far = int((z > FAR).sum())
     verb = "stands" if far == 1 else "stand"
-    title = f"{far or 'No'} of {len(z)} clients {verb} out by drift score" if far else "No client stands out by drift score"
-    figure, axes = style.canvas(title, size=(5.4, 3.4))
+    title = (
+        f"{far or 'No'} of {len(z)} clients {verb} out by drift score" if far else "No client stands out by drift score"
+    )
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
     _sorted_bars(axes, np.where(z > FAR, z, 0.0), style.WARM)
     _sorted_bars(axes, np.where(z > FAR, 0.0, z), style.PALETTE[8])
     axes.axhline(FAR, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -122,6 +124,15 @@ def _finite(run: Run, name: str) -> FloatArray | None:
     if values is None or not np.isfinite(values).any():
         return None
     return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+
+
+def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
+    """The x axis of clients, by their own numbers."""
+    style.whole(axes.xaxis)
+    if len(shown) < clients:
+        ticks = np.linspace(0, len(shown) - 1, 6).astype(int)
+        axes.set_xticks(ticks, [str(i) for i in shown[ticks]])
+    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
 
 
 def _sorted_bars(axes: Axes, values: FloatArray, colour: str) -> None:

@@ -25,17 +25,25 @@ def figure_calibration(run: Run) -> Figure | None:
     confidence, right, count = kept.T
     gap = float(np.sum(count * np.abs(confidence - right)) / count.sum())
     lean = float(np.sum(count * (confidence - right)) / count.sum())
-    word = "too sure of itself" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
+    word = (
+        "too sure of itself" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
+    )
     title = f"The ensemble is {word} (calibration error {100 * gap:.1f} %)"
-    figure, (top, low) = style.canvas(title, 2, 1, size=(5.4, 4.2), height_ratios=[4, 1], sharex=True)
+    figure, (top, low) = style.canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
-    style.bars(top, left + 0.08 / bins, 0.0, 0.84 / bins, right, facecolor=style.ACCENT, alpha=0.75)
-    style.bars(top, left + 0.08 / bins, right, 0.84 / bins, confidence - right, facecolor=style.WARM, alpha=0.4)
+    both = np.minimum(confidence, right)
+    paint = (style.PALETTE[4], style.WARM, style.PALETTE[2])
+    for low_end, high, colour in (
+        (0.0, both, paint[0]),
+        (both, confidence - both, paint[1]),
+        (both, right - both, paint[2]),
+    ):
+        style.bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=colour)
     top.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     top.set_xlim(0, 1)
     top.set_ylim(0, 1)
     top.set_ylabel("accuracy of these samples")
-    style.key(top, ["accuracy", "gap to confidence"], [style.ACCENT, style.WARM])
+    style.key(top, ["accuracy", "too sure", "too cautious"], paint)
     style.bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=style.PALETTE[8])
     low.set_ylabel("samples")
     low.set_ylim(bottom=0)
@@ -54,7 +62,7 @@ def figure_confusion(run: Run) -> Figure | None:
         return None
     names = class_names(run, len(counts))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure, axes = style.canvas(_confusion_title(shares, names), size=(5.4, 4.8))
+    figure, axes = style.canvas(_confusion_title(shares, names), size=(style.NARROW, 4.8))
     axes.imshow(shares, cmap=style.strength(), vmin=0, vmax=1)
     if len(counts) <= WRITTEN:
         for (i, j), share in np.ndenumerate(shares):
@@ -81,18 +89,26 @@ def figure_predictive(run: Run) -> Figure | None:
     x, y, mean, sd = rows[np.argsort(rows[:, 0])].T
     seen = np.isfinite(y)
     inside = np.abs(y - mean)[seen] <= 1.96 * sd[seen]
-    title = f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
-    figure, axes = style.canvas(title, size=(5.4, 3.6))
+    title = (
+        f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
+    )
+    figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
     if np.isfinite(x).all():
-        axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %")
+        axes.fill_between(
+            x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
+        )
         axes.plot(x, mean, color=style.ACCENT, linewidth=2, label="mean")
-        axes.plot(x[seen], y[seen], ".", color=style.WARM, markersize=4, alpha=0.8, label="target", rasterized=len(y) > 400)
+        axes.plot(
+            x[seen], y[seen], ".", color=style.WARM, markersize=4, alpha=0.8, label="target", rasterized=len(y) > 400
+        )
         axes.set_xlabel("input")
         axes.set_ylabel("output (target units)")
     else:
         some = np.linspace(0, len(y) - 1, min(len(y), 400)).astype(int)
         look = {"fmt": ".", "color": style.ACCENT, "ecolor": style.ACCENT, "elinewidth": 0.6, "markersize": 4}
-        axes.errorbar(y[some], mean[some], yerr=1.96 * sd[some], alpha=0.45, label="95 % interval", rasterized=True, **look)
+        axes.errorbar(
+            y[some], mean[some], yerr=1.96 * sd[some], alpha=0.45, label="95 % interval", rasterized=True, **look
+        )
         ends = [float(np.nanmin(y)), float(np.nanmax(y))]
         axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="right answer")
         axes.set_xlabel("target (its own units)")
@@ -111,7 +127,7 @@ def figure_pit(run: Run) -> Figure | None:
     bins = len(shares)
     middle = float(shares[bins // 4 : bins - bins // 4].sum()) / ((bins - 2 * (bins // 4)) / bins)
     word = "too wide" if middle > 1.15 else "too narrow" if middle < 0.85 else "about as wide as the errors"
-    figure, axes = style.canvas(f"The predictive distributions are {word}", size=(5.4, 3.0))
+    figure, axes = style.canvas(f"The predictive distributions are {word}", size=(style.NARROW, 3.0))
     style.bars(axes, np.arange(bins) / bins + 0.04 / bins, 0.0, 0.92 / bins, shares, facecolor=style.ACCENT)
     axes.axhline(1 / bins, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.annotate("calibrated", (1, 1 / bins), (0, 3), textcoords="offset points", ha="right", color=style.INK)
@@ -131,7 +147,7 @@ def figure_coverage(run: Run) -> Figure | None:
         return None
     nominal, observed = levels[np.argsort(levels[:, 0])].T
     title = f"The {100 * nominal[-1]:.0f} % interval holds {100 * observed[-1]:.0f} % of the targets"
-    figure, axes = style.canvas(title, size=(5.4, 3.4))
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
     axes.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
     axes.plot(nominal, observed, "o-", color=style.ACCENT, linewidth=1.8, markersize=5, label="ensemble")
     axes.set_xlim(0, 1.02)
@@ -153,7 +169,7 @@ def figure_loss_plane(run: Run) -> Figure | None:
     points = run.pictures.get("loss_plane_points", np.empty((0, 2)))
     high, wide = plane.shape
     extent = run.pictures.get("loss_plane_extent", np.array([0, wide - 1, 0, high - 1]))
-    figure, axes = style.canvas("The members lie in valleys of the loss", size=(5.4, 4.2))
+    figure, axes = style.canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
     x, y = np.linspace(*extent[:2], wide), np.linspace(*extent[2:], high)
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
     _member_marks(axes, points)
@@ -177,6 +193,10 @@ def _member_marks(axes: Axes, points: FloatArray) -> None:
     for k, (x, y) in enumerate(points):
         axes.plot(x, y, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
         axes.annotate(f"model {k}", (x, y), (7, 5), textcoords="offset points", color="#ffffff", fontweight="bold")
+
+
+def _plane_title(points: int) -> str:
+    return "The loss on the plane through models 0, 1 and 2" if points == 3 else "The loss on a plane of weights"
 
 
 def _confusion_title(shares: FloatArray, names: list[str]) -> str:

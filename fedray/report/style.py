@@ -25,9 +25,10 @@ from numpy.typing import ArrayLike
 
 INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
-ACCENT, WARM = "#0072b2", "#d55e00"
+ACCENT, WARM, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WARM, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
+NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
 RC = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedray",
@@ -59,11 +60,12 @@ RC = {
     "image.interpolation": "nearest",
     "path.simplify_threshold": 0.3,
 }
+SECONDS = ((86400, "d"), (3600, "h"), (60, "min"))
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def canvas(
-    title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.4, 3.4), **options: Any
+    title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
 ) -> tuple[Figure, Any]:
     """A figure that carries its title as its label, and its axes (one, or an array of them)."""
     figure = Figure(figsize=size, layout="constrained")
@@ -102,7 +104,7 @@ def colours(number: int) -> list[str]:
     """One colour a model (or class, or run): the palette, or steps of viridis where it ends."""
     if number <= len(PALETTE):
         return list(PALETTE[:number])
-    return [to_hex(colormaps["viridis"](x)) for x in np.linspace(0.05, 0.95, number)]
+    return [to_hex(colormaps["viridis"](x)) for x in np.linspace(0.16, 0.97, number)]
 
 
 def strength(colour: str = ACCENT) -> Colormap:
@@ -136,21 +138,24 @@ def grid(axes: Axes, which: str = "y") -> None:
 
 def whole(axis: Any) -> None:
     """Whole numbers only on an axis of rounds, clients or models."""
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
 
 def in_percent(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 
-def in_bytes(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
-    axis.set_major_locator(MaxNLocator(nbins=5))
+def unit(what: str, most: float) -> tuple[float, str]:
+    """The one unit of an axis of `bytes` or `seconds` that reaches to `most`: what to divide by, its name.
 
-
-def in_seconds(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: human_seconds(value)))
-    axis.set_major_locator(MaxNLocator(nbins=5))
+    Example:
+        >>> unit("bytes", 3e7), unit("seconds", 7200)
+        ((1000000, 'MB'), (60, 'min'))
+    """
+    if what == "bytes":
+        power = min(int(math.log10(max(most, 1)) / 3 + 1e-9), len(UNITS) - 1)
+        return 1000**power, UNITS[power]
+    return next(((size, name) for size, name in SECONDS if most >= 3 * size), (1, "s"))
 
 
 def human_bytes(number: float) -> str:
@@ -160,8 +165,8 @@ def human_bytes(number: float) -> str:
         >>> human_bytes(0), human_bytes(1234), human_bytes(5.6e9)
         ('0 B', '1.23 kB', '5.6 GB')
     """
-    size = min(int(math.log10(max(abs(number), 1)) / 3 + 1e-9), len(UNITS) - 1)
-    return f"{number / 1000**size:.3g} {UNITS[size]}"
+    size, name = unit("bytes", abs(number))
+    return f"{number / size:.4g} {name}" if number / size >= 999.5 else f"{number / size:.3g} {name}"
 
 
 def human_seconds(number: float) -> str:
@@ -171,10 +176,8 @@ def human_seconds(number: float) -> str:
         >>> human_seconds(0.25), human_seconds(90), human_seconds(7200)
         ('0.25 s', '1.5 min', '2 h')
     """
-    for unit, name in ((86400 * 2, "d"), (3600, "h"), (60, "min")):
-        if abs(number) >= unit:
-            return f"{number / min(unit, 86400):.3g} {name}"
-    return f"{number:.3g} s"
+    size, name = next(((size, name) for size, name in SECONDS if abs(number) >= size), (1, "s"))
+    return f"{number / size:.3g} {name}"
 
 
 def number(value: float, name: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,15 @@ from fedray.tree import Overflow, fold, merge
 CLIENTS_A_PIECE = 32
 LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
 EVALUATED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
+
+
+class Jobs(NamedTuple):
+    """Some jobs of a round: plan, training samples, steps and address of each, `[J]`."""
+
+    plan: Plan
+    size: IntArray
+    steps: IntArray
+    key: rng.Keys
 
 
 class Host:
@@ -45,8 +55,11 @@ class Host:
         models = state.models.to(self.device)
         counters = state.counters.to(self.device)
 
+        key = rng.keys(self.study.seeds[plan.replicate], "batches", t, plan.client, plan.model)
+
         def work(index: IntArray) -> tuple[Stats, Tensor, IntArray]:
-            return self._block(t, plan.take(index), size[index], steps[index], models, counters, phase)
+            jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
+            return self._block(t, jobs, models, counters, phase)
 
         if self.threads > 1 and len(blocks) > 1:
             with ThreadPoolExecutor(self.threads) as pool:
@@ -59,45 +72,43 @@ class Host:
         return merge([stats for stats, _, _ in done]), JobRows(size, steps, loss, up)
 
     def _block(
-        self, t: int, jobs: Plan, size: IntArray, steps: IntArray, models: Tensor, counters: Tensor, phase: Phase
+        self, t: int, real: Jobs, models: Tensor, counters: Tensor, phase: Phase
     ) -> tuple[Stats, Tensor, IntArray]:
         """One block of lanes, from data to reduced statistics."""
-        real, study, local = len(size), self.study, phase.local
-        if real < lanes.MIN_LANES and self.engine.name != "loop":  # a lone lane is joined by its own copy
-            jobs, size, steps = jobs.take([0, 0]), size[[0, 0]], steps[[0, 0]]
-        row = torch.from_numpy(jobs.replicate * phase.models + jobs.model).to(self.device)
-        start = models[row]
-        key = rng.keys(study.seeds[jobs.replicate], "batches", t, jobs.client, jobs.model)
-        read, weight = self._reader(jobs, size, steps, key, phase)
+        study, local, n = self.study, phase.local, len(real.size)
+        lone = n < lanes.MIN_LANES and self.engine.name != "loop"  # a lone lane is joined by its own copy
+        jobs = Jobs(*(column.take([0, 0]) for column in real)) if lone else real
+        row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
+        start = models.index_select(0, row)
+        read, weight = self._reader(jobs, phase)
         sample = int(np.prod(study.input_shape))
         block = lanes.Block(
-            start, counters[row], read, weight, steps, local, local.lr_at(t), rng.fresh(key, 1 << 40), sample
+            start, counters.index_select(0, row), read, weight, jobs.steps, local, local.lr_at(t), jobs.key, sample
         )
         trained = self.engine.train(study.net, block)
-        delta = (trained.final - start)[:real].cpu()
+        delta = (trained.final[:n] - start[:n]).cpu()
+        plan = real.plan
         uploads = Uploads(
-            delta, jobs.client[:real], jobs.model[:real], jobs.replicate[:real],
-            study.clients.tier_of(jobs.client[:real]), size[:real], trained.counters[:real].cpu(),
+            delta, plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
+            trained.counters[:n].cpu(),
         )  # fmt: skip
         sent = phase.compress(uploads)
         try:
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
-            names = ", ".join(f"client {jobs.client[j]} (model {jobs.model[j]})" for j in bad.rows if j < real)
+            names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in bad.rows)
             raise FedrayError(
                 f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr"
             ) from None
-        return stats, trained.loss[:real], sent.bytes
+        return stats, trained.loss[:n], sent.bytes
 
-    def _reader(
-        self, jobs: Plan, size: IntArray, steps: IntArray, key: rng.Keys, phase: Phase
-    ) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
+    def _reader(self, jobs: Jobs, phase: Phase) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
         """The batches of a block: a function of (first step, last step), and the weights `[S, W, B]`."""
-        shards = self.study.shards
-        fetched = shards.fetch(jobs.replicate, jobs.client)
-        width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
-        index, weight = lanes.batches(fetched.rows.numpy(), size, steps, width, key)
-        world = torch.from_numpy(jobs.replicate)
+        shards, plan = self.study.shards, jobs.plan
+        fetched = shards.fetch(plan.replicate, plan.client)
+        width = int(lanes.padded_batch(jobs.size, phase.local.batch_size)[0])
+        index, weight = lanes.batches(fetched.rows.numpy(), jobs.size, jobs.steps, width, jobs.key)
+        world = torch.from_numpy(plan.replicate)
 
         def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
             at = index[lo:hi]

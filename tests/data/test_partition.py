@@ -17,7 +17,8 @@ from fedray.data.partition import Cut
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
     assert cut.clients == clients
-    assert cut.offsets[0] == 0 and cut.offsets[-1] == rows
+    assert cut.offsets[0] == 0
+    assert cut.offsets[-1] == rows
     assert np.array_equal(np.sort(cut.rows), np.arange(rows))
     assert empty or np.diff(cut.offsets).min() > 0
 
@@ -37,7 +38,8 @@ def test_iid_deals_evenly_with_the_remainder_on_the_first_clients(labels, client
     cut = partition.iid(labels, clients, rng.stream(seed, "partition"))
     check(cut, len(labels), clients)
     size = np.diff(cut.offsets)
-    assert size.max() - size.min() <= 1 and np.array_equal(size, np.sort(size)[::-1])
+    assert size.max() - size.min() <= 1
+    assert np.array_equal(size, np.sort(size)[::-1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,7 +83,8 @@ def test_dirichlet_never_loses_a_row_nor_leaves_a_client_empty(labels, clients, 
 def test_dirichlet_tends_to_iid_and_to_one_client_a_class():
     labels = np.repeat(np.arange(10), 500)
     even = partition.dirichlet(labels, 10, rng.stream(0, "partition"), alpha=1e6)
-    assert np.diff(even.offsets).min() > 480 and held(even, labels) == [10] * 10
+    assert np.diff(even.offsets).min() > 480
+    assert held(even, labels) == [10] * 10
     skewed = partition.dirichlet(labels, 10, rng.stream(0, "partition"), alpha=1e-4, allow_empty=True)
     assert sum(held(skewed, labels)) == 10
 
@@ -105,7 +108,8 @@ def test_a_tenth_of_a_hundred_is_ten():
 def test_disjoint_classes_where_clients_times_classes_is_all():
     labels = np.repeat(np.arange(10), 30)
     cut = partition.classes(labels, 5, rng.stream(3, "partition"), classes=2)
-    assert held(cut, labels) == [2] * 5 and np.diff(cut.offsets).tolist() == [60] * 5
+    assert held(cut, labels) == [2] * 5
+    assert np.diff(cut.offsets).tolist() == [60] * 5
 
 
 def test_a_class_has_equally_many_holders():
@@ -118,14 +122,16 @@ def test_a_class_has_equally_many_holders():
 def test_natural_and_column_keep_groups_together():
     names = np.array(["b", "a", "b", "c"])
     for cut in (partition.natural(names, None), partition.column(names, 3)):
-        assert cut.rows.tolist() == [1, 0, 2, 3] and cut.offsets.tolist() == [0, 1, 3, 4]
+        assert cut.rows.tolist() == [1, 0, 2, 3]
+        assert cut.offsets.tolist() == [0, 1, 3, 4]
 
 
 def test_the_same_stream_gives_the_same_cut_and_another_seed_another():
     labels = np.repeat(np.arange(10), 50)
     for name in ("iid", "shards", "classes", "dirichlet"):
         one, two, other = (partition.NAMES[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
-        assert np.array_equal(one.rows, two.rows) and np.array_equal(one.offsets, two.offsets)
+        assert np.array_equal(one.rows, two.rows)
+        assert np.array_equal(one.offsets, two.offsets)
         assert not np.array_equal(one.rows, other.rows)
 
 
@@ -158,7 +164,8 @@ TEN = np.repeat(np.arange(10), 10)
 def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message):
     with pytest.raises(BadInput) as error:
         partition.NAMES[name](TEN, clients, rng.stream(0, "partition"), **options)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["classes", "dirichlet"])

@@ -30,7 +30,8 @@ def folded() -> Dataset:
 
 def test_worlds_partition_the_training_rows(digits):
     shards = build_shards(digits, "dirichlet", {"alpha": 0.3}, 30, [5, 6])
-    assert shards.worlds == 2 and shards.number == 30
+    assert shards.worlds == 2
+    assert shards.number == 30
     client = np.arange(30)
     rows = []
     for world in range(2):
@@ -62,8 +63,10 @@ def test_a_replicate_does_not_change_when_others_are_added(digits):
 def test_pictures_are_standardised_by_the_training_rows(digits):
     shards = build_shards(digits, "iid", {}, 10, [0])
     x = shards.normalise(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
-    assert x.dtype == torch.float32 and x.shape == (1, 1438, 1, 8, 8)
-    assert abs(float(x.mean())) < 1e-4 and abs(float(x.std()) - 1) < 1e-3
+    assert x.dtype == torch.float32
+    assert x.shape == (1, 1438, 1, 8, 8)
+    assert abs(float(x.mean())) < 1e-4
+    assert abs(float(x.std()) - 1) < 1e-3
     y = torch.from_numpy(digits.train.y)
     assert shards.targets(y, torch.zeros(1, dtype=torch.long)) is y
 
@@ -78,7 +81,8 @@ def test_each_world_has_its_fold_s_rows_and_statistics():
         assert shards.test(world)[0].ravel().tolist() == data.folds[world % 2][1].tolist()
     x = torch.full((4, 3, 5, 1), 6.0)
     out = shards.normalise(x, torch.arange(4))
-    assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2) and out.shape == x.shape
+    assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2)
+    assert out.shape == x.shape
     assert shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))[:, 0, 0].tolist() == [
         pytest.approx(5 / 3),
         6.0,
@@ -98,8 +102,10 @@ def test_held_out_rows_and_training_rows_are_all_rows(digits):
     shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
     x, y = shards.holdout(0)
     size = shards.sizes(np.zeros(10, int), np.arange(10))
-    assert len(x) == len(y) and size.sum() + len(y) == len(digits.train.y)
-    assert size.max() == 108 and len(y) == 8 * 36 + 2 * 35
+    assert len(x) == len(y)
+    assert size.sum() + len(y) == len(digits.train.y)
+    assert size.max() == 108
+    assert len(y) == 8 * 36 + 2 * 35
     none = build_shards(digits, "iid", {}, 10, [0]).holdout(0)
     assert len(none[0]) == 0
 
@@ -107,7 +113,8 @@ def test_held_out_rows_and_training_rows_are_all_rows(digits):
 def test_label_counts_are_the_clients_labels(digits):
     shards = build_shards(digits, "classes", {"classes": 2}, 10, [0])
     counts = shards.label_counts(0)
-    assert counts.shape == (10, 10) and np.all((counts > 0).sum(axis=1) == 2)
+    assert counts.shape == (10, 10)
+    assert np.all((counts > 0).sum(axis=1) == 2)
     assert np.array_equal(counts.sum(axis=0), np.bincount(digits.train.y))
 
 
@@ -152,7 +159,8 @@ def test_a_generated_client_is_the_same_in_any_population_and_company(options):
     assert np.array_equal(some.size, small.sizes(world, client))
     for j in range(4):
         rows, back = some.rows[j, : some.size[j]], other.rows[3 - j, : some.size[j]]
-        assert torch.equal(some.x[rows], other.x[back]) and torch.equal(some.y[rows], other.y[back])
+        assert torch.equal(some.x[rows], other.x[back])
+        assert torch.equal(some.y[rows], other.y[back])
         assert int(some.y[rows].max()) < data.classes
         assert not options.get("per_client") or len(some.y[rows].unique()) <= 2
     assert not torch.equal(some.x[some.rows[0, :1]], some.x[some.rows[1, :1]])
@@ -163,13 +171,15 @@ def test_a_generated_population_is_the_mixture_it_says():
     shards = build_shards(data, "iid", {}, 500, [0], hold_out=0.2)
     client = np.arange(500)
     got = shards.fetch(np.zeros(500, int), client)
-    assert set(got.size) == {16} and len(shards.holdout(0)[0]) == 500 * 4
+    assert set(got.size) == {16}
+    assert len(shards.holdout(0)[0]) == 500 * 4
     assert abs(float(got.x.var()) - (1 + 0.49)) < 0.1
     means = torch.stack([got.x[got.y == c].mean(0) for c in range(10)])
     tests = torch.stack([torch.from_numpy(data.test.x[data.test.y == c]).mean(0) for c in range(10)])
     assert float((means - tests).abs().max()) < 0.4
     counts = shards.label_counts(0)
-    assert counts.sum() == 500 * 16 and counts.shape == (500, 10)
+    assert counts.sum() == 500 * 16
+    assert counts.shape == (500, 10)
     assert np.array_equal(counts.sum(0), torch.bincount(got.y).numpy())
     held = shards.holdout(0)[0]
     assert not np.isin(held[:, 0].numpy(), got.x[:, 0].numpy()).all()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import originals
 import pytest
 import torch
 
@@ -34,7 +35,8 @@ def test_a_split_survives_the_store(tmp_path, split):
     back = store.read(path)
     for one, two in zip(split, back.split, strict=True):
         assert (one is None and two is None) or (one.dtype == two.dtype and np.array_equal(one, two))
-    assert back.columns["site"].tolist() == site.tolist() and back.columns["age"].tolist() == list(range(len(site)))
+    assert back.columns["site"].tolist() == site.tolist()
+    assert back.columns["age"].tolist() == list(range(len(site)))
     assert back.notes == {"classes": 2}
 
 
@@ -44,7 +46,8 @@ def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_
     before = path.read_bytes()
     x = torch.from_numpy(store.read(path).split.x)
     x += 1  # private to this process
-    assert path.read_bytes() == before and not store.read(path).split.x.any()
+    assert path.read_bytes() == before
+    assert not store.read(path).split.x.any()
 
 
 def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tmp_path, monkeypatch, cache):
@@ -56,7 +59,8 @@ def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tm
         for part in ("train", "test"):
             for one, two in zip(getattr(loaded, part), getattr(data, part), strict=True):
                 assert (one is None and two is None) or np.array_equal(one, two)
-        assert data.class_names == loaded.class_names and np.array_equal(data.scale, loaded.scale)
+        assert data.class_names == loaded.class_names
+        assert np.array_equal(data.scale, loaded.scale)
     assert len(list(cache.iterdir())) == 2, "only the two finished files stay"
 
 
@@ -91,7 +95,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, cache, monkeypatch
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FedrayError, match="No space left on device.*set FEDRAY_CACHE") as error:
         store.open_dataset("mnist", tmp_path)
-    assert "\n" not in str(error.value) and not list(cache.iterdir())
+    assert "\n" not in str(error.value)
+    assert not list(cache.iterdir())
 
 
 def _open(root: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
@@ -124,7 +129,9 @@ def test_tokens_pass_through_as_integers(tmp_path):
     shards = build_shards(data, "natural", {}, None, [0])
     got = shards.fetch(np.array([0, 0]), np.array([0, 1]))
     x = shards.normalise(got.x[got.rows], torch.zeros(2, dtype=torch.long))
-    assert x.dtype == torch.int64 and x.shape == (2, int(got.size.max()), 80) and int(x.max()) < 80
+    assert x.dtype == torch.int64
+    assert x.shape == (2, int(got.size.max()), 80)
+    assert int(x.max()) < 80
 
 
 def test_the_real_sets_are_the_published_ones(real):
@@ -136,10 +143,12 @@ def test_the_real_sets_are_the_published_ones(real):
     assert time.perf_counter() - start < 0.3  # about 1 ms
     assert np.array_equal(again.test.y, mnist.test.y)
     boston = store.open_dataset("uci/bostonHousing", real)
-    assert boston.train.x.shape == (506, 13) and [len(boston.folds[0][i]) for i in range(2)] == [455, 51]
+    assert boston.train.x.shape == (506, 13)
+    assert [len(boston.folds[0][i]) for i in range(2)] == [455, 51]
     assert len(store.open_dataset("uci/naval-propulsion-plant", real).train.x[0]) == 16
     printers = store.open_dataset("printers", real)
-    assert printers.train.x.shape == (66 * 15, 7) and len(printers.test.x) == 90
+    assert printers.train.x.shape == (66 * 15, 7)
+    assert len(printers.test.x) == 90
     femnist = store.open_dataset("femnist", real)
     assert (len(femnist.train.y), len(femnist.test.y), len(np.unique(femnist.train.group))) == (14708, 1685, 105)
 
@@ -149,5 +158,6 @@ def test_the_complete_works_have_leafs_roles(real):
 
     path = next((real / "shakespeare" / "complete_works").glob("*.txt*"))
     roles = text._complete(path)
-    assert len(roles) == 1145 and len({role.rsplit("_", 1)[0] for role in roles}) == 36
+    assert len(roles) == 1145
+    assert len({role.rsplit("_", 1)[0] for role in roles}) == 36
     assert len(np.unique(store.open_dataset("shakespeare", real, {"stride": 80}).train.group)) > 50

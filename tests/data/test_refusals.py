@@ -1,0 +1,93 @@
+"""What is said about missing or damaged files, wrong names and wrong options: one line with the remedy."""
+
+from __future__ import annotations
+
+import gzip
+
+import originals
+import pytest
+
+from fedray.core import BadInput, FedrayError
+from fedray.data import dataset
+from fedray.data.dataset import load
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in dataset.NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
+)
+def test_missing_files_are_one_line_with_a_remedy(tmp_path, name):
+    with pytest.raises(BadInput) as error:
+        load(name, tmp_path)
+    message = str(error.value)
+    assert "\n" not in message
+    assert name == "table" or (str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message)
+
+
+def test_damaged_files_are_one_line_that_names_them(tmp_path):
+    raw = originals.fake_mnist(tmp_path)
+    images = raw / "train-images-idx3-ubyte.gz"
+    whole = images.read_bytes()
+    for content in (
+        whole[:-500],
+        b"not gzip",
+        gzip.compress(b"\0\0\x08\x03" + b"\0" * 12),
+        whole[:60] + b"!!" + whole[62:],
+    ):
+        images.write_bytes(content)
+        with pytest.raises(BadInput, match="damaged") as error:
+            load("mnist", tmp_path)
+        assert "\n" not in str(error.value)
+        assert "MNIST" in str(error.value)
+    folder = originals.fake_uci(tmp_path)
+    (folder / "index_test_1.txt").write_text("77\n")
+    with pytest.raises(BadInput, match=r"index_test_1.txt is damaged"):
+        load("uci/tiny", tmp_path)
+    (folder / "data.txt").write_text("1 2 nan\n")
+    with pytest.raises(BadInput, match=r"data.txt is damaged"):
+        load("uci/tiny", tmp_path)
+    originals.leaf(tmp_path)
+    (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
+    with pytest.raises(BadInput, match=r"0.json is damaged"):
+        load("femnist", tmp_path)
+
+
+def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path):
+    originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", originals.cifar_files("cifar10"), "w:gz")
+    with pytest.raises(BadInput, match="damaged"):
+        load("cifar10", tmp_path)  # torchvision compares checksums first
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("minst", {}, "did you mean mnist?"),
+        ("uci/../x", {}, "write uci/ and the name of a folder"),
+        ("shakespeare", {"strid": 80}, "data.strid: shakespeare has no such option: did you mean stride?"),
+        ("shakespeare", {"source": "bard"}, "data.source = bard: choose one of mit_plays, tiny, complete"),
+        ("digits", {"root_": 1}, "its options are: none"),
+        ("sine", {"clients": 0}, "data.clients = 0"),
+        ("sine", {"clients": "many"}, "wrong type"),
+        ("synthetic", {"per_client": 11}, "data.per_client = 11, but data.classes is 10: lower it"),
+    ],
+)
+def test_wrong_requests_name_their_key(name, options, message):
+    with pytest.raises(BadInput) as error:
+        load(name, **options)
+    assert message in str(error.value)
+
+
+def test_fetch_says_what_cannot_be_downloaded(tmp_path, monkeypatch):
+    import urllib.request
+    from urllib.error import URLError
+
+    def offline(*_, **__):
+        raise URLError("no network")
+
+    with pytest.raises(BadInput, match="cannot be downloaded"):
+        dataset.fetch("femnist", tmp_path)
+    with pytest.raises(BadInput, match="no such data set"):
+        dataset.fetch("nothing", tmp_path)
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
+        dataset.fetch("uci/yacht", tmp_path)
+    assert not list((tmp_path / "UCI").rglob("*.txt"))
