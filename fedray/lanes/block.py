@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import rng
-from fedray.core import FloatArray, IntArray, Local
+from fedray.core import IntArray, Local
 
 PIECE = 8 << 20  # numbers read at a time
 MIN_LANES = 2  # one lane alone would take other product kernels (matrix-vector) than two: pad it
@@ -47,6 +47,11 @@ class Block(NamedTuple):
     sample: int  # numbers in one input
     anchor: Tensor | None = None
     offset: Tensor | None = None
+
+    @property
+    def fewest(self) -> int:
+        """Lanes that stay at work to the end, so that no kernel meets one lane alone (unless the block has one)."""
+        return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """Steps lo..hi in pieces whose inputs stay under about 32 MB."""
@@ -138,6 +143,9 @@ def active(steps: IntArray) -> list[tuple[int, int, int]]:
     return [(int(a), int(b), int((steps >= b).sum())) for a, b in zip(starts, edges, strict=True)]
 
 
-def mean_loss(total: Tensor, steps: IntArray) -> FloatArray:
-    """Sum of batch losses `[W]` -> mean over the lane's steps."""
-    return total.double().numpy() / np.maximum(steps, 1)
+def channels_last(x: Tensor) -> Tensor:
+    """Images and convolution weights with channels last in memory (also where one channel leaves it open)."""
+    if x.dim() != 4:
+        return x
+    _, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, (h * w * c, 1, w * c, c))

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedray import rng
-from fedray.core import Net
-from fedray.lanes.block import Block, Trained
-from fedray.lanes.update import optimiser, parts, tensors_of
+from fedray.core import Layout, Net
+from fedray.lanes.block import Block, Trained, channels_last
+from fedray.lanes.update import optimiser, tensors_of
 from fedray.models.loss import per_sample
 
 
@@ -25,15 +25,15 @@ def train(net: Net, block: Block) -> Trained:
 
 def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
     layout, k = net.layout, tensors_of(net.layout)
-    tensors = parts(layout, block.start[lane : lane + 1])
+    tensors = _lane_tensors(layout, block.start[lane])
     params = [t.requires_grad_() for t in tensors[:k]]
-    named = {n: t[0] for n, t in zip(layout.names, tensors, strict=True)}
+    named = dict(zip(layout.names, tensors, strict=True))
     counters = {n: c.clone() for n, c in zip(layout.counters, block.counters[lane], strict=True)}
     towards = block.anchor if block.anchor is not None else block.start
     local = block.local
 
     def only(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else parts(layout, rows[lane : lane + 1])[:k]
+        return [] if rows is None else _lane_tensors(layout, rows[lane])[:k]
 
     step = optimiser(local, block.lr, only(towards if local.pull else None), only(block.offset))
     net.module.train()
@@ -44,18 +44,19 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
             for s in range(a, b):
                 weight = block.weight[s, lane]
                 real = int((weight > 0).sum())  # padding comes last; normalisation layers must not see it
-                out = functional_call(net.module, {**named, **counters}, (_channels_last(x[s - a, lane, :real]),))
+                out = functional_call(net.module, {**named, **counters}, (channels_last(x[s - a, lane, :real]),))
                 loss = (per_sample(net.objective, out, y[s - a, lane, :real]) * weight[:real]).sum()
                 grads = torch.autograd.grad(loss, params)
                 with torch.no_grad():
-                    step(params, grads, 1)
+                    step(params, grads, None)
                 total += loss.detach()
     row = torch.cat([t.detach().reshape(-1) for t in tensors])
     return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and x.shape[1] > 1 else x
+def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
+    """`[d]` -> one tensor a name, copied; convolution weights channels last."""
+    return [channels_last(view.clone()) for view in layout.views(row).values()]
 
 
 def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:

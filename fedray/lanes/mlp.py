@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import Net, Objective
-from fedray.lanes.block import MIN_LANES, Block, Trained, active
+from fedray.lanes.block import Block, Trained, active
 from fedray.lanes.update import optimiser
 from fedray.models.loss import per_sample
 
@@ -134,7 +134,7 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in active(block.steps):
-        lanes = max(real, MIN_LANES)
+        lanes = max(real, block.fewest)
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
             for part in shape.prefix:
@@ -218,7 +218,7 @@ def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     assert shape is not None
     with torch.no_grad():
         weights, biases = _split(shape, net, rows)
-        lead = x.shape[: 2]
+        lead = x.shape[:2]
         for part in shape.prefix:
             x = part(x.flatten(0, 1)).unflatten(0, lead)
         return forward(shape, weights, biases, x, len(rows))[-1]

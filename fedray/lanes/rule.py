@@ -11,7 +11,7 @@ from fedray.core import Net
 from fedray.lanes import conv, loop, mlp, vmap
 from fedray.lanes.block import MIN_LANES, Block, Trained
 
-LANE_FLOATS = {"cpu": 400_000, "cuda": 1 << 28}  # parameters side by side: about 1.5 MB stays in a core's cache
+LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 CONV_CHANNELS = 32  # wider convolutions fill the core by themselves (measured, docs/design.md)
 CONV_LANES = {"cpu": 8, "cuda": 256}
@@ -41,7 +41,8 @@ def choose(net: Net, device: str = "cpu") -> Engine:
         if channels <= CONV_CHANNELS or device == "cuda":
             why = f"plain convolutions of at most {channels} channels"
             return Engine("conv", CONV_LANES[device], why, conv.train, loop.outputs)
-        return _loop(f"convolutions of {channels} channels fill the processor by themselves")
+        why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
+        return Engine("conv", 1, why, conv.train, loop.outputs)
     obstacle = _obstacle(net)
     if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
         return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train, loop.outputs)
@@ -49,7 +50,7 @@ def choose(net: Net, device: str = "cpu") -> Engine:
 
 
 def _loop(why: str) -> Engine:
-    return Engine("loop", MIN_LANES, why, loop.train, loop.outputs)
+    return Engine("loop", 1, why, loop.train, loop.outputs)
 
 
 def _obstacle(net: Net) -> str | None:

@@ -16,7 +16,7 @@ from fedray.core import Layout, Local
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 
-Step = Callable[[Sequence[Tensor], Sequence[Tensor], int], None]
+Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]
 
 
 def parts(layout: Layout, rows: Tensor) -> list[Tensor]:
@@ -30,14 +30,14 @@ def joined(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 
 
 def optimiser(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
-    """A function `step(params, grads, lanes)` that updates the first `lanes` lanes of stacked tensors in place.
+    """A function `step(params, grads, lanes)` that updates the first `lanes` lanes (None: all) of stacked tensors in place.
 
     anchor and offset are stacked like the parameters; empty where there is no pull or offset.
     """
     moments: list[list[Tensor]] = []
     count = 0
 
-    def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int) -> None:
+    def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
         nonlocal count
         count += 1
         now = [p[:lanes] for p in params]
@@ -60,7 +60,13 @@ def tensors_of(layout: Layout) -> int:
 
 
 def _move(
-    local: Local, lr: float, count: int, moments: list[list[Tensor]], now: list[Tensor], g: list[Tensor], lanes: int
+    local: Local,
+    lr: float,
+    count: int,
+    moments: list[list[Tensor]],
+    now: list[Tensor],
+    g: list[Tensor],
+    lanes: int | None,
 ) -> None:
     """SGD, SGD with momentum or Adam on the first lanes; `moments` holds the running state."""
     if local.optimizer == "adam":

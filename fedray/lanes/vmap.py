@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedray.core import Net
-from fedray.lanes.block import MIN_LANES, Block, Trained, active
+from fedray.lanes.block import Block, Trained, active
 from fedray.lanes.update import joined, optimiser, parts
 from fedray.models.loss import per_sample
 
@@ -33,12 +33,14 @@ def train(net: Net, block: Block) -> Trained:
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     with torch.no_grad():
         for lo, hi, real in active(block.steps):
-            lanes = max(real, MIN_LANES)
+            lanes = max(real, block.fewest)
             for a, b in block.pieces(lo, hi):
                 x, y = block.read(a, b)
                 for s in range(a, b):
                     weight = block.weight[s, :lanes]
-                    grads, value = gradient(tuple(t[:lanes] for t in tensors), x[s - a, :lanes], y[s - a, :lanes], weight)
+                    grads, value = gradient(
+                        tuple(t[:lanes] for t in tensors), x[s - a, :lanes], y[s - a, :lanes], weight
+                    )
                     loss[:real] += value[:real]
                     step(tensors, grads, lanes)
             done = int((block.steps > hi).sum())

@@ -13,7 +13,7 @@ from fedray.report.read import Run
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 LOW_IS_GOOD = ("rmse", "nll", "brier", "ece", "crps", "sharpness")
-TABLE = (
+TABLE: tuple[str, ...] = (
     "accuracy",
     "accuracy_mean",
     "accuracy_max",
@@ -86,7 +86,7 @@ def figure_clients(runs: list[Run]) -> Figure | None:
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
         axes.plot(share, each, color=style.colours(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name)
     axes.set_xlabel("share of the clients, worst first")
-    axes.set_ylabel("accuracy on the client's own data")
+    axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
         style.in_percent(axis)
     style.grid(axes)
@@ -163,7 +163,14 @@ def _word(name: str) -> str:
         "personal_accuracy": "personalised",
         "personal_p10": "personalised, p10",
     }
-    words |= {"rmse": "RMSE", "nll": "NLL", "nll_residual": "NLL (residual noise)", "ece": "ECE", "crps": "CRPS"}
+    words |= {
+        "rmse": "RMSE",
+        "nll": "NLL",
+        "nll_residual": "NLL (residual noise)",
+        "ece": "ECE",
+        "brier": "Brier",
+        "crps": "CRPS",
+    }
     return words.get(name, name.replace("coverage_95", "95 % coverage"))
 
 

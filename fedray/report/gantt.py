@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fedray.core import FloatArray, IntArray
 from fedray.report import style
@@ -56,7 +57,7 @@ def figure_gantt(run: Run) -> Figure | None:
     return figure
 
 
-def _times(client: IntArray, seconds: FloatArray, together: IntArray) -> tuple[FloatArray, dict[int, float]]:
+def _times(client: IntArray, seconds: FloatArray, together: NDArray[np.bool_]) -> tuple[FloatArray, dict[int, float]]:
     """Start of each job, and when each client is done."""
     start, busy = np.zeros(len(client)), dict.fromkeys(client.tolist(), 0.0)
     for j, (c, s) in enumerate(zip(client.tolist(), seconds.tolist(), strict=True)):

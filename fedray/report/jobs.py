@@ -118,7 +118,7 @@ def spread(values: IntArray, most: int) -> IntArray:
     """At most so many of them, evenly spaced."""
     if len(values) <= most:
         return values
-    return values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))]
+    return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))])
 
 
 def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:

@@ -23,6 +23,7 @@ class Picture(NamedTuple):
     note: str
     svg: Markup
     place: str  # CSS class: wide (across the page), half, alone (a half without a neighbour)
+    small: Markup | None = None  # the same for a phone
 
 
 class Section(NamedTuple):
@@ -56,6 +57,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (quality.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (quality.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (quality.figure_coverage, "Share of the targets inside the central interval of each level."),
+            (quality.figure_disagreement, "An ensemble gains from members that differ."),
             (quality.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
     ),
@@ -151,6 +153,8 @@ def cards(run: Run) -> list[Card]:
     }
     metrics = run.summary.get("metrics", {})
     single = run.models == 1
+    if single:
+        words |= {"accuracy": "accuracy", "rmse": "RMSE"}
     shown = [name for name in words if name in metrics and not (single and name.endswith(("_mean", "_max")))]
     found = [Card(words[name], *_with_sd(metrics[name], name)) for name in shown]
     totals = run.summary.get("totals", {})
@@ -177,7 +181,17 @@ def _pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iter
         if figure is not None:
             place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
             drawn = style.svg(figure, f"{prefix}-{i}")
-            yield Picture(str(figure.get_label()), note, Markup(drawn), place)  # noqa: S704, made here from escaped text
+            small = None
+            if place == "wide" and _curves_only(figure):
+                figure.set_size_inches(style.NARROW, 4.0)
+                small = Markup(style.svg(figure, f"{prefix}-{i}-small"))
+            yield Picture(str(figure.get_label()), note, Markup(drawn), place, small)
+
+
+def _curves_only(figure: Figure) -> bool:
+    """Whether the figure can be drawn narrow: maps and charts of many clients cannot, a phone scrolls them."""
+    axes = figure.axes
+    return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images
 
 
 def _paired(pictures: Iterable[Picture]) -> list[Picture]:

@@ -60,8 +60,9 @@ def figure_weights(run: Run) -> Figure | None:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
-    bar.solids.set_rasterized(True)  # type: ignore[union-attr]
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    if bar.solids is not None:
+        bar.solids.set_rasterized(True)
+    bar.outline.set_visible(False)
     style.in_percent(bar.ax.yaxis)
     return figure
 
@@ -77,14 +78,15 @@ def figure_client_accuracy(run: Run) -> Figure | None:
     figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
     _sorted_bars(axes, each, style.ACCENT)
     marks = (("mean", float(each.mean())), ("10th percentile", low), ("worst", float(each[-1])))
-    heights = _apart([value for _, value in marks], 0.055 * (each.max() - min(0.9 * each.min(), each.min())) + 0.02)
+    heights = _apart([value for _, value in marks], 0.12 * float(each.max()))
     for (name, value), height in zip(marks, heights, strict=True):
         axes.axhline(value, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
         text = f"{name}\n{100 * value:.1f} %"
         axes.text(1.01, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+    axes.set_xlim(-0.7, len(each) - 0.3)
     axes.set_ylim(0, min(1.0, float(each.max()) * 1.06))
     axes.set_xlabel(f"{len(each)} clients, best first")
-    axes.set_ylabel("accuracy on the client's own data")
+    axes.set_ylabel("accuracy for the client")
     style.in_percent(axes.yaxis)
     style.grid(axes)
     return figure

@@ -12,11 +12,12 @@ from fedray.report import style
 from fedray.report.read import Run
 
 WRITTEN = 12  # classes up to which the numbers are written into the confusion matrix
+TURNS = 12  # rises and falls over its whole height that a curve of one input may have
 NAMED = 20  # classes up to which the axes name them
 
 
 def figure_calibration(run: Run) -> Figure | None:
-    """Reliability diagram of the ensemble with the number of samples below."""
+    """Reliability diagram of the answers with the number of samples below."""
     table = run.pictures.get("calibration")
     if table is None or not np.nansum(table[:, 2]):
         return None
@@ -25,10 +26,8 @@ def figure_calibration(run: Run) -> Figure | None:
     confidence, right, count = kept.T
     gap = float(np.sum(count * np.abs(confidence - right)) / count.sum())
     lean = float(np.sum(count * (confidence - right)) / count.sum())
-    word = (
-        "too sure of itself" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
-    )
-    title = f"The ensemble is {word} (calibration error {100 * gap:.1f} %)"
+    word = "too sure" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
+    title = f"The answers are {word} (calibration error {100 * gap:.1f} %)"
     figure, (top, low) = style.canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     both = np.minimum(confidence, right)
@@ -93,7 +92,7 @@ def figure_predictive(run: Run) -> Figure | None:
         f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
     )
     figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
-    if np.isfinite(x).all():
+    if _one_input(x, mean):
         axes.fill_between(
             x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
         )
@@ -149,7 +148,7 @@ def figure_coverage(run: Run) -> Figure | None:
     title = f"The {100 * nominal[-1]:.0f} % interval holds {100 * observed[-1]:.0f} % of the targets"
     figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
     axes.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
-    axes.plot(nominal, observed, "o-", color=style.ACCENT, linewidth=1.8, markersize=5, label="ensemble")
+    axes.plot(nominal, observed, "o-", color=style.ACCENT, linewidth=1.8, markersize=5, label="observed")
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.04)
     axes.set_xlabel("nominal coverage")
@@ -158,6 +157,32 @@ def figure_coverage(run: Run) -> Figure | None:
         style.in_percent(axis)
     style.grid(axes, "both")
     axes.legend(loc="upper left")
+    return figure
+
+
+def figure_disagreement(run: Run) -> Figure | None:
+    """How often two members answer differently."""
+    pairs = run.pictures.get("disagreement")
+    if pairs is None or pairs.ndim != 2 or len(pairs) < 2:
+        return None
+    models = len(pairs)
+    mean = float(pairs[~np.eye(models, dtype=bool)].mean())
+    title = f"Two members answer differently on {100 * mean:.1f} % of the samples"
+    figure, axes = style.canvas(title, size=(style.NARROW, 4.2))
+    high = max(float(pairs.max()), 1e-9)
+    axes.imshow(pairs, cmap=style.strength(), vmin=0, vmax=high)
+    if models <= WRITTEN:
+        for (i, j), share in np.ndenumerate(pairs):
+            colour = "#ffffff" if share > 0.55 * high else style.INK
+            axes.text(
+                j, i, f"{100 * share:.1f}" if i != j else "", ha="center", va="center", fontsize=8.5, color=colour
+            )
+    style.whole(axes.xaxis)
+    style.whole(axes.yaxis)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= WRITTEN else ""))
+    axes.set_ylabel("model")
     return figure
 
 
@@ -170,14 +195,16 @@ def figure_loss_plane(run: Run) -> Figure | None:
     high, wide = plane.shape
     extent = run.pictures.get("loss_plane_extent", np.array([0, wide - 1, 0, high - 1]))
     figure, axes = style.canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
-    x, y = np.linspace(*extent[:2], wide), np.linspace(*extent[2:], high)
+    left, right, bottom, top = (float(end) for end in extent)
+    x, y = np.linspace(left, right, wide), np.linspace(bottom, top, high)
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
     _member_marks(axes, points)
     axes.set_xlabel("first direction of the plane (distance between weights)")
     axes.set_ylabel("second direction")
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(y[0], y[-1])
-    figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5)).outline.set_visible(False)  # type: ignore[operator]
+    bar = figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5))
+    bar.outline.set_visible(False)
     return figure
 
 
@@ -187,6 +214,14 @@ def class_names(run: Run, number: int) -> list[str]:
     if names is None or len(names) != number:
         return [str(i) for i in range(number)]
     return [str(name) for name in names]
+
+
+def _one_input(x: FloatArray, mean: FloatArray) -> bool:
+    """Whether the mean is a curve over x: with further inputs it jumps up and down from one x to the next."""
+    if not np.isfinite(x).all():
+        return False
+    path, height = float(np.abs(np.diff(mean)).sum()), float(np.ptp(mean))
+    return path <= TURNS * height
 
 
 def _member_marks(axes: Axes, points: FloatArray) -> None:

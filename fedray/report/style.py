@@ -29,13 +29,14 @@ ACCENT, WARM, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WARM, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
-RC = {
+RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedray",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
     "text.color": INK,
+    "text.parse_math": False,
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.facecolor": "none",

@@ -76,7 +76,7 @@ class Host:
     ) -> tuple[Stats, Tensor, IntArray]:
         """One block of lanes, from data to reduced statistics."""
         study, local, n = self.study, phase.local, len(real.size)
-        lone = n < lanes.MIN_LANES and self.engine.name != "loop"  # a lone lane is joined by its own copy
+        lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
         jobs = Jobs(*(column.take([0, 0]) for column in real)) if lone else real
         row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
         start = models.index_select(0, row)

@@ -183,6 +183,7 @@ def _pictures(rng: np.random.Generator, clients: int, models: int, classes: int)
         "client_scores": z,
         "client_accuracy": np.clip(rng.beta(18, 3, clients), 0, 1),
         "alpha": alpha / alpha.sum(axis=1, keepdims=True),
+        "disagreement": (1 - np.eye(models)) * rng.uniform(0.08, 0.2, (models, models)),
         "loss_plane": 2.4 - 2.1 * np.max(wells, axis=0),
         "loss_plane_points": points,
         "loss_plane_extent": np.array([-3.0, 9.0, -3.0, 7.0]),
