@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedray import rng
-from fedray.core import BadInput, Clients, Local, Net, Objective, State
+from fedray import compress, rng
+from fedray.clock import Rule
+from fedray.core import BadInput, Clients, Compress, Local, Net, Objective, State
 from fedray.data.dataset import Dataset, Split
 from fedray.data.shards import Shards, build_shards
 from fedray.data.store import open_dataset
+from fedray.devices import Devices, diurnal, traced
 from fedray.methods import METHODS, Composition, Setting
 from fedray.models import build_net
 from fedray.models.net import net_of
@@ -33,6 +36,12 @@ class Own:
     model: Any = None
     method: Composition | None = None
     modules: tuple[str, ...] = field(default_factory=tuple)  # to import first (`fedray run --import`)
+
+    def imported(self) -> Own:
+        """Itself, its modules imported in this process."""
+        for name in self.modules:
+            importlib.import_module(name)
+        return self
 
 
 def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
@@ -56,6 +65,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
     )
     clients = Clients(tier_table(scenario, shards.number))
     net = network(scenario, data, own)
+    known = devices(scenario, clients)
     setting = Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -66,6 +76,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         rows=scenario.schedule.rows,
         local=local(scenario),
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
+        coefficients=scenario.server.coefficients,
+        compress=compression(scenario, net, known),
         options=scenario.method.options,
     )
     method = compose(scenario, own)(setting)
@@ -84,6 +96,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
         evaluation=evaluation(scenario),
+        devices=known,
+        rule=rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
@@ -145,20 +159,65 @@ def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
     return build_net(scenario.model.name, sample_shape(data), outputs, objective, **scenario.model.options)
 
 
-def participation(scenario: Scenario, clients: Clients) -> Participation:
-    """Who takes part in a round, in proportion to the tiers' sizes."""
-    keys, rows = scenario.participation, scenario.schedule.rows
+def per_tier(scenario: Scenario, clients: Clients) -> list[int]:
+    """Participants of a round from each tier, in proportion to the tiers' sizes (largest remainder)."""
+    keys = scenario.participation
     if keys.per_round is None and keys.fraction is None:
         number = clients.number
     else:
         number = keys.per_round or max(1, round(keys.fraction * clients.number))  # type: ignore[operator]
-    if number == clients.number and rows == "client":
-        return full(clients)
     share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
-    per_tier = np.floor(share).astype(int)
-    for c in np.argsort(per_tier - share, kind="stable")[: number - int(per_tier.sum())]:
-        per_tier[c] += 1
-    return (sampled if rows == "client" else strata)(clients, per_tier.tolist())
+    out = np.floor(share).astype(int)
+    for c in np.argsort(out - share, kind="stable")[: number - int(out.sum())]:
+        out[c] += 1
+    return [int(n) for n in out]
+
+
+def participation(scenario: Scenario, clients: Clients) -> Participation:
+    """Who is chosen in a round: with over-commitment more than are waited for."""
+    rows, counts = scenario.schedule.rows, per_tier(scenario, clients)
+    chosen = [
+        min(tier.number, int(np.ceil(n * scenario.participation.overcommit - 1e-9)))
+        for tier, n in zip(clients.tiers, counts, strict=True)
+    ]
+    if sum(chosen) == clients.number and rows == "client":
+        return full(clients)
+    return (sampled if rows == "client" else strata)(clients, chosen)
+
+
+def rule(scenario: Scenario, clients: Clients) -> Rule:
+    """Which of the chosen count."""
+    keys = scenario.participation
+    first = tuple(per_tier(scenario, clients)) if keys.overcommit > 1 else None
+    return Rule(first, keys.dropout, keys.deadline)
+
+
+def devices(scenario: Scenario, clients: Clients) -> Devices:
+    """What each simulated device is like."""
+    keys = scenario.clients
+    known = traced(clients, Path(keys.trace).expanduser()) if keys.trace else Devices(clients)
+    if keys.availability == "diurnal":
+        if known.available is not None:
+            raise BadInput("clients.availability = diurnal, but clients.trace says when clients are there: drop one")
+        return replace(known, available=diurnal())
+    return known
+
+
+def compression(scenario: Scenario, net: Net, known: Devices) -> Compress:
+    """What survives the uplink."""
+    keys, layout, tiers = scenario.compress, net.layout, known.clients.tiers
+    if keys.kind == "dense":
+        return compress.dense(layout)
+    if keys.kind == "int8":
+        made = compress.int8(layout)
+    else:
+        keep = compress.keep_by_tier(layout, tiers, scenario.method.models, keys.ratio, keys.resource_ratio)
+        if keys.adaptive:
+            everyone = np.arange(min(known.clients.number, 100_000))
+            mean = float(known.figure("uplink", everyone).mean())
+            keep = compress.keep_by_bandwidth(layout, keep, lambda client: known.figure("uplink", client), mean)
+        made = compress.top_k(layout, keep) if keys.kind == "topk" else compress.random_k(layout, keep, not keys.error_feedback)
+    return compress.error_feedback(made) if keys.error_feedback else made
 
 
 def local(scenario: Scenario) -> Local:
@@ -180,7 +239,7 @@ def local(scenario: Scenario) -> Local:
 
 def evaluation(scenario: Scenario) -> Evaluation:
     """What is measured, and when."""
-    stop = scenario.evaluate.stop_at
+    stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     gamma = scenario.predict.gamma
     return Evaluation(
         every=scenario.evaluate.every,
@@ -188,6 +247,7 @@ def evaluation(scenario: Scenario) -> Evaluation:
         gamma=gamma if scenario.evaluate.personal or math.isfinite(gamma) else None,
         noise=scenario.predict.noise,
         stop_at=(stop.metric, stop.value) if stop else None,
+        target=(target.metric, target.value) if target else None,
     )
 
 

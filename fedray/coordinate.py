@@ -38,12 +38,17 @@ def coordinate(
         for log in loggers:
             log(now.round, shown["metrics"])
 
-    recorder = record.Recorder(out, study, runtime.private, show)
-    progress = engine.run(study, runtime, recorder, evaluator(study, runtime), progress)
+    while True:
+        recorder = record.Recorder(out, study, runtime.private, show)
+        try:
+            progress = engine.run(study, runtime, recorder, evaluator(study, runtime), progress)
+            break
+        except engine.Lost:
+            progress = _begin(study, runtime, out)
     recorder.flush(progress.round)
     models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.per_replicate)
     state = checkpoint.state_hash(models, progress.state, runtime.private())
-    summary = record.summary(study, progress, models, state)
+    summary = record.summary(study, progress, out, models, state)
     _manifest(out, study, facts, progress, time.perf_counter() - started)
     _pictures(study, runtime, progress, out)
     record.write_json(out / "summary.json", summary)
@@ -54,6 +59,7 @@ def _begin(study: Study, runtime: engine.Runtime, out: Path) -> Progress:
     """Where to start: the newest checkpoint, or the first round."""
     if not checkpoint.rounds(out / "checkpoints"):
         record.drop_newer(out, -1)
+        runtime.restore({})
         return engine.begin(study, study.method.phases[0])
     progress, private = checkpoint.load(out / "checkpoints")
     runtime.restore(private)

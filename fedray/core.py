@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Tier:
     name: str
     number: int
     models_per_round: int | None = 1
-    num_cpus: float = 1.0
+    num_cpus: float | None = None  # None: a share of the machine
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
     seconds_per_step: float = 0.01
@@ -110,6 +110,8 @@ class Clients:
 
     def tier_of(self, client: IntArray) -> IntArray:
         """Tier index of each client, `[J]`."""
+        if len(self.tiers) == 1:
+            return np.zeros(len(client), dtype=np.int64)
         ends = np.cumsum([tier.number for tier in self.tiers])
         return np.searchsorted(ends, client, side="right").astype(np.int64)
 
@@ -126,7 +128,11 @@ class Plan(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What a block of jobs sends up. delta `[J, d]` float32; the rest `[J]`."""
+    """What a block of jobs sends up. delta `[J, d]` float32; the rest `[J]` unless said otherwise.
+
+    own: the clients' private vectors by name, `[J, d]` (never sent; what compression keeps back lives there). change:
+    `[J, d]`, how a private vector changed, for servers that need it (SCAFFOLD). key: the address of each job.
+    """
 
     delta: Tensor
     client: IntArray
@@ -135,7 +141,9 @@ class Uploads(NamedTuple):
     tier: IntArray
     size: IntArray
     counters: Tensor | None = None  # [J, c]
-    own: Tensor | None = None  # [J, d] change of the clients' own vectors, for servers that need it (SCAFFOLD)
+    own: Mapping[str, Tensor] = {}  # noqa: RUF012 (never changed)
+    change: Tensor | None = None
+    key: Any = None  # [J] rng.Keys
 
 
 class State(NamedTuple):
@@ -162,10 +170,36 @@ class Server(NamedTuple):
 
 
 class Compressed(NamedTuple):
-    """delta `[J, d]` as the server will read it, and the bytes each job sends, `[J]`."""
+    """delta `[J, d]` as the server will read it, and the clients' private vectors after sending."""
 
     delta: Tensor
-    bytes: IntArray
+    own: Mapping[str, Tensor] = {}  # noqa: RUF012 (never changed)
+
+
+class Compress(NamedTuple):
+    """What survives the uplink.
+
+    bytes: (client `[J]`, tier `[J]`) -> bytes each job sends `[J]`, known before anything is trained. apply: the
+    compression itself. own: names of the private vectors it keeps.
+    """
+
+    bytes: Callable[[IntArray, IntArray], IntArray]
+    apply: Callable[[Uploads], Compressed]
+    own: tuple[str, ...] = ()
+
+
+class Correction(NamedTuple):
+    """A private vector per (client, model) that bends the local gradient, and how a local update changes it.
+
+    name: of the vector. shared: name of the server's vector that is broadcast with the models, or None.
+    offset: (own `[W, d]`, shared `[W, d]` or None) -> `b` of the local gradient `grad + pull (w - w_start) + b`.
+    update: (own, shared, delta `[W, d]`, steps * lr `[W, 1]`) -> own afterwards.
+    """
+
+    name: str
+    offset: Callable[[Tensor, Tensor | None], Tensor]
+    update: Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+    shared: str | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +220,7 @@ class Local:
     epochs: int | None = 1
     steps: int | None = None
     pull: float = 0.0
+    correction: Correction | None = None
 
     def lr_at(self, t: int) -> float:
         """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`."""
@@ -204,7 +239,15 @@ class Phase:
     schedule: Schedule
     local: Local
     server: Server
-    compress: Callable[[Uploads], Compressed]
+    compress: Compress
+    down_vectors: int = 1  # vectors of d numbers a client receives for each job
+    up_vectors: int = 0  # dense vectors sent beside the compressed delta
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of the private vectors that clients keep between rounds."""
+        correction = self.local.correction
+        return (*self.compress.own, *((correction.name,) if correction else ()))
 
 
 @dataclass(frozen=True)
@@ -217,25 +260,8 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """One row a job, `[J]`, in the order of the plan: what `clients.parquet` keeps."""
+    """One row a trained job, `[J]`, in the order of the plan."""
 
     samples: IntArray
     steps: IntArray
     loss: FloatArray
-    up_bytes: IntArray
-
-
-class Runtime(Protocol):
-    """Where jobs run. Both runtimes give the same bits."""
-
-    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]: ...
-
-    def outputs(self, state: State, split: str) -> Tensor:
-        """`[M, n, outputs]`: every model's raw outputs on its world's rows of a split, in evaluation mode."""
-        ...
-
-    def losses(self, state: State) -> FloatArray:
-        """`[R, N, K]`: each model's mean loss on each client's training data."""
-        ...
-
-    def close(self) -> None: ...

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray import clock, rng
-from fedray.core import FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
+from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
+from fedray.lanes.block import steps_of
 from fedray.study import Study
 
 
@@ -34,6 +35,10 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
+class Lost(FedrayError):
+    """Private client state went with a worker: the run goes back to its newest checkpoint and replays."""
+
+
 @dataclass
 class Progress:
     """Where a run stands after `round` completed rounds: the server's state and the running totals per world."""
@@ -47,10 +52,10 @@ class Progress:
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Jobs(Protocol):
+class Recorder(Protocol):
     """Where finished jobs and evaluated rounds go."""
 
-    def jobs(self, round: int, plan: Plan, rows: JobRows, down: IntArray, seconds: FloatArray) -> None: ...
+    def jobs(self, round: int, plan: Plan, table: JobTable) -> None: ...
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None: ...
 
@@ -71,56 +76,109 @@ def begin(study: Study, phase: Phase) -> Progress:
     return Progress(0, first_state(study, phase), zero, zero.copy(), np.zeros(study.worlds))
 
 
+class JobTable(NamedTuple):
+    """What `clients.parquet` keeps of a round, `[J]` each, in the order of the plan."""
+
+    samples: IntArray
+    steps: IntArray
+    loss: FloatArray
+    up_bytes: IntArray
+    down_bytes: IntArray
+    sim_seconds: FloatArray
+    status: IntArray
+
+
 def run(
     study: Study,
     runtime: Runtime,
-    record: Jobs,
+    record: Recorder,
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
 ) -> Progress:
     """Runs a study from `progress` to its end (or to its target metric) and returns where it stands."""
     phase = study.method.phases[0]
-    down_each = 4 * study.net.layout.d + 8 * len(study.net.layout.counters)
     began = time.perf_counter() - progress.wall_seconds
     if progress.round == 0:
         _measure(study, record, evaluate, progress)
-    while progress.round < study.rounds and not _reached(study, progress):
-        t = progress.round
-        plan = phase.schedule(t, progress.state)
-        stats, rows = runtime.train(t, plan, progress.state, phase)
-        state = phase.server.step(progress.state, stats, t)
-        down = np.full(len(plan.client), down_each, dtype=np.int64)
-        cost = clock.cost(study.clients, study.seeds, plan, rows.steps, rows.up_bytes, down)
-        progress.state = _remember(state, plan, rows)
-        progress.round = t + 1
-        np.add.at(progress.up_bytes, plan.replicate, rows.up_bytes)
-        np.add.at(progress.down_bytes, plan.replicate, down)
-        progress.sim_seconds = progress.sim_seconds + cost.round
+    done = progress.round == study.rounds or reached(study, progress)
+    while not done:
+        plan, table, state, seconds = one_round(study, runtime, phase, progress)
+        progress.state = state
+        progress.round += 1
+        np.add.at(progress.up_bytes, plan.replicate, table.up_bytes)
+        np.add.at(progress.down_bytes, plan.replicate, table.down_bytes)
+        progress.sim_seconds = progress.sim_seconds + seconds
         progress.wall_seconds = time.perf_counter() - began
-        record.jobs(t + 1, plan, rows, down, cost.job)
-        last = progress.round == study.rounds
-        if last or progress.round % study.evaluation.every == 0:
+        record.jobs(progress.round, plan, table)
+        done = progress.round == study.rounds
+        if done or progress.round % study.evaluation.every == 0:
             _measure(study, record, evaluate, progress)
-        if last or progress.round % study.checkpoint_every == 0:
+            done = done or reached(study, progress)
+        if done or progress.round % study.checkpoint_every == 0:
             record.checkpoint(progress)
     return progress
 
 
+def one_round(
+    study: Study, runtime: Runtime, phase: Phase, progress: Progress
+) -> tuple[Plan, JobTable, State, FloatArray]:
+    """Plans a round, times it, trains the jobs that count, and steps the server."""
+    t = progress.round
+    plan = phase.schedule(t, progress.state)
+    size = study.shards.sizes(plan.replicate, plan.client)
+    steps = steps_of(size, phase.local)
+    up, down = traffic(study, phase, plan)
+    work = clock.Work(steps, up, down)
+    timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
+    loss = np.full(len(size), np.nan)
+    state, counted = progress.state, timed.status == clock.OK
+    everyone = bool(counted.all())
+    jobs = plan if everyone else plan.take(counted)
+    if len(jobs.client):
+        stats, rows = runtime.train(t, jobs, state, phase)
+        loss[counted] = rows.loss
+        state = phase.server.step(state, stats, t)
+        state = _remember(state, jobs, rows)
+    if not everyone:
+        up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
+        down = np.where(np.isin(timed.status, (clock.DROPPED, clock.UNAVAILABLE)), 0, down)
+    return plan, JobTable(size, steps, loss, up, down, timed.job, timed.status), state, timed.round
+
+
+def traffic(study: Study, phase: Phase, plan: Plan) -> tuple[IntArray, IntArray]:
+    """Bytes that each job sends and receives, `[J]` each."""
+    layout = study.net.layout
+    vector = 4 * layout.d + 8 * len(layout.counters)
+    up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + 4 * layout.d * phase.up_vectors
+    return up, np.full(len(plan.client), vector + 4 * layout.d * (phase.down_vectors - 1), dtype=np.int64)
+
+
 def _measure(
-    study: Study, record: Jobs, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
+    study: Study, record: Recorder, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
 ) -> None:
     progress.metrics = evaluate(progress)
     record.evaluated(progress, progress.metrics)
 
 
-def _reached(study: Study, progress: Progress) -> bool:
+def reached(study: Study, progress: Progress) -> bool:
     """Whether every world has reached the target metric."""
     target = study.evaluation.stop_at
     if target is None or not progress.metrics:
         return False
+    return all(meets(row, target) for row in progress.metrics)
+
+
+def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
+    """Whether a row of metrics has reached a target.
+
+    Raises:
+        BadInput: there is no such metric in this run.
+    """
     name, value = target
-    lower = name in LOWER_IS_BETTER
-    return all(row[name] <= value if lower else row[name] >= value for row in progress.metrics)
+    if name not in row:
+        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+        raise BadInput(f"evaluate.stop_at.metric = {name}: this run has no such metric: choose one of {known}")
+    return bool(row[name] <= value if name in LOWER_IS_BETTER else row[name] >= value)
 
 
 LOWER_IS_BETTER = ("nll", "nll_none", "nll_residual", "rmse", "brier", "ece", "crps")

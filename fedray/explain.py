@@ -53,9 +53,4 @@ def actor_count(scenario: Scenario, study: Study) -> int:
 
     gpus = float(sum(tier.num_gpus > 0 for tier in study.clients.tiers))
     room = Room(float(os.cpu_count() or 1), gpus, {name: 1e9 for t in study.clients.tiers for name in t.resources})
-    per_actor, actors = scenario.clients.per_actor, scenario.clients.actors
-    return len(
-        seats(study.clients, room, None if per_actor == "auto" else int(per_actor), None if actors == "auto" else int(actors))
-    )
-
-
+    return len(seats(study.clients, room, scenario.clients.per_actor, scenario.clients.actors))

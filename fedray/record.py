@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray import checkpoint
-from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Plan
-from fedray.engine import Progress
+from fedray import checkpoint, clock
+from fedray.core import BadInput, FedrayError, Plan
+from fedray.engine import JobTable, Progress, meets
 from fedray.study import Study
 
 FLUSH_ROWS = 200_000
@@ -60,26 +60,18 @@ class Recorder:
         self._tiers = np.array([tier.name for tier in study.clients.tiers])
         self._flushed = time.monotonic()
 
-    def jobs(self, round: int, plan: Plan, rows: JobRows, down: IntArray, seconds: FloatArray) -> None:
+    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
         """Keeps the jobs of a round for the next flush."""
         n = len(plan.client)
-        self._jobs.append(
-            {
-                "replicate": plan.replicate // self.study.per_replicate,
-                "fold": self.study.folds[plan.replicate],
-                "round": np.full(n, round),
-                "client": plan.client,
-                "tier": self.study.clients.tier_of(plan.client),
-                "model": plan.model,
-                "samples": rows.samples,
-                "steps": rows.steps,
-                "loss": rows.loss,
-                "up_bytes": rows.up_bytes,
-                "down_bytes": down,
-                "sim_seconds": seconds,
-                "status": np.where(rows.steps > 0, 0, 1),
-            }
-        )
+        where = {
+            "replicate": plan.replicate // self.study.per_replicate,
+            "fold": self.study.folds[plan.replicate],
+            "round": np.full(n, round),
+            "client": plan.client,
+            "tier": self.study.clients.tier_of(plan.client),
+            "model": plan.model,
+        }
+        self._jobs.append({**where, **table._asdict()})
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
@@ -109,7 +101,7 @@ class Recorder:
         if self._jobs:
             columns = {k: np.concatenate([part[k] for part in self._jobs]) for k in self._jobs[0]}
             columns["tier"] = self._tiers[columns["tier"]]
-            columns["status"] = np.array(["ok", "no data"])[columns["status"]]
+            columns["status"] = np.array(clock.STATUS)[columns["status"]]
             self._write("clients.parquet", pa.table(columns), round)
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
@@ -152,13 +144,41 @@ def table(out: Path, name: str) -> pa.Table:
     return whole.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])
 
 
-def summary(study: Study, progress: Progress, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """`summary.json` by contract: final metrics pooled over replicates and folds, totals, hashes."""
+def pooled(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """Mean, sd and n of every number in the rows; sd is None for a single one."""
     metrics: dict[str, dict[str, float | int | None]] = {}
-    for name in dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float)):
-        values = np.array([row[name] for row in progress.metrics if name in row])
+    for name in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, float)):
+        values = np.array([row[name] for row in rows if name in row])
         sd = float(values.std(ddof=1)) if len(values) > 1 else None
         metrics[name] = {"mean": float(values.mean()), "sd": sd, "n": len(values)}
+    return metrics
+
+
+def history(study: Study, out: Path) -> list[dict[str, float]]:
+    """What needs a world's whole course, one dict a world: scores over the last 3 evaluated rounds (FE section V),
+    and the round, virtual second and uplink byte at which the target was first reached (absent where it was not)."""
+    found = []
+    rows = table(out, "rounds").to_pylist()
+    for world in range(study.worlds):
+        where = (world // study.per_replicate, int(study.folds[world]))
+        course = [row for row in rows if (row["replicate"], row["fold"]) == where]
+        values: dict[str, float] = {}
+        for name in ("accuracy", "rmse"):
+            if name in course[-1]:
+                values[f"{name}_last3"] = float(np.mean([row[name] for row in course[-3:]]))
+        if study.evaluation.target is not None:
+            first = next((row for row in course if meets(row, study.evaluation.target)), None)
+            if first is not None:
+                values["rounds_to_target"] = float(first["round"])
+                values["seconds_to_target"] = float(first["sim_seconds"])
+                values["bytes_to_target"] = float(first["up_bytes"])
+        found.append(values)
+    return found
+
+
+def summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
+    """`summary.json` by contract: final metrics pooled over replicates and folds, totals, hashes."""
+    metrics = {**pooled(progress.metrics), **pooled(history(study, out))}  # type: ignore[arg-type]
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),

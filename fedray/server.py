@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core import Server, State, Stats, Uploads
+from fedray.core import BadInput, Server, State, Stats, Tier, Uploads
 from fedray.tree import Counts, Largest, exact_sum
 
 Weighting = Literal["uniform", "examples"]
@@ -73,6 +74,35 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
         return moved(state, delta, stats)
 
     return Server(no_extra, reduce, step)
+
+
+def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
+    """SHEFL eq. 2 as printed: multipliers `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2` on the sum of deltas,
+    divided by H + L, the clients of the round. Equal to `by_tier` exactly when L = K and one LPC trained this model.
+
+    The tier that trains several models a round is HPC, the other LPC.
+    """
+    if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
+        raise BadInput(
+            "server.coefficients = paper_eq2 is written for one tier of several models a round and one of a single "
+            "model: give clients.tiers two such tiers, or choose equal_groups"
+        )
+    base = by_tier(rows, 2)
+    hpc = int(tiers[0].models_per_round == 1)
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        counts = stats["weight"].total.view(rows.worlds, rows.models, 2).sum(1).double()  # jobs [R, C]
+        each = torch.tensor([float(one.models_per_round or rows.models) for one in tiers], dtype=torch.float64)
+        clients = (counts / each).repeat_interleave(rows.models, 0)  # [M, C]
+        h, low = clients[:, hpc], clients[:, 1 - hpc]
+        scale = torch.zeros(rows.number, 2, dtype=torch.float64)
+        everyone = (h + low).clamp(min=1.0)
+        scale[:, hpc] = torch.where(h > 0, everyone / (2 * rows.models) * low / h.clamp(min=1.0), 0.0)
+        scale[:, 1 - hpc] = everyone / 2
+        sums = stats["sum"].value().view(rows.number, 2, -1)
+        return moved(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
+
+    return base._replace(step=step)
 
 
 def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:

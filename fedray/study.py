@@ -8,19 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedray.clock import Rule
 from fedray.core import Clients, IntArray, Method, Net
 from fedray.data.shards import Shards
+from fedray.devices import Devices
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and when. `every` rounds; stop_at: (metric, value) that ends the run early."""
+    """What is measured, and when. `every` rounds; stop_at: (metric, value) that ends the run early; target: whose first
+    reaching the summary tells."""
 
     every: int = 1
     average: str = "probabilities"
     gamma: float | None = None
     noise: str | float = "none"
     stop_at: tuple[str, float] | None = None
+    target: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Study:
     classes: int
     hold_out: bool
     evaluation: Evaluation
+    devices: Devices
+    rule: Rule = Rule()  # noqa: RUF009 (frozen)
     checkpoint_every: int = 10
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)

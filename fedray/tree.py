@@ -3,8 +3,8 @@
 A float64 sum is exact, and so independent of order, grouping and number of workers, as long as every term is a
 multiple of one power of two and every partial sum stays below 2**53 of it. So each number is split into *limbs*:
 limb i keeps the multiples of `2 ** -(36 + 28 i)` and hands the remainder to limb i + 1 (the idea of Demmel and Nguyen,
-*Parallel Reproducible Summation*, IEEE TC 2015). Sums over clients are then one matrix product per limb: BLAS may add in
-any order it likes. Lanes with entries above 1 use a coarse limb too, by a rule on the lane alone.
+*Parallel Reproducible Summation*, IEEE TC 2015). Sums over clients are then one matrix product per limb: BLAS may add
+in any order it likes. Lanes with entries above 1 use a coarse limb too, by a rule on the lane alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedray.core import FedrayError, Stats
 
-COARSE = -1  # multiples of 2**-8, for |x| up to 2**28
+COARSE = -1  # multiples of 2**-8, for |x| up to LIMIT
+LIMIT = 2.0**28
 _CHUNK = 1 << 18  # numbers at a time
 
 
@@ -90,11 +91,7 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     Raises:
         FedrayError: a row holds NaN, infinity or numbers too large to add (rows are named by their index).
     """
-    largest = torch.maximum(x.amax(1), -x.amin(1)).double()  # NaN stays NaN
-    largest = (largest.square() if square else largest) * weight.abs()
-    if not bool((largest < 2.0**28).all()):
-        bad = [int(j) for j in torch.nonzero(~(largest < 2.0**28)).flatten()[:5]]
-        raise Overflow(bad)
+    largest = _largest(x, weight, square)
     pick = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)
     pick[group, torch.arange(len(x), device=x.device)] = 1.0
     big = largest > 1.0
@@ -123,12 +120,24 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     return ExactSum(out)
 
 
+def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
+    """The largest magnitude each row adds, `[J]`; rows that cannot be added are an error."""
+    most = torch.maximum(x.amax(1), -x.amin(1)).double()  # NaN stays NaN
+    most = (most.square() if square else most) * weight.abs()
+    if not bool((most < LIMIT).all()):
+        raise Overflow([int(j) for j in torch.nonzero(~(most < LIMIT)).flatten()[:5]])
+    return most
+
+
 class Overflow(FedrayError):
     """Rows that cannot be summed: NaN, infinite or above 2**28."""
 
     def __init__(self, rows: list[int]) -> None:
-        super().__init__(f"rows {rows} hold NaN, infinity or numbers above 2.7e8")
+        FedrayError.__init__(self, rows)
         self.rows = rows
+
+    def __str__(self) -> str:
+        return f"rows {self.rows} hold NaN, infinity or numbers above 2.7e8"
 
 
 def _round(x: Tensor, limb: int) -> Tensor:

@@ -11,6 +11,7 @@ from fedray.core import Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.setting import Setting
+from fedray.methods.shefl import shefl
 
 Composition = Callable[[Setting], Method]
 
@@ -18,4 +19,5 @@ METHODS: dict[str, Composition] = {
     "fed_ensemble": fed_ensemble,
     "fedavg": fedavg,
     "fedprox": fedprox,
+    "shefl": shefl,
 }

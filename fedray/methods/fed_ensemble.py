@@ -11,7 +11,6 @@ Deviations:
 
 from __future__ import annotations
 
-from fedray import compress, server
 from fedray.core import Method, Phase
 from fedray.methods.setting import Setting
 
@@ -25,8 +24,8 @@ def fed_ensemble(setting: Setting) -> Method:
                 models=setting.models,
                 schedule=setting.schedule(),  # lines 2-5: P_r at every age, then model P_r[t mod K]
                 local=setting.local,  # line 7: local_update
-                server=server.mean(setting.state_rows, setting.weighting),  # line 9, Remark 1
-                compress=compress.dense(setting.layout),
+                server=setting.server(),  # line 9, Remark 1: the mean of the uploads that started from w_k
+                compress=setting.compressed(),
             ),
         ),
     )

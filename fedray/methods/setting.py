@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedray.core import Clients, Layout, Local, Schedule
+from fedray.compress import dense
+from fedray.core import Clients, Compress, Layout, Local, Schedule, Server
 from fedray.schedule import KINDS, Participation, schedule
-from fedray.server import Rows, Weighting
+from fedray.server import Rows, Weighting, by_tier, mean, paper_eq2
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,27 @@ class Setting:
     rows: str
     local: Local
     weighting: Weighting = "uniform"
+    coefficients: str = "fedavg"
+    compress: Compress | None = None  # None: dense
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def state_rows(self) -> Rows:
         """Where the rows of the state are."""
         return Rows(len(self.seeds), self.models)
+
+    def compressed(self) -> Compress:
+        """The scenario's compression."""
+        return dense(self.layout) if self.compress is None else self.compress
+
+    def server(self) -> Server:
+        """The scenario's way to merge uploads: `server.coefficients`."""
+        rows, tiers = self.state_rows, self.clients.tiers
+        if self.coefficients == "equal_groups":
+            return by_tier(rows, len(tiers), self.weighting)
+        if self.coefficients == "paper_eq2":
+            return paper_eq2(rows, tiers)
+        return mean(rows, self.weighting)
 
     def schedule(self) -> Schedule:
         """The scenario's schedule over this setting's models."""

@@ -13,6 +13,7 @@ from fedray.report.jobs import column, model_key
 from fedray.report.read import Run
 
 LANES = 40  # clients shown at most
+SAME = 0.99  # of the slowest client's seconds: no worse is no wait
 
 
 def figure_gantt(run: Run) -> Figure | None:
@@ -30,9 +31,8 @@ def figure_gantt(run: Run) -> Figure | None:
     lanes = _lanes(who, busy, of, run.tiers)
     slowest = int(max(busy, key=lambda c: busy[c]))
     half = float(np.median(list(busy.values())))
-    title = f"Round {int(table['round'][0].as_py())} waits {style.human_seconds(busy[slowest])} for client {slowest}"
-    title += f" ({of[slowest]})" if len(run.tiers) > 1 else ""
-    title += f"; half the clients are done after {style.human_seconds(half)}"
+    name = f"client {slowest}" + (f" ({of[slowest]})" if len(run.tiers) > 1 else "")
+    title = _title(int(table["round"][0].as_py()), name, busy[slowest], half)
     figure, axes = style.canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
@@ -55,6 +55,13 @@ def figure_gantt(run: Run) -> Figure | None:
     style.grid(axes, "x")
     model_key(axes, run.models)
     return figure
+
+
+def _title(round: int, slowest: str, longest: float, half: float) -> str:
+    seconds = style.human_seconds
+    if half >= SAME * longest:
+        return f"Round {round} takes {seconds(longest)}: nobody waits"
+    return f"Round {round} waits {seconds(longest)} for {slowest}; half the clients are done after {seconds(half)}"
 
 
 def _times(client: IntArray, seconds: FloatArray, together: NDArray[np.bool_]) -> tuple[FloatArray, dict[int, float]]:

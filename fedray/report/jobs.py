@@ -15,7 +15,7 @@ from fedray.core import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.read import Run
 
-ROUNDS, CLIENTS, BARS = 60, 80, 100  # shown at most
+ROUNDS, CLIENTS, BARS = 60, 100, 100  # shown at most
 FAINT = 0.25  # of a job that did not finish
 
 

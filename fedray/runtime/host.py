@@ -19,6 +19,7 @@ from fedray.core import BadInput, FedrayError, IntArray, JobRows, Phase, Plan, S
 from fedray.lanes import block as lanes
 from fedray.lanes.rule import Engine, choose
 from fedray.models.loss import per_sample
+from fedray.private import Private
 from fedray.study import Study
 from fedray.tree import Overflow, fold, merge
 
@@ -44,6 +45,7 @@ class Host:
         self.device = torch.device(device)
         self.engine: Engine = choose(study.net, self.device.type)
         self.threads = threads if self.device.type == "cpu" else 1
+        self.private = Private(study.net.layout.d, study.dtype)
         study.net.module.to(self.device)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
@@ -57,42 +59,60 @@ class Host:
 
         key = rng.keys(self.study.seeds[plan.replicate], "batches", t, plan.client, plan.model)
 
-        def work(index: IntArray) -> tuple[Stats, Tensor, IntArray]:
+        def work(index: IntArray) -> tuple[Stats, Tensor]:
             jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
-            return self._block(t, jobs, models, counters, phase)
+            return self._block(t, jobs, state._replace(models=models, counters=counters), phase)
 
         if self.threads > 1 and len(blocks) > 1:
             with ThreadPoolExecutor(self.threads) as pool:
                 done = list(pool.map(work, blocks))
         else:
             done = [work(index) for index in blocks]
-        loss, up = np.full(len(size), np.nan), np.zeros(len(size), dtype=np.int64)
-        for index, (_, cost, sent) in zip(blocks, done, strict=True):
-            loss[index], up[index] = cost.double().cpu().numpy() / steps[index], sent
-        return merge([stats for stats, _, _ in done]), JobRows(size, steps, loss, up)
+        loss = np.full(len(size), np.nan)
+        for index, (_, cost) in zip(blocks, done, strict=True):
+            loss[index] = cost.double().cpu().numpy() / steps[index]
+        return merge([stats for stats, _ in done]), JobRows(size, steps, loss)
 
-    def _block(
-        self, t: int, real: Jobs, models: Tensor, counters: Tensor, phase: Phase
-    ) -> tuple[Stats, Tensor, IntArray]:
+    def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Stats, Tensor]:
         """One block of lanes, from data to reduced statistics."""
         study, local, n = self.study, phase.local, len(real.size)
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
         jobs = Jobs(*(column.take([0, 0]) for column in real)) if lone else real
         row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
-        start = models.index_select(0, row)
+        start = state.models.index_select(0, row)
+        own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
+        shared = self._shared(state, phase, row)
+        offset = None
+        if local.correction is not None:
+            offset = local.correction.offset(own[local.correction.name], shared)
         read, weight = self._reader(jobs, phase)
-        sample = int(np.prod(study.input_shape))
         block = lanes.Block(
-            start, counters.index_select(0, row), read, weight, jobs.steps, local, local.lr_at(t), jobs.key, sample
-        )
+            start, state.counters.index_select(0, row), read, weight, jobs.steps, local, local.lr_at(t), jobs.key,
+            int(np.prod(study.input_shape)), None, offset,
+        )  # fmt: skip
         trained = self.engine.train(study.net, block)
-        delta = (trained.final[:n] - start[:n]).cpu()
+        delta = trained.final - start
+        change = None
+        if local.correction is not None:
+            name, rate = local.correction.name, torch.from_numpy(jobs.steps * local.lr_at(t)).to(delta)[:, None]
+            after = local.correction.update(own[name], shared, delta, rate)
+            change = (after - own[name])[:n].cpu()
+            own[name] = after
         plan = real.plan
         uploads = Uploads(
-            delta, plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
-            trained.counters[:n].cpu(),
+            delta[:n].cpu(), plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
+            trained.counters[:n].cpu(), {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
         )  # fmt: skip
-        sent = phase.compress(uploads)
+        return self._send(t, uploads, plan, phase), trained.loss[:n]
+
+    def _shared(self, state: State, phase: Phase, row: Tensor) -> Tensor | None:
+        """The server's broadcast vector for each lane, where the correction reads one."""
+        name = phase.local.correction.shared if phase.local.correction else None
+        return None if name is None else state.extra[name].to(self.device).index_select(0, row)
+
+    def _send(self, t: int, uploads: Uploads, plan: Plan, phase: Phase) -> Stats:
+        """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
+        sent = phase.compress.apply(uploads)
         try:
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
@@ -100,7 +120,9 @@ class Host:
             raise FedrayError(
                 f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr"
             ) from None
-        return stats, trained.loss[:n], sent.bytes
+        for name, value in {**uploads.own, **sent.own}.items():
+            self.private.write(name, plan, value)
+        return stats
 
     def _reader(self, jobs: Jobs, phase: Phase) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
         """The batches of a block: a function of (first step, last step), and the weights `[S, W, B]`."""

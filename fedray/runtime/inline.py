@@ -35,10 +35,11 @@ class Inline:
 
     def private(self) -> dict[str, Tensor]:
         """Private client state, for the checkpoint."""
-        return {}
+        return self.host.private.state()
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Takes private client state from a checkpoint."""
+        self.host.private.restore(private)
 
     def close(self) -> None:
         """Nothing to release."""

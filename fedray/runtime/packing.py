@@ -27,11 +27,12 @@ class Room(NamedTuple):
     resources: dict[str, float]
 
 
-def seats(clients: Clients, room: Room, per_actor: int | None, actors: int | None) -> list[Seat]:
+def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[Seat]:
     """The client actors of a run.
 
-    `per_actor: auto` fills the cluster: each tier gets a share of the actors that fit, at least one. An explicit
-    number gives `ceil(N / per_actor)` actors a tier; where a tier leaves `num_cpus` open they share its CPUs.
+    `auto` fills the cluster: each tier gets a share of the actors that fit, at least one. `per_actor` gives
+    `ceil(N / per_actor)` actors a tier, `actors` that many in all; where a tier leaves `num_cpus` open they share
+    its CPUs.
 
     Raises:
         BadInput: the cluster cannot hold them; what was asked and what there is.
@@ -41,10 +42,10 @@ def seats(clients: Clients, room: Room, per_actor: int | None, actors: int | Non
     for c in populated:
         tier = clients.tiers[c]
         share = room.cpus * tier.number / clients.number
-        if per_actor is not None:
-            count = math.ceil(tier.number / per_actor)
-        elif actors is not None:
-            count = max(1, round(actors * tier.number / clients.number))
+        if per_actor != "auto":
+            count = math.ceil(tier.number / int(per_actor))
+        elif actors != "auto":
+            count = max(1, round(int(actors) * tier.number / clients.number))
         else:
             count = max(1, int(_fit(tier.num_cpus or 1.0, share)))
             if tier.num_gpus:

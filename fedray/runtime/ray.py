@@ -1,7 +1,7 @@
 """The Ray runtime: client actors that host many simulated clients each, and a coordinator actor that runs the engine.
 
-The only file that imports ray. The coordinator broadcasts the models once a round and gets reduced statistics back: over
-a compiled graph where messages are small (one shared-memory channel a hop), as ordinary calls with one `ray.put`
+The only file that imports ray. The coordinator broadcasts the models once a round and gets reduced statistics back:
+over a compiled graph where messages are small (one shared-memory channel a hop), as ordinary calls with one `ray.put`
 otherwise. Client actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Actors die
 with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if it dies.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,28 @@ import numpy as np
 import ray
 import torch
 from ray.dag import InputNode, MultiOutputNode
-from ray.exceptions import RayActorError, RayChannelError, RayError, RaySystemError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
 from torch import Tensor
 
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot, coordinate
 from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
+from fedray.engine import Lost
 from fedray.lanes import block as lanes
+from fedray.private import merged
 from fedray.runtime import environment, messages, packing
 from fedray.runtime.host import Host, device_of
 from fedray.scenario import Scenario
 from fedray.study import Study
 from fedray.tree import merge
 
-GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (compiled graphs, Ray 2.60: 31 ms at 0.4 MB)
+GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (Ray 2.60: 31 ms at 0.4 MB)
 PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
-RESTARTS = 20
+RESTARTS = 20  # of the coordinator
+DEATHS = 5  # of one actor over one call: then the call is what kills it
+
+Piece = tuple[int, int]  # world, first row or client
+Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
 class Client:
@@ -41,21 +48,34 @@ class Client:
 
     def __init__(self, scenario: Scenario, own: Own, index: int, gpus: float, cpus: float) -> None:
         environment.one_thread()
-        self.index = index
-        self.study = build(scenario, imported(own))
-        self.host = Host(self.study, device_of(gpus), max(1, int(cpus)))
+        self.scenario, self.own = scenario, own
+        self.index, self.gpus, self.cpus = index, gpus, cpus
+
+    @cached_property
+    def host(self) -> Host:
+        """Built by the first call, so that an error on the way reaches the caller as every other does."""
+        return Host(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Answers when the actor can work; its process id."""
+        _ = self.host
         return os.getpid()
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""
         plan = message.plans[self.index]
-        phase = self.study.method.phases[0]
+        phase = self.host.study.method.phases[0]
         return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
 
-    def evaluate(self, message: messages.Round, kind: str, keys: list[tuple[int, int]], models: int) -> dict[Any, Any]:
+    def private(self) -> dict[str, Any]:
+        """The private vectors of the clients that live here."""
+        return {name: value.numpy() for name, value in self.host.private.state().items()}
+
+    def restore(self, private: dict[str, Any]) -> None:
+        """Forgets the private vectors and takes these."""
+        self.host.private.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+
+    def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:
         """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
         state = messages.to_state(message)
         if kind in ("losses", "uncertainty"):
@@ -63,24 +83,12 @@ class Client:
         return {key: self.host.evaluate(state, kind, *key, models).numpy() for key in keys}
 
 
-def imported(own: Own) -> Own:
-    """The user's modules, imported in this process."""
-    import importlib
-
-    for name in own.modules:
-        importlib.import_module(name)
-    return own
-
-
 class Rays:
     """The runtime as the engine sees it; lives in the coordinator actor."""
 
     def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
         self.study = study
-        per_actor, actors = scenario.clients.per_actor, scenario.clients.actors
-        self.seats = packing.seats(
-            study.clients, room(), None if per_actor == "auto" else int(per_actor), None if actors == "auto" else int(actors)
-        )
+        self.seats = packing.seats(study.clients, room(), scenario.clients.per_actor, scenario.clients.actors)
         kind = ray.remote(Client)
         shared = (ray.put(scenario), ray.put(own))
         self.actors = [
@@ -94,42 +102,42 @@ class Rays:
             for index, seat in enumerate(self.seats)
         ]
         self.graph: Any = None
+        self.stateful = any(phase.own for phase in study.method.phases)
         self.recoveries = 0
         self._ready(range(len(self.actors)))
         self.host = Host(study)  # for piece lists only
 
-    def _ready(self, which: Any) -> None:
+    def _ready(self, which: Iterable[int]) -> None:
         """Waits until actors answer; says what was awaited when they do not."""
         deadline = time.monotonic() + PATIENCE
         for a in which:
-            while True:
-                try:
-                    ray.get(self.actors[a].ready.remote(), timeout=max(1.0, deadline - time.monotonic()))
-                    break
-                except ray.exceptions.GetTimeoutError:
-                    raise FedrayError(self._waited(a)) from None
-                except RayTaskError as error:
-                    raise _cause(error) from None
-                except RayActorError as error:
-                    if time.monotonic() > deadline:
-                        raise FedrayError(self._waited(a)) from None
-                    if "creation task" in str(error) and isinstance(getattr(error, "cause", None), FedrayError):
-                        raise error.cause from None
-                    time.sleep(0.2)
+            while not self._answers(a, deadline):
+                time.sleep(0.2)
+
+    def _answers(self, a: int, deadline: float) -> bool:
+        try:
+            ray.get(self.actors[a].ready.remote(), timeout=max(1.0, deadline - time.monotonic()))
+            return True
+        except RayTaskError as error:
+            raise _cause(error, f"client actor {a}") from error
+        except (GetTimeoutError, RayActorError):  # it restarts
+            if time.monotonic() > deadline:
+                raise FedrayError(self._waited(a)) from None
+            return False
 
     def _waited(self, a: int) -> str:
         seat, has = self.seats[a], room()
         tier = self.study.clients.tiers[seat.tier].name
         return (
-            f"waited {PATIENCE:g} s for client actor {a} of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, "
-            f"{seat.resources or 'no custom resources'}); the cluster has {has.cpus:g} CPU, {has.gpus:g} GPU, "
+            f"waited {PATIENCE:g} s for client actor {a} of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} "
+            f"GPU, {seat.resources or 'no custom resources'}); the cluster has {has.cpus:g} CPU, {has.gpus:g} GPU, "
             f"{has.resources or 'no custom resources'}: add nodes or lower the tier's needs"
         )
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         size = self.study.shards.sizes(plan.replicate, plan.client)
         steps = lanes.steps_of(size, phase.local)
-        parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=False)
+        parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
@@ -146,8 +154,9 @@ class Rays:
                 self._drop_graph()
                 self.recoveries += 1
                 self._ready(range(len(self.actors)))
+                self._check_private()
             except RayTaskError as error:
-                raise _cause(error) from None
+                raise _cause(error, "a client actor") from error
         self._drop_graph()
         shared = ray.put(message)
         return self._each([(a, self.actors[a].train, (shared,)) for a in range(len(self.actors))])
@@ -165,46 +174,68 @@ class Rays:
             self.graph.teardown()
             self.graph = None
 
-    def _each(self, calls: list[tuple[int, Any, tuple[Any, ...]]]) -> list[Any]:
+    def _each(self, calls: list[Call]) -> list[Any]:
         """Ordinary calls to actors, issued again where an actor died."""
         refs = [method.remote(*arguments) for _, method, arguments in calls]
-        out: list[Any] = []
-        for (a, method, arguments), first in zip(calls, refs, strict=True):
-            ref, deadline = first, time.monotonic() + PATIENCE
-            while True:
-                try:
-                    out.append(ray.get(ref, timeout=max(1.0, deadline - time.monotonic())))
-                    break
-                except RayTaskError as error:
-                    raise _cause(error) from None
-                except ray.exceptions.GetTimeoutError:
-                    raise FedrayError(self._waited(a)) from None
-                except RayActorError:
-                    self.recoveries += 1
-                    self._ready([a])
-                    ref = method.remote(*arguments)
-        return out
+        return [self._answer(call, ref) for call, ref in zip(calls, refs, strict=True)]
 
-    def _spread(self, state: State, kind: str, keys: list[tuple[int, int]], models: int) -> dict[tuple[int, int], Tensor]:
+    def _answer(self, call: Call, ref: Any) -> Any:
+        a, method, arguments = call
+        for _ in range(DEATHS):
+            try:
+                return ray.get(ref, timeout=PATIENCE)
+            except RayTaskError as error:
+                raise _cause(error, f"client actor {a}") from error
+            except GetTimeoutError:
+                raise FedrayError(self._waited(a)) from None
+            except RayActorError:
+                self.recoveries += 1
+                self._ready([a])
+                self._check_private()
+                ref = method.remote(*arguments)
+        raise FedrayError(f"client actor {a} died {DEATHS} times over one call: is its memory enough? see the logs of Ray")
+
+    def _check_private(self) -> None:
+        """After an actor's death: what its clients kept to themselves is gone, and the run goes back to a checkpoint."""
+        if self.stateful:
+            raise Lost("private client state was lost with an actor")
+
+    def _spread(self, state: State, kind: str, keys: list[Piece], models: int) -> dict[Piece, Tensor]:
         shared = ray.put(messages.to_round(0, [], state))
         n = len(self.actors)
         answers = self._each([(a, self.actors[a].evaluate, (shared, kind, keys[a::n], models)) for a in range(n)])
         return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
-    def outputs(self, state: State, split: str, models: int) -> dict[tuple[int, int], Tensor]:
+    def outputs(self, state: State, split: str, models: int) -> dict[Piece, Tensor]:
         return self._spread(state, split, self.host.pieces(state, split), models)
 
-    def losses(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+    def losses(self, state: State, models: int) -> dict[Piece, Tensor]:
         return self._spread(state, "losses", self.host.client_pieces(), models)
 
-    def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+    def uncertainty(self, state: State, models: int) -> dict[Piece, Tensor]:
         return self._spread(state, "uncertainty", self.host.client_pieces(), models)
 
     def private(self) -> dict[str, Tensor]:
-        return {}
+        if not self.stateful:
+            return {}
+        parts = self._each([(a, actor.private, ()) for a, actor in enumerate(self.actors)])
+        return merged([{name: torch.from_numpy(np.array(value)) for name, value in part.items()} for part in parts])
 
     def restore(self, private: dict[str, Tensor]) -> None:
-        pass
+        if not self.stateful:
+            return
+        calls = []
+        for a, actor in enumerate(self.actors):
+            mine = {}
+            for name in {key.rsplit("/", 1)[0] for key in private}:
+                client = private[f"{name}/keys"][:, 1].numpy()
+                here = torch.from_numpy(packing.homes(self.study.clients, self.seats, client) == a)
+                for part in ("keys", "rows"):
+                    mine[f"{name}/{part}"] = private[f"{name}/{part}"][here].numpy()
+            calls.append((a, actor.restore, (mine,)))
+        stateful, self.stateful = self.stateful, False  # an actor that dies here is simply told again
+        self._each(calls)
+        self.stateful = stateful
 
     def close(self) -> None:
         self._drop_graph()
@@ -224,7 +255,7 @@ class Coordinator:
         """The whole run; its summary."""
         from fedray.simulate import facts, loggers
 
-        study = build(self.scenario, imported(self.own))
+        study = build(self.scenario, self.own.imported())
         runtime = Rays(self.scenario, self.own, study)
         known = facts(study, runtime.host, "ray") | {"actors": len(runtime.actors)}
         try:
@@ -247,10 +278,12 @@ def room() -> packing.Room:
     return packing.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
 
 
-def _cause(error: RayTaskError) -> BaseException:
-    """The exception that the actor raised, if it is one of ours; else the whole report."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, FedrayError) else error
+def _cause(error: RayTaskError, who: str) -> FedrayError:
+    """What an actor raised: one of ours as it is, anything else in one line (the report of Ray is chained to it)."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, FedrayError):
+        return cause
+    return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
 
 
 def connect(address: str | None, actors: int) -> bool:
@@ -277,7 +310,7 @@ def run_on_ray(
     try:
         return _drive(scenario, own, out, watch)
     except RayTaskError as error:
-        raise _cause(error) from None
+        raise _cause(error, "the coordinator") from error
     finally:
         if started:
             ray.shutdown()
@@ -287,7 +320,7 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
     kind = ray.remote(Coordinator).options(
         num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env={"env_vars": environment.WORKER}
     )
-    for attempt in range(RESTARTS):
+    for _ in range(RESTARTS):
         coordinator = kind.remote(scenario, own, str(out))
         ref = coordinator.run.remote()
         try:
@@ -300,9 +333,5 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
                     summary: dict[str, Any] = ray.get(ref)
                     return summary
         except RayActorError:
-            if attempt == RESTARTS - 1:
-                raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`") from None
-    raise AssertionError
-
-
-__all__ = ["RayError", "run_on_ray"]
+            continue
+    raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")

@@ -86,7 +86,7 @@ class TierKeys:
     share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
     number: Annotated[int | None, _V(maybe(whole(0, 10**9)))] = None
     models_per_round: Annotated[int | str, _V(either("all", whole(1, 10**4)))] = 1
-    num_cpus: Annotated[float, _V(real("[0, 10000]"))] = 1.0
+    num_cpus: Annotated[float | None, _V(maybe(real("[0, 10000]")))] = None
     num_gpus: Annotated[float, _V(gpu_share)] = 0.0
     resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
     seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
@@ -99,11 +99,16 @@ class TierKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class ClientKeys:
-    """number N (None: follows from a natural partition), and how clients are packed into actors."""
+    """number N (None: follows from a natural partition), and how clients are packed into actors.
+
+    trace: a CSV or Parquet file of measured devices (`fedray.devices`); availability: diurnal clients are there half a day.
+    """
 
     number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
     per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
     actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
+    trace: Annotated[str | None, _V(maybe(text))] = None
+    availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
     tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
 
 
@@ -144,12 +149,16 @@ class LocalKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class CompressKeys:
-    """What survives the uplink. ratio: entries kept; resource_ratio r: budget of an HPC client in LPC clients'."""
+    """What survives the uplink. ratio: entries kept; resource_ratio r: budget of an HPC client in LPC clients'.
+
+    adaptive: entries kept in proportion to each client's uplink bandwidth.
+    """
 
     kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
     ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
     resource_ratio: Annotated[float, _V(real("(0, inf)"))] = 5.0
     error_feedback: Annotated[bool, _V(flag)] = False
+    adaptive: Annotated[bool, _V(flag)] = False
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -192,10 +201,14 @@ class StopKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class EvaluateKeys:
-    """When to evaluate; personal: also every client with its own weights or model."""
+    """When to evaluate; personal: also every client with its own weights or model.
+
+    target: the summary says at which round, virtual second and byte a metric first reached a value; stop_at: and ends.
+    """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 1
     stop_at: StopKeys | None = None
+    target: StopKeys | None = None
     personal: Annotated[bool, _V(flag)] = False
 
 
@@ -252,6 +265,7 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "data.partition": PartitionKeys,
     "clients.tiers.*": TierKeys,
     "evaluate.stop_at": StopKeys,
+    "evaluate.target": StopKeys,
     "table.*": Cell,
 }
 

@@ -149,7 +149,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the 
     **{name: _ONE for name in ("fedavg", "fedprox", "fedbe", "fedbe_nokd", "feddyn", "ditto", "lg_fedavg", "scaffold")},
     **{name: _ONE for name in ("centralized", "local_only")},
     "shefl": {
-        "clients": {"tiers": {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5}}},
+        "clients": {
+            "tiers": {
+                "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
+                "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
+            }
+        },
         "compress": {"kind": "topk", "ratio": 0.1, "resource_ratio": 5.0},
         "server": {"coefficients": "equal_groups"},
     },

@@ -172,6 +172,7 @@ def _pictures(rng: np.random.Generator, clients: int, models: int, classes: int)
     z[[min(7, clients - 1), min(23, clients - 1)]] = 3.4, 2.6
     losses = rng.gamma(2.0, 0.4, (clients, models))
     alpha = np.exp(-losses / 0.5)
+    apart = 0.06 * np.arange(models) + rng.uniform(0, 0.05, models)
     x, y = np.meshgrid(np.linspace(-3, 9, 40), np.linspace(-3, 7, 40))
     points = np.array([[0.0, 0.0], [6.0, 0.0], [2.5, 4.6]])
     wells = [np.exp(-((x - a) ** 2 + (y - b) ** 2) / 3) for a, b in points]
@@ -183,7 +184,7 @@ def _pictures(rng: np.random.Generator, clients: int, models: int, classes: int)
         "client_scores": z,
         "client_accuracy": np.clip(rng.beta(18, 3, clients), 0, 1),
         "alpha": alpha / alpha.sum(axis=1, keepdims=True),
-        "disagreement": (1 - np.eye(models)) * rng.uniform(0.08, 0.2, (models, models)),
+        "disagreement": np.abs(np.subtract.outer(apart, apart)),
         "loss_plane": 2.4 - 2.1 * np.max(wells, axis=0),
         "loss_plane_points": points,
         "loss_plane_extent": np.array([-3.0, 9.0, -3.0, 7.0]),
