@@ -78,6 +78,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
         coefficients=scenario.server.coefficients,
         compress=compression(scenario, net, known),
+        participants=sum(chosen(scenario, clients)),
+        is_linear=len(net.layout.shapes[0]) == 2 and len(net.layout.names) <= 2,
         options=scenario.method.options,
     )
     method = compose(scenario, own)(setting)
@@ -173,16 +175,20 @@ def per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     return [int(n) for n in out]
 
 
-def participation(scenario: Scenario, clients: Clients) -> Participation:
-    """Who is chosen in a round: with over-commitment more than are waited for."""
-    rows, counts = scenario.schedule.rows, per_tier(scenario, clients)
-    chosen = [
+def chosen(scenario: Scenario, clients: Clients) -> list[int]:
+    """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
+    return [
         min(tier.number, int(np.ceil(n * scenario.participation.overcommit - 1e-9)))
-        for tier, n in zip(clients.tiers, counts, strict=True)
+        for tier, n in zip(clients.tiers, per_tier(scenario, clients), strict=True)
     ]
-    if sum(chosen) == clients.number and rows == "client":
+
+
+def participation(scenario: Scenario, clients: Clients) -> Participation:
+    """Who is chosen in a round."""
+    rows, counts = scenario.schedule.rows, chosen(scenario, clients)
+    if sum(counts) == clients.number and rows == "client":
         return full(clients)
-    return (sampled if rows == "client" else strata)(clients, chosen)
+    return (sampled if rows == "client" else strata)(clients, counts)
 
 
 def rule(scenario: Scenario, clients: Clients) -> Rule:

@@ -5,6 +5,7 @@ A crash while writing leaves the previous checkpoint; a damaged one is named in 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -43,7 +44,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
     tensors = {"models": state.models, "counters": state.counters}
     tensors |= {f"extra/{name}": value for name, value in state.extra.items()}
     tensors |= {f"private/{name}": value for name, value in (private or {}).items()}
-    totals = {
+    totals: dict[str, Any] = {
         "round": progress.round,
         "up_bytes": progress.up_bytes.tolist(),
         "down_bytes": progress.down_bytes.tolist(),
@@ -52,6 +53,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
         "metrics": progress.metrics,
         "digest": digest(dict(sorted(tensors.items()))),
     }
+    totals["seal"] = _seal(totals)
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -59,6 +61,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
         (part / "progress.json").write_text(json.dumps(totals))
         for file in part.iterdir():
             _fsync(file)
+        _fsync(part)
         if final.exists():
             shutil.rmtree(final)
         part.replace(final)
@@ -98,19 +101,29 @@ def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, to
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"remove {path} to resume from the checkpoint before it"
+    file = path / "progress.json"
     try:
-        totals: dict[str, Any] = json.loads((path / "progress.json").read_text())
-        tensors = load_file(path / "state.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise FedrayError(f"{path} is damaged ({str(error).splitlines()[0]}): {remedy}") from None
-    if totals.get("digest") != digest(dict(sorted(tensors.items()))):
-        raise FedrayError(f"{path}/state.safetensors is damaged (its digest differs): {remedy}")
+        totals: dict[str, Any] = json.loads(file.read_text())
+        if totals.pop("seal") != _seal(totals):
+            raise ValueError("its digest differs")
+        file = path / "state.safetensors"
+        tensors = load_file(file)
+        if totals["digest"] != digest(dict(sorted(tensors.items()))):
+            raise ValueError("its digest differs")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise FedrayError(f"{file} is damaged ({why[:200]}): {remedy}") from None
     extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}
     private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
     state = State(tensors["models"], tensors["counters"], extra)
     seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
     up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
     return Progress(totals["round"], state, up, down, seconds, totals["wall_seconds"], totals["metrics"]), private
+
+
+def _seal(totals: dict[str, Any]) -> str:
+    """SHA-256 of what stands beside it in `progress.json`."""
+    return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
 
 
 def model_hash(layout: Layout, state: State, models: int, per_replicate: int) -> str:

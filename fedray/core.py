@@ -250,13 +250,25 @@ class Phase:
         return (*self.compress.own, *((correction.name,) if correction else ()))
 
 
+class Answer(NamedTuple):
+    """The models that answer for a state: rows `[R * A, d]`, A a world, and their weights `[R, A]` (None: equal).
+
+    spread: where the answer is a Gaussian over the weights of one linear model, its variances `[R, d]`.
+    """
+
+    state: State
+    models: int
+    weights: FloatArray | None = None
+    spread: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Method:
-    """A paper: its phases, and how the trained ensemble answers."""
+    """A paper: its phases, and which models answer."""
 
     name: str
     phases: tuple[Phase, ...]
-    predict: Any = None
+    answer: Callable[[State], Answer] | None = None  # None: the trained models themselves
 
 
 class JobRows(NamedTuple):

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from fedray import metrics, predict
-from fedray.core import FloatArray, IntArray
+from fedray.core import Answer, FloatArray, IntArray, State
 from fedray.engine import Progress, Runtime
+from fedray.metrics import VARIANCE_FLOOR
+from fedray.models.loss import gaussian
 from fedray.study import Study
 
 PERSONAL_CLIENTS = 10_000  # known clients that are evaluated one by one
@@ -22,14 +24,16 @@ def evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         models = study.method.phases[0].models
-        pieces = runtime.outputs(progress.state, "test", models)
-        held_out = runtime.outputs(progress.state, "hold_out", models) if study.hold_out else {}
+        answer = study.answer(progress.state)
+        pieces = runtime.outputs(answer.state, "test", answer.models)
+        held_out = runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {}
+        residual = residuals(study, runtime, progress.state) if not study.classes else {}
         losses = runtime.losses(progress.state, models) if study.evaluation.gamma is not None else {}
         rows = []
         for world in range(study.worlds):
-            row = scores(study, world, joined(pieces, world), "test")
+            row = scores(study, world, joined(pieces, world), "test", answer, residual.get(world))
             if study.hold_out:
-                held = scores(study, world, joined(held_out, world), "hold_out")
+                held = scores(study, world, joined(held_out, world), "hold_out", answer, residual.get(world))
                 row |= {f"hold_out_{name}": value for name, value in held.items() if isinstance(value, float)}
             if losses:
                 row |= personal(study, world, joined(pieces, world), joined(losses, world))
@@ -44,20 +48,57 @@ def joined(pieces: dict[tuple[int, int], Tensor], world: int) -> Tensor:
     return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
 
 
-def scores(study: Study, world: int, outputs: Tensor, split: str) -> dict[str, Any]:
-    """All scores of a world's ensemble on a split."""
+def scores(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, residual: float | None = None
+) -> dict[str, Any]:
+    """All scores of a world's ensemble on a split; `residual`: training residual variance in standardised units."""
     _, y = study.split(split, world)
+    weights = None if answer.weights is None else answer.weights[world]
+    present = np.ones(len(outputs), dtype=bool) if weights is None else weights > 0
+    outputs = outputs[torch.from_numpy(present)]
     if study.classes:
         members = predict.probabilities(outputs.numpy())
-        answer = None
-        if study.evaluation.average == "logits":
-            answer = predict.average(outputs.numpy(), "logits")
+        kind = "logits" if study.evaluation.average == "logits" else "probabilities"
+        voice = predict.average(outputs.numpy(), kind) if kind == "logits" else None
         each = [metrics.accuracy(member, y.numpy()) for member in members]
-        return {**metrics.classification(members, y.numpy(), answer), "member_accuracy": each}
-    means = study.unscaled(outputs, world).numpy()[..., 0]
+        return {**metrics.classification(members, y.numpy(), voice), "member_accuracy": each}
     target = y.double().numpy().reshape(len(y), -1)[:, 0]
+    means, variances = regression_members(study, world, outputs, split, answer)
+    scale = study.target_scale(world) ** 2
+    noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[study.evaluation.noise]
     each = [metrics.rmse(mean, target) for mean in means]
-    return {**metrics.regression(means, target), "member_rmse": each}
+    found = metrics.regression(
+        means, target, variances=variances, noise=noise * scale, floor=VARIANCE_FLOOR * scale,
+        residual=None if residual is None else residual * scale,
+    )  # fmt: skip
+    return {**found, "member_rmse": each}
+
+
+def regression_members(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer
+) -> tuple[FloatArray, FloatArray | None]:
+    """Each member's mean `[K, n]` and, where it predicts one, its variance `[K, n]`, in original units."""
+    scale = study.target_scale(world) ** 2
+    if study.net.objective == "gaussian_nll":
+        head = gaussian(outputs)
+        return study.unscaled(head.mean, world).numpy()[..., 0], head.variance.double().numpy()[..., 0] * scale
+    means: FloatArray = study.unscaled(outputs, world).numpy()[..., 0]
+    if answer.spread is None:
+        return means, None
+    x = study.shards.normalise(study.split(split, world)[0][None], torch.tensor([world]))[0].double().flatten(1)
+    spread = answer.spread[world].double()  # a linear layer: weights first, then the bias, if any
+    variance = x.square() @ spread[: x.shape[1]] + spread[x.shape[1] :].sum()
+    return means, (variance.numpy() * scale)[None]
+
+
+def residuals(study: Study, runtime: Runtime, state: State) -> dict[int, float]:
+    """The clients' mean training residual variance of each world's models, in standardised units."""
+    if study.net.objective not in ("half_mse", "mse"):
+        return {}
+    models = study.method.phases[0].models
+    pieces = runtime.losses(state, models)
+    factor = 2.0 if study.net.objective == "half_mse" else 1.0
+    return {world: factor * float(joined(pieces, world).mean()) for world in range(study.worlds)}
 
 
 def client_labels(study: Study, world: int) -> FloatArray:

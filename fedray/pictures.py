@@ -19,10 +19,11 @@ MOST_CLIENTS = 2_000
 def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> None:
     """Computes and writes them."""
     models = study.method.phases[0].models
-    outputs = joined(runtime.outputs(progress.state, "test", models), 0)
+    answer = study.answer(progress.state)
+    outputs = joined(runtime.outputs(answer.state, "test", answer.models), 0)
     _, y = study.split("test", 0)
     arrays = _classes(study, outputs, y.numpy()) if study.classes else _targets(study, outputs, y.double().numpy())
-    if study.classes and study.clients.number <= MOST_CLIENTS:
+    if study.classes and study.clients.number <= MOST_CLIENTS and study.method.answer is None:
         losses = joined(runtime.losses(progress.state, models), 0).double().numpy().T  # [N, K]
         gamma = study.evaluation.gamma if study.evaluation.gamma is not None else np.inf
         alpha = predict.personal_weights(losses, gamma)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray import rng
 from fedray.core import BadInput, Server, State, Stats, Tier, Uploads
-from fedray.tree import Counts, Largest, exact_sum
+from fedray.tree import Counts, Kept, Largest, exact_sum
 
 Weighting = Literal["uniform", "examples"]
 
@@ -103,6 +104,72 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
         return moved(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
 
     return base._replace(step=step)
+
+
+def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weighting: Weighting = "uniform") -> Server:
+    """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
+
+    extra: `variance` `[M, d]`; `sample` `[M, slots, d]` and `sample_weight` `[M, slots]` (0: empty slot). `bootstrap`: the
+    uploads themselves; `omc`: draws from N(mu, diag variance). The mean is `mean`'s, bit for bit.
+    """
+    base = mean(rows, weighting)
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        sample = torch.zeros(len(models), slots, models.shape[1], dtype=models.dtype)
+        sample[:, 0] = models
+        weight = torch.zeros(len(models), slots, dtype=torch.float64)
+        weight[:, 0] = 1.0
+        return {"variance": torch.zeros_like(models), "sample": sample, "sample_weight": weight}
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), weights(uploads, weighting)
+        squares = exact_sum(uploads.delta, group, rows.number, weight, limbs=2, square=True)
+        stats = {**base.reduce(uploads), "squares": squares}
+        if sampling == "bootstrap":
+            keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+            stats["uploads"] = Kept(dict(zip(keys, uploads.delta, strict=True)))
+        return stats
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total.clamp(min=1)[:, None]
+        trained = stats["weight"].total > 0
+        delta = stats["sum"].value() / weight
+        spread = (stats["squares"].value() / weight - delta.square()).clamp(min=0.0).to(state.models.dtype)
+        after = base.step(state, stats, t)
+        variance = torch.where(trained[:, None], spread, state.extra["variance"])
+        drawn = _uploads(state, stats, rows) if sampling == "bootstrap" else _draws(after, variance, trained, seeds, t)
+        return after._replace(extra={**state.extra, "variance": variance, **drawn})
+
+    return Server(init, reduce, step)
+
+
+def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
+    """The sample whose members are the uploads; a model that nobody trained keeps the one it had."""
+    sample, weight = state.extra["sample"].clone(), state.extra["sample_weight"].clone()
+    kept = stats["uploads"].rows
+    filled: dict[int, int] = {}
+    for key in sorted(kept):
+        row = key[0] * rows.models + key[1]
+        slot = filled.setdefault(row, 0)
+        if slot == 0:
+            sample[row], weight[row] = 0.0, 0.0
+        sample[row, slot] = state.models[row] + kept[key]
+        weight[row, slot] = 1.0
+        filled[row] += 1
+    return {"sample": sample, "sample_weight": weight}
+
+
+def _draws(after: State, variance: Tensor, trained: Tensor, seeds: Sequence[int], t: int) -> dict[str, Tensor]:
+    """The sample whose members are drawn from N(mu, diag variance), by address."""
+    sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
+    slots, d = sample.shape[1:]
+    each = len(sample) // len(seeds)
+    for row in torch.nonzero(trained).flatten().tolist():
+        key = rng.keys(seeds[row // each], "omc", t, row % each, np.arange(slots))
+        noise = torch.from_numpy(rng.normal(key, d)).to(sample.dtype)
+        sample[row] = after.models[row] + variance[row].sqrt() * noise
+        weight[row] = 1.0
+    return {"sample": sample, "sample_weight": weight}
 
 
 def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedray.clock import Rule
-from fedray.core import Clients, IntArray, Method, Net
+from fedray.core import Answer, Clients, IntArray, Method, Net, State
 from fedray.data.shards import Shards
 from fedray.devices import Devices
 
@@ -63,6 +63,12 @@ class Study:
         """Worlds of one replicate: its folds."""
         return len(set(self.folds.tolist()))
 
+    def answer(self, state: State) -> Answer:
+        """The models that answer for a state."""
+        if self.method.answer is not None:
+            return self.method.answer(state)
+        return Answer(state, self.method.phases[0].models)
+
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Raw x and y of a world's test or held-out rows."""
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
@@ -72,3 +78,8 @@ class Study:
         data, fold = self.shards.data, int(self.folds[world])
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
+
+    def target_scale(self, world: int) -> float:
+        """Standard deviation that regression targets were divided by."""
+        scale, fold = self.shards.data.y_scale, int(self.folds[world])
+        return float(scale[fold if len(scale) > 1 else 0, 0])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from fedray.core import Method
 from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.fedag import fedag
 from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.setting import Setting
 from fedray.methods.shefl import shefl
@@ -20,4 +21,5 @@ METHODS: dict[str, Composition] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
     "shefl": shefl,
+    "fedag": fedag,
 }

@@ -27,6 +27,8 @@ class Setting:
     weighting: Weighting = "uniform"
     coefficients: str = "fedavg"
     compress: Compress | None = None  # None: dense
+    participants: int = 1  # clients of a round, at most
+    is_linear: bool = False  # the network is one linear layer
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

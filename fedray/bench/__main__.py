@@ -1,0 +1,16 @@
+"""One row in this process: `python -m fedray.bench ROW full|quick FILE` writes its results to FILE as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from fedray.bench.rows import ROWS
+from fedray.runtime.environment import one_thread, prepare
+
+if __name__ == "__main__":
+    prepare()
+    one_thread()
+    name, mode, out = sys.argv[1:]
+    Path(out).write_text(json.dumps([result._asdict() for result in ROWS[name].measure(mode == "quick")]))

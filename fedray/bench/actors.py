@@ -1,0 +1,52 @@
+"""Rows 7 and 8: what Ray adds to a round, and what a second actor brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fedray.bench import works
+from fedray.bench.measure import in_turns, tree_cpu
+from fedray.bench.table import Result
+from fedray.bench.works import Work, simulation
+from fedray.engine import Runtime
+
+
+@contextmanager
+def on_ray(work: Work, actors: int) -> Iterator[Runtime]:
+    """The Ray runtime of a work, with that many client actors of one CPU each."""
+    from fedray.runtime.ray import Rays
+
+    scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
+    runtime = Rays(scenario, work.own, work.study())
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def overhead(quick: bool) -> list[Result]:
+    from fedray.runtime.ray import connect
+
+    work = works.small_clients(1000, 100)
+    connect(None, 2)
+    with on_ray(work, 2) as runtime:
+        remote, here = simulation(work.study(), runtime)[0], simulation(work.study())[0]
+        ray, inline = in_turns([(remote, 50), (here, 50)], 3 if quick else 15, tree_cpu)
+    note = f"wall {1e3 * ray.wall:.2f} against {1e3 * inline.wall:.2f} ms, CPU {1e3 * ray.cpu:.2f} against {1e3 * inline.cpu:.2f} ms"
+    what = "Ray, two client actors: wall time of a round above inline's, on the first row"
+    return [Result(what, 1e3 * (ray.wall - inline.wall), "ms", 2.0, False, None, note)]
+
+
+def scaling(quick: bool) -> list[Result]:
+    from fedray.runtime.ray import connect
+
+    work = works.images(works.small_cnn, per_round=40)
+    connect(None, 3)
+    with on_ray(work, 1) as one, on_ray(work, 2) as two:
+        laps = [(simulation(work.study(), runtime)[0], 5) for runtime in (one, two)]
+        alone, both = in_turns(laps, 3 if quick else 9, tree_cpu)
+    note = f"wall {1e3 * alone.wall:.0f} against {1e3 * both.wall:.0f} ms, CPU {1e3 * alone.cpu:.0f} against {1e3 * both.cpu:.0f} ms"
+    what = "two client actors of one CPU against one, small CNN with 40 clients a round (wall)"
+    return [Result(what, alone.wall / both.wall, "x", 1.8, True, None, note)]

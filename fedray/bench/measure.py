@@ -1,0 +1,116 @@
+"""Clocks and sizes of processes, and laps of two pieces of work that take turns (Linux's /proc for whole trees)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedray.core import BadInput
+
+MB = 1 << 20
+Laps = Callable[[int], None]  # does that many more rounds
+
+
+class Cost(NamedTuple):
+    """CPU seconds and wall seconds of one round."""
+
+    cpu: float
+    wall: float
+
+
+def pinned() -> None:
+    """Keeps this process on the last of the cores it may use."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def lap(work: Laps, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
+    """Cost of a round, over `rounds` of them. clock: CPU seconds so far."""
+    gc.collect()
+    cpu, wall = clock(), time.perf_counter()
+    work(rounds)
+    return Cost((clock() - cpu) / rounds, (time.perf_counter() - wall) / rounds)
+
+
+def in_turns(works: list[tuple[Laps, int]], repeats: int, clock: Callable[[], float] = time.process_time) -> list[Cost]:
+    """Medians of every work's laps, `repeats` of them each, taken in turns (A B A B) after one lap to warm up.
+
+    Args:
+        works: (what to do, rounds a lap).
+    """
+    laps: list[list[Cost]] = [[] for _ in works]
+    for turn in range(repeats + 1):
+        for (work, rounds), kept in zip(works, laps, strict=True):
+            cost = lap(work, rounds if turn else max(1, rounds // 5), clock)
+            if turn:
+                kept.append(cost)
+    return [Cost(*(statistics.median(column) for column in zip(*kept, strict=True))) for kept in laps]
+
+
+def peak() -> float:
+    """flop/s of a float32 product of 1024 x 1024 matrices on one core, the best of ten."""
+    a, b = torch.rand(2, 1024, 1024)
+
+    def product(rounds: int) -> None:
+        for _ in range(rounds):
+            torch.mm(a, b)
+
+    return 2 * 1024**3 / min(lap(product, 3).cpu for _ in range(10))
+
+
+class Process(NamedTuple):
+    """A process of the tree: id, parent, command line, CPU seconds, resident bytes."""
+
+    id: int
+    parent: int
+    command: str
+    cpu: float
+    resident: int
+
+
+def tree() -> list[Process]:
+    """This process and all that descend from it."""
+    if sys.platform != "linux":
+        raise BadInput("this row reads /proc: run it on Linux")
+    known = {one.id: one for one in map(_process, Path("/proc").glob("[0-9]*")) if one is not None}
+    mine, grown = {os.getpid()}, True
+    while grown:
+        more = {one.id for one in known.values() if one.parent in mine} - mine
+        mine, grown = mine | more, bool(more)
+    return [known[i] for i in sorted(mine)]
+
+
+def _process(folder: Path) -> Process | None:
+    try:
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it ended
+        return None
+    ticks = sum(int(n) for n in fields[11:15])  # its own and those of the children it waited for
+    cpu = ticks / os.sysconf("SC_CLK_TCK")
+    return Process(int(folder.name), int(fields[1]), command, cpu, int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def tree_cpu() -> float:
+    """CPU seconds of the whole process tree (in steps of a clock tick)."""
+    return sum(one.cpu for one in tree())
+
+
+def resident() -> int:
+    """Bytes of memory this process holds now."""
+    return next(one.resident for one in tree() if one.id == os.getpid())
+
+
+def peak_resident() -> int:
+    """The most bytes this process has held."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,63 @@
+"""What a row reports, and the table of all of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Result(NamedTuple):
+    """One measured figure. wall: the same in wall time, where `measured` is a ratio of CPU seconds."""
+
+    what: str
+    measured: float
+    unit: str
+    target: float
+    at_least: bool
+    wall: float | None
+    note: str
+
+    @property
+    def met(self) -> bool:
+        return self.measured >= self.target if self.at_least else self.measured <= self.target
+
+
+HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- | --- | --- | --- |"
+
+
+def line(result: Result) -> str:
+    """A result as a row of a Markdown table.
+
+    Example:
+        >>> line(Result("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
+        '| one thing | 0.080 | <= 0.09 | yes | 0.081 | a note |'
+    """
+    unit = f" {result.unit}" if result.unit else ""
+    sign = ">=" if result.at_least else "<="
+    wall = "" if result.wall is None else f"{result.wall:.3g}"
+    measured = f"{result.measured:.3f}" if abs(result.measured) < 10 else f"{result.measured:.1f}"
+    met = "yes" if result.met else "**no**"
+    return f"| {result.what} | {measured}{unit} | {sign} {result.target:g}{unit} | {met} | {wall} | {result.note} |"
+
+
+def machine() -> str:
+    """Where this ran, as a line."""
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
+    load = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fedray", "torch", "numpy", "ray"))
+    when = time.strftime("%Y-%m-%d")
+    return f"{_model()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load} at the start"
+
+
+def _model() -> str:
+    """The processor's name."""
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for text in path.read_text().splitlines():
+            if text.startswith("model name"):
+                return text.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,151 @@
+"""What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from fedray import engine, rng
+from fedray.bench.measure import Laps
+from fedray.build import Own, build
+from fedray.core import Plan
+from fedray.data.files import data_root
+from fedray.data.split import Dataset, Split, classification, regression
+from fedray.engine import JobTable, Progress
+from fedray.runtime.inline import Inline
+from fedray.scenario import Scenario, read
+from fedray.study import Study
+
+NEVER = 10**7
+BOSTON = (506, 13, 20)  # samples, features, folds
+
+
+class Work(NamedTuple):
+    """A scenario, the objects beside it, and its network for the plain loop."""
+
+    scenario: Scenario
+    own: Own
+    module: Callable[[], nn.Module]
+
+    def study(self, **changes: Any) -> Study:
+        """The study, with some of its fields changed."""
+        return replace(build(self.scenario, self.own), **changes)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def small_cnn() -> nn.Module:
+    """10 and 20 channels, 50 hidden units: 22,000 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10),
+    )  # fmt: skip
+
+
+def wide_cnn() -> nn.Module:
+    """32 and 64 channels, 128 hidden units: 1.2 million parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def boston_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
+
+
+def noise(samples: int, shape: tuple[int, ...]) -> Dataset:
+    """Standard normal inputs with labels 0 to 9 drawn at random: only its size matters here."""
+    draw = rng.stream(0, "bench data")
+    x = draw.standard_normal((samples, *shape), dtype=np.float32)
+    y = draw.integers(0, 10, samples)
+    return classification("noise", Split(x, y), Split(x[:100], y[:100]), tuple("0123456789"))
+
+
+def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> Work:
+    """100 clients of 100 images of 28 x 28, batches of 10."""
+    keys = fedavg(100, per_round, batch_size=10) | more
+    return Work(read(keys), Own(data=noise(10_000, (1, 28, 28)), model=module), module)
+
+
+def small_clients(number: int, per_round: int) -> Work:
+    """Clients of 20 samples with 64 features, batches of 10."""
+    keys = fedavg(number, per_round, batch_size=10)
+    return Work(read(keys), Own(data=noise(20 * number, (64,)), model=mlp), mlp)
+
+
+def generated(number: int, per_round: int) -> Work:
+    """Clients of 20 samples that are generated when they are needed."""
+    keys = fedavg(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
+    return Work(read(keys), Own(model=mlp), mlp)
+
+
+def boston(epochs: int, fold: int | str = "all") -> Work:
+    """Boston housing: 10 clients, batches of one, one local update of many epochs."""
+    keys = fedavg(10, 10, batch_size=1, epochs=epochs, lr=0.01)
+    keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
+    keys["model"] = {"name": "mlp", "objective": "half_mse"}
+    folder = data_root(None) / "UCI" / "UCI_Datasets" / "bostonHousing"
+    data = None if folder.is_dir() else like_boston()
+    return Work(read(keys), Own(data=data, model=boston_mlp), boston_mlp)
+
+
+def like_boston() -> Dataset:
+    """Random numbers of the size of Boston housing, for machines without it."""
+    n, features, folds = BOSTON
+    draw = rng.stream(0, "bench table")
+    x, y = draw.standard_normal((n, features), dtype=np.float32), draw.standard_normal((n, 1), dtype=np.float32)
+    data = regression("noise", Split(x, y), Split(x[:0], y[:0]))
+    orders = [draw.permutation(n) for _ in range(folds)]
+    cuts = tuple((np.sort(order[n // 10 :]), np.sort(order[: n // 10])) for order in orders)
+    statistics = {
+        name: np.repeat(getattr(data, name), folds, axis=0) for name in ("shift", "scale", "y_shift", "y_scale")
+    }
+    return data._replace(folds=cuts, **statistics)
+
+
+def digits(replicates: int) -> Work:
+    """A small study: 100 clients of handwritten digits, 10 a round."""
+    keys = fedavg(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
+    return Work(read(keys), Own(model=mlp), mlp)
+
+
+def fedavg(number: int, per_round: int, **local: Any) -> dict[str, Any]:
+    """The scenario that all rows start from."""
+    return {
+        "rounds": 1,
+        "runtime": "inline",
+        "method": {"name": "fedavg"},
+        "clients": {"number": number},
+        "participation": {"per_round": per_round},
+        "schedule": {"rows": "client"},
+        "local": {"epochs": 1, "lr": 0.05, "lr_decay": 1.0} | local,
+    }
+
+
+class Unrecorded:
+    """A recorder that keeps nothing: rounds alone are measured."""
+
+    def jobs(self, round: int, plan: Plan, table: JobTable) -> None: ...
+
+    def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None: ...
+
+    def checkpoint(self, progress: Progress) -> None: ...
+
+
+def simulation(study: Study, runtime: engine.Runtime | None = None) -> tuple[Laps, Progress]:
+    """Rounds of a study on a runtime (default: inline), and where they stand."""
+    runs_on = runtime or Inline(study)
+    progress = engine.begin(study, study.method.phases[0])
+    seldom = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
+
+    def more(rounds: int) -> None:
+        engine.run(replace(seldom, rounds=progress.round + rounds), runs_on, Unrecorded(), lambda now: [], progress)
+
+    return more, progress

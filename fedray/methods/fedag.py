@@ -1,0 +1,54 @@
+"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights, and predicts with a sample of it.
+
+Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
+restart from the mean; the sample is the uploads themselves (`bootstrap`, the paper's choice) or draws from the Gaussian
+(`omc`). With K > 1 under the permutation schedule there is one Gaussian a model: a mixture of K.
+
+Deviations:
+    1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
+       residual variance. Both readings of the NLL are reported (`nll_none`, `nll_residual`).
+    2. The variance is computed over deltas: the same number with less cancellation.
+    3. Under partial participation the sample holds the clients of the last round in which the model was trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedray import server
+from fedray.core import Answer, Method, State
+from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.setting import Setting
+
+
+def fedag(setting: Setting) -> Method:
+    """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation)."""
+    base = fed_ensemble(setting)
+    slots, sampling = setting.participants, setting.options["sampling"]
+    phase = replace(
+        base.phases[0],
+        server=server.gaussian(setting.state_rows, slots, setting.seeds, sampling, setting.weighting),
+        down_vectors=2,
+    )
+    if setting.is_linear and setting.models == 1:
+        return Method("fedag", (phase,), closed_form)
+    return Method("fedag", (phase,), lambda state: sampled(state, setting.models))
+
+
+def sampled(state: State, models: int) -> Answer:
+    """Every member of every model's sample answers (eqs. 4-5)."""
+    sample, weight = state.extra["sample"], state.extra["sample_weight"]
+    slots = sample.shape[1]
+    per_world = models * slots
+    counters = state.counters.repeat_interleave(slots, 0)
+    rows = State(sample.flatten(0, 1), counters, {})
+    return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64))
+
+
+def closed_form(state: State) -> Answer:
+    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
+    return Answer(state, 1, None, state.extra["variance"])
+
+

@@ -1,0 +1,202 @@
+"""The shape of the code: layers without circles, one place for each concern, small files, a command line that starts at
+once."""
+
+from __future__ import annotations
+
+import ast
+import resource
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import fedray
+
+PACKAGE = Path(fedray.__file__).parent
+MODULES = {
+    ".".join(("fedray", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+MOST_LINES, MOST_FUNCTION_LINES = 300, 40
+BASES = {"Protocol", "NamedTuple", "Exception", "FedrayError", "nn.Module", "yaml.SafeLoader", "yaml.SafeDumper"}
+
+# Each line imports from lines above it only. A module that is not here yet is only kept out of circles.
+LAYERS = (
+    ("core", "rng"),
+    ("names", "tree", "schedule", "compress", "predict", "devices", "private"),
+    ("clock", "server", "metrics"),
+    ("methods", "scenario", "models", "data", "report", "loggers", "live"),
+    ("lanes",),
+    ("study",),
+    ("engine",),
+    ("checkpoint", "evaluate"),
+    ("record", "pictures"),
+    ("coordinate",),
+    ("build", "runtime"),
+    ("simulate", "runtime.ray", "api", "explain", "table"),
+    ("export", "tuning"),
+    ("cli",),
+)
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+def names_of(node: ast.AST) -> list[str]:
+    """What an import statement imports; for `from a import b` the module `a.b` if there is one, else `a`."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        inner = [f"{node.module}.{alias.name}" for alias in node.names]
+        return [name if name in MODULES else str(node.module) for name in inner]
+    return []
+
+
+def imports(module: str, inside: bool = False) -> set[str]:
+    """Modules that a module imports at its top level; with `inside`, in its functions and for types too."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [tree_of(module)]
+    while todo:
+        node = todo.pop()
+        lazy = isinstance(node, ast.FunctionDef) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        )
+        if lazy and not inside:
+            continue
+        found.update(names_of(node))
+        todo += ast.iter_child_nodes(node)
+    return found - {module}
+
+
+def layer(module: str) -> int | None:
+    """The layer of a module: that of the longest name in LAYERS that begins it."""
+    short = module.removeprefix("fedray.")
+    found = [(len(n), at) for at, names in enumerate(LAYERS) for n in names if short == n or short.startswith(f"{n}.")]
+    return max(found)[1] if found else None
+
+
+def test_a_file_imports_only_from_layers_above_it() -> None:
+    wrong = []
+    for module in MODULES:
+        for other in imports(module) & MODULES.keys():
+            here, there = layer(module), layer(other)
+            same_package = module.split(".")[1:2] == other.split(".")[1:2]
+            if here is not None and there is not None and not (there < here or (same_package and there == here)):
+                wrong.append(f"{module} imports {other}")
+    assert not wrong
+
+
+def test_there_are_no_import_circles() -> None:
+    open_, done = [], set()
+
+    def visit(module: str) -> None:
+        assert module not in open_, " -> ".join([*open_[open_.index(module) :], module])
+        if module in done:
+            return
+        open_.append(module)
+        for other in sorted(imports(module) & MODULES.keys()):
+            visit(other)
+        done.add(open_.pop())
+
+    for module in MODULES:
+        visit(module)
+
+
+def outsiders(allowed: set[str], wanted: set[str]) -> list[str]:
+    """Modules beside `allowed` that import something of `wanted` anywhere."""
+    return [
+        module
+        for module in MODULES
+        if module not in allowed
+        and any(name == w or name.startswith(f"{w}.") for name in imports(module, inside=True) for w in wanted)
+    ]
+
+
+def test_one_place_each() -> None:
+    """Ray, names that meet functions, batched clients and YAML: one file or folder for each."""
+    assert outsiders({"fedray.runtime.ray"}, {"ray"}) == []
+    assert [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")] == ["fedray.build"]
+    both = [m for m in outsiders(set(), {"fedray.scenario"}) if m in outsiders(set(), {"fedray.methods"})]
+    assert both == ["fedray.build"]
+    assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario", "fedray.report"))] == []
+    assert [m for m in outsiders(set(), {"pydantic"}) if m != "fedray.scenario.keys"] == []
+    engines = {"fedray.lanes.mlp", "fedray.lanes.conv", "fedray.lanes.vmap", "fedray.lanes.loop"}
+    assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.lanes")] == []
+
+
+def test_only_rng_makes_random_numbers() -> None:
+    """No generator, seed or draw outside `rng.py`, so that every random number has an address."""
+    wrong = []
+    for module in MODULES.keys() - {"fedray.rng"}:
+        if "random" in imports(module, inside=True) or "numpy.random" in imports(module, inside=True):
+            wrong.append(f"{module} imports a random module")
+        for node in ast.walk(tree_of(module)):
+            name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            draws = name.startswith(
+                ("torch.rand", "torch.normal", "torch.manual_seed", "torch.Generator", "torch.random")
+            )
+            numpy = name.startswith("np.random.") and name != "np.random.Generator"
+            if draws or numpy or name in ("torch.cuda.manual_seed", "torch.bernoulli", "torch.multinomial"):
+                wrong.append(f"{module}, line {node.lineno}: {name}")  # type: ignore[attr-defined]
+    assert not wrong
+
+
+def test_files_and_functions_are_small() -> None:
+    files = {m: len(path.read_text().splitlines()) for m, path in MODULES.items()}
+    assert {m: n for m, n in files.items() if n > MOST_LINES} == {}
+    functions = {
+        f"{module}.{node.name}": node.end_lineno - node.lineno + 1  # type: ignore[operator]
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {f: n for f, n in functions.items() if n > MOST_FUNCTION_LINES} == {}
+
+
+def test_no_inheritance_no_probing() -> None:
+    """No `super()`, no `hasattr`, no base classes of our own, no `global`."""
+    wrong = []
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("super", "hasattr"):
+                wrong.append(f"{module}, line {node.lineno}: {ast.unparse(node.func)}")
+            if isinstance(node, ast.ClassDef) and not {ast.unparse(base) for base in node.bases} <= BASES:
+                wrong.append(f"{module}, line {node.lineno}: class {node.name}")
+            if isinstance(node, ast.Global):
+                wrong.append(f"{module}, line {node.lineno}: global")
+    assert not wrong
+
+
+def test_every_folder_is_a_package() -> None:
+    """Without `__init__.py` a folder is missing from the wheel, and its `ray.py` can shadow Ray."""
+    assert [str(p.parent) for p in MODULES.values() if not (p.parent / "__init__.py").is_file()] == []
+
+
+def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
+    """Neither torch nor Ray nor pandas, and less than half a second of CPU time (the best of five)."""
+    code = (
+        "import sys, fedray.cli; sys.argv = ['fedray', '--help']\ntry: fedray.cli.main()\nfinally: print(*sys.modules)"
+    )
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if seconds[-1] < 0.5:
+            break
+    *text, modules = done.stdout.splitlines()
+    assert any("Usage: fedray" in line for line in text)
+    heavy = {"torch", "ray", "pandas", "pyarrow", "matplotlib", "sklearn", "scipy", "torchvision", "optuna", "pydantic"}
+    assert heavy & set(modules.split()) == set()
+    assert min(seconds) < 0.5
+
+
+def test_a_command_that_only_reads_text_imports_no_torch() -> None:
+    """`fedray list` answers from names alone."""
+    code = "import sys, fedray.cli; sys.argv = ['fedray', 'list']\ntry: fedray.cli.main()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "fed_ensemble" in done.stdout
+    assert {"torch", "ray", "pandas"} & set(done.stdout.splitlines()[-1].split()) == set()

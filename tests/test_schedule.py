@@ -1,0 +1,199 @@
+"""Who trains what: every row meets every model once an age, nothing is remembered, tiers get what was promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedray.core import Clients, Plan, Schedule, State, Tier
+from fedray.schedule import KINDS, Participation, full, sampled, schedule, strata
+
+AGE_START = (0, 1, 7)  # ages to look at
+
+
+class Case(NamedTuple):
+    """Two tiers of clients, K models, seeds of the worlds, and participants per tier."""
+
+    clients: Clients
+    models: int
+    seeds: tuple[int, ...]
+    per_tier: tuple[int, ...]
+
+
+@st.composite
+def cases(draw: st.DrawFn, most_models: int = 7) -> Case:
+    models = draw(st.integers(1, most_models))
+    numbers = draw(st.tuples(st.integers(1, 9), st.integers(0, 9)))
+    each = draw(st.tuples(*[st.one_of(st.none(), st.integers(1, models))] * 2))  # models a round; None: all
+    tiers = tuple(Tier(f"tier{c}", n, m) for c, (n, m) in enumerate(zip(numbers, each, strict=True)))
+    per_tier = tuple(draw(st.integers(min(1, n), n)) for n in numbers)
+    seeds = tuple(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3)))
+    return Case(Clients(tiers), models, seeds, per_tier)
+
+
+PEOPLE = {
+    "full": lambda case: full(case.clients),
+    "sampled": lambda case: sampled(case.clients, case.per_tier),
+    "strata": lambda case: strata(case.clients, case.per_tier),
+}
+
+
+def made(case: Case, kind: str, people: str, rows: str = "client") -> Schedule:
+    return schedule(case.clients, case.models, case.seeds, PEOPLE[people](case), KINDS[kind](case.models, rows))
+
+
+def models_a_round(case: Case, client: np.ndarray) -> np.ndarray:
+    each = [case.models if tier.models_per_round is None else tier.models_per_round for tier in case.clients.tiers]
+    return np.array(each)[case.clients.tier_of(client)]
+
+
+def triples(plan: Plan) -> list[tuple[int, int, int]]:
+    return list(zip(plan.client.tolist(), plan.model.tolist(), plan.replicate.tolist(), strict=True))
+
+
+@given(cases(), st.sampled_from(AGE_START))
+def test_permutation_shows_every_model_to_every_client_once_an_age(case, age):
+    """m models a round, K rounds: a client trains each model exactly m times."""
+    plan = made(case, "permutation", "full")
+    seen = Counter(job for t in range(age * case.models, (age + 1) * case.models) for job in triples(plan(t, None)))
+    for world in range(len(case.seeds)):
+        for client in range(case.clients.number):
+            each = int(models_a_round(case, np.array([client]))[0])
+            assert [seen[client, k, world] for k in range(case.models)] == [each] * case.models
+
+
+@given(cases(), st.sampled_from(AGE_START))
+def test_permutation_shows_every_model_to_every_stratum_once_an_age(case, age):
+    """The row is the stratum, whichever of its clients is drawn."""
+    people, plan = strata(case.clients, case.per_tier), made(case, "permutation", "strata", "stratum")
+    seen: Counter[tuple[int, int, int]] = Counter()
+    for t in range(age * case.models, (age + 1) * case.models):
+        row = {(w, int(c)): s for w, seed in enumerate(case.seeds) for s, c in enumerate(people(seed, t).client)}
+        seen.update((row[world, client], model, world) for client, model, world in triples(plan(t, None)))
+    for world, seed in enumerate(case.seeds):
+        each = models_a_round(case, people(seed, age * case.models).client)
+        for s, m in enumerate(each):
+            assert [seen[s, k, world] for k in range(case.models)] == [m] * case.models
+
+
+@given(cases(), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(PEOPLE)), st.integers(0, 20))
+def test_round_t_alone_is_round_t_after_all_rounds_before(case, kind, people, t):
+    """Nothing is remembered: resuming, or asking twice, cannot change a plan."""
+    rows = "stratum" if people == "strata" else "client"
+    alone = made(case, kind, people, rows)(t, None)
+    walked = made(case, kind, people, rows)
+    before = [walked(s, None) for s in range(t + 1)][-1]
+    assert triples(alone) == triples(before) == triples(walked(t, None))
+
+
+@given(cases(), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(PEOPLE)), st.integers(0, 20))
+def test_every_participant_trains_its_tiers_number_of_different_models(case, kind, people, t):
+    rows = "stratum" if people == "strata" else "client"
+    plan, who = made(case, kind, people, rows)(t, None), PEOPLE[people](case)
+    assert plan.client.dtype == plan.model.dtype == plan.replicate.dtype == np.int64
+    assert ((plan.model >= 0) & (plan.model < case.models)).all()
+    assert len(set(triples(plan))) == len(plan.client), "a client trains a model twice in one round"
+    for world, seed in enumerate(case.seeds):
+        mine = plan.client[plan.replicate == world]
+        chosen = who(seed, t).client
+        assert sorted(mine.tolist()) == sorted(np.repeat(chosen, models_a_round(case, chosen)).tolist())
+
+
+@given(cases(), st.sampled_from(["sampled", "strata"]), st.integers(0, 50))
+def test_participants_are_distinct_and_counted_per_tier(case, people, t):
+    for seed in case.seeds:
+        chosen = PEOPLE[people](case)(seed, t)
+        assert len(set(chosen.client.tolist())) == len(chosen.client)
+        tier = case.clients.tier_of(chosen.client)
+        assert np.bincount(tier, minlength=2).tolist() == list(case.per_tier)
+        assert chosen.slot.tolist() == list(range(len(chosen.client)))
+
+
+@given(cases(), st.integers(0, 9))
+def test_strata_partition_the_clients(case, seed):
+    """Slot by slot the clients of all rounds: disjoint, complete, inside a tier, and of near equal size."""
+    people = strata(case.clients, case.per_tier)
+    rounds = [people(seed, t).client for t in range(250)]
+    slots = [set(column) for column in zip(*(r.tolist() for r in rounds), strict=True)]
+    assert sum(len(slot) for slot in slots) == len(set().union(*slots)), "a client is in two strata"
+    populated = [c for c, n in enumerate(case.per_tier) if n]
+    everyone = set(np.flatnonzero(np.isin(case.clients.tier_of(np.arange(case.clients.number)), populated)).tolist())
+    assert set().union(*slots) == everyone  # 250 draws leave out one of 9 once in 10^12
+    for c in populated:
+        sizes = [len(s) for s in slots if case.clients.tier_of(np.array([min(s)]))[0] == c]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@given(cases(), st.sampled_from(sorted(PEOPLE)), st.integers(0, 30))
+def test_balanced_counts_differ_by_at_most_one(case, people, t):
+    plan = made(case, "balanced", people, "stratum" if people == "strata" else "client")(t, None)
+    for world in range(len(case.seeds)):
+        counts = np.bincount(plan.model[plan.replicate == world], minlength=case.models)
+        assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize("kind", ["permutation", "random", "adaptive"])
+def test_models_are_met_uniformly(kind):
+    """5 models, 40 clients, 250 rounds: each pair about 50 times (random: sd 6.3; permutation: exactly)."""
+    case = Case(Clients((Tier("all", 40),)), 5, (3,), (40,))
+    plan, counts = made(case, kind, "full"), np.zeros((40, 5))
+    for t in range(250):
+        jobs = plan(t, None)
+        np.add.at(counts, (jobs.client, jobs.model), 1)
+    assert (np.abs(counts - 50) < 5 * 6.33).all()
+    assert (counts == 50).all() == (kind == "permutation")
+    assert np.abs(counts.sum(0) - 2000).max() < 5 * 40
+
+
+def test_clients_seeds_and_ages_draw_different_permutations():
+    """Independent rows: over 60 clients all 6 orders of 3 models appear, and other seeds and ages reshuffle them."""
+    case = Case(Clients((Tier("all", 60),)), 3, (0, 1), (60,))
+    plan = made(case, "permutation", "full")
+
+    def orders(age: int, world: int) -> list[tuple[int, ...]]:
+        jobs = [plan(3 * age + t, None) for t in range(3)]
+        return list(zip(*(j.model[j.replicate == world].tolist() for j in jobs), strict=True))
+
+    assert len(set(orders(0, 0))) == 6
+    assert orders(0, 0) != orders(0, 1)
+    assert orders(0, 0) != orders(1, 0)
+
+
+def state_with(loss: list[float], clients: int) -> State:
+    rows = torch.tensor(loss).expand(1, clients, len(loss)).clone()
+    return State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {"job_loss": rows})
+
+
+def test_adaptive_prefers_the_models_of_high_loss():
+    """Odds are the losses: 8 : 1 : 1 here; a model never met counts as the worst one."""
+    case = Case(Clients((Tier("all", 500),)), 3, (0,), (500,))
+    plan = made(case, "adaptive", "full")
+
+    def shares(loss: list[float]) -> np.ndarray:
+        jobs = [plan(t, state_with(loss, 500)).model for t in range(4)]
+        return np.bincount(np.concatenate(jobs), minlength=3) / 2000
+
+    np.testing.assert_allclose(shares([8.0, 1.0, 1.0]), [0.8, 0.1, 0.1], atol=0.04)
+    np.testing.assert_allclose(shares([1.0, 1.0, 1.0]), [1 / 3] * 3, atol=0.05)
+    np.testing.assert_allclose(shares([4.0, float("nan"), 2.0]), [0.4, 0.4, 0.2], atol=0.05)
+    np.testing.assert_allclose(shares([float("nan")] * 3), [1 / 3] * 3, atol=0.05)
+    np.testing.assert_allclose(shares([0.0, 0.0, 0.0]), [1 / 3] * 3, atol=0.05)
+
+
+def test_a_million_clients_are_sampled_in_no_time_and_space():
+    """Nothing of the size of the population is made in a round."""
+    import time
+
+    clients = Clients((Tier("strong", 400_000, None), Tier("weak", 600_000)))
+    people: Participation = sampled(clients, (20, 30))
+    plan = schedule(clients, 5, (0,), people, KINDS["permutation"](5, "client"))
+    began = time.process_time()
+    for t in range(50):
+        assert len(plan(t, None).client) == 20 * 5 + 30
+    assert time.process_time() - began < 1.0

@@ -1,0 +1,160 @@
+"""Sums over uploads are exact: no order, grouping or packing of the rows can be seen in a bit of the result."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedray.tree import Counts, ExactSum, Kept, Largest, Overflow, digest, exact_sum, fold, merge
+
+ROWS, WIDTH, GROUPS = 12, 5, 3
+SIZES = [1e-9, 1e-4, 0.9, 1.0, 1.1, 30.0, 1e6]  # below, at and above the point where the coarse limb is added
+
+
+@st.composite
+def uploads(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
+    """x `[J, d]` float32 of mixed magnitudes, group `[J]`, weight `[J]`."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows = draw(st.integers(1, ROWS))
+    size = rng.choice(SIZES[: draw(st.integers(1, len(SIZES)))], size=(rows, 1))
+    x = torch.from_numpy((rng.normal(size=(rows, WIDTH)) * size).astype(np.float32))
+    weight = rng.integers(1, draw(st.sampled_from([2, 40])), size=rows)
+    return x, torch.from_numpy(rng.integers(0, GROUPS, rows)), torch.from_numpy(weight)
+
+
+def total(parts: list[ExactSum]) -> Tensor:
+    return merge([{"sum": part} for part in parts])["sum"].value()
+
+
+def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:
+    """Largest error of a sum: half a unit of the finest limb a row, and float64's rounding of the end result."""
+    most = float((x.abs().amax(1) * weight).sum()) if len(x) else 0.0
+    return len(x) * 2.0 ** -(37 + 28 * (limbs - 1)) + 2.0**-51 * most
+
+
+@given(uploads(), st.permutations(range(ROWS)), st.lists(st.integers(0, 3), min_size=ROWS, max_size=ROWS))
+def test_order_and_packing_cannot_be_seen(given_uploads, order, actor):
+    """However rows are shuffled and dealt to actors, the merged sum has the same bits."""
+    x, group, weight = given_uploads
+    whole = exact_sum(x, group, GROUPS, weight).value()
+    shuffled = [j for j in order if j < len(x)]
+    parts = [[j for j in shuffled if actor[j] == a] for a in range(4)]
+    dealt = [exact_sum(x[rows], group[rows], GROUPS, weight[rows]) for rows in parts if rows]
+    assert torch.equal(total(dealt), whole)
+    assert torch.equal(total(dealt[::-1]), whole)
+    each = [exact_sum(x[[j]], group[[j]], GROUPS, weight[[j]]) for j in range(len(x))]
+    assert torch.equal(total(each), whole)
+
+
+@given(uploads(), st.integers(1, 3), st.booleans())
+def test_it_is_the_sum_to_the_resolution_of_its_limbs(given_uploads, limbs, square):
+    """math.fsum of the same terms, group by group and entry by entry."""
+    x, group, weight = given_uploads
+    if square and float((x.double().square().amax(1) * weight).max()) >= 2.0**28:
+        return
+    value = exact_sum(x, group, GROUPS, weight, limbs=limbs, square=square).value()
+    terms = (x.double().square() if square else x.double()) * weight[:, None]
+    worst = resolution(x.double().square() if square else x, weight, limbs)
+    for g in range(GROUPS):
+        for i in range(WIDTH):
+            right = math.fsum(terms[group == g, i].tolist())
+            assert abs(float(value[g, i]) - right) <= worst, (g, i, float(value[g, i]), right)
+
+
+def test_more_limbs_resolve_squares_of_small_deltas():
+    """1e-7 squared is far below one limb (1.5e-11), and exact to 5e-20 with two."""
+    x, one = torch.full((3, 2), 1e-7), torch.ones(3, dtype=torch.int64)
+    group = torch.zeros(3, dtype=torch.int64)
+    assert float(exact_sum(x, group, 1, one, limbs=1, square=True).value()[0, 0]) == 0.0
+    right = math.fsum([float(x[0, 0].double() ** 2)] * 3)
+    assert abs(float(exact_sum(x, group, 1, one, limbs=2, square=True).value()[0, 0]) - right) < 1e-19
+
+
+def test_wide_rows_are_summed_in_chunks_of_the_same_bits():
+    """Columns are independent: a row of 200,000 numbers gives what its pieces give."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 200_000)).astype(np.float32))
+    group, weight = torch.tensor([0, 1, 0, 1, 0, 1]), torch.arange(1, 7)
+    whole = exact_sum(x, group, 2, weight).value()
+    pieces = [exact_sum(x[:, a : a + 7001], group, 2, weight).value() for a in range(0, 200_000, 7001)]
+    assert torch.equal(whole, torch.cat(pieces, dim=1))
+
+
+def test_the_input_is_not_changed():
+    for dtype in (torch.float32, torch.float64):
+        x = torch.rand(4, 9, dtype=dtype) * 3
+        before = x.clone()
+        exact_sum(x, torch.zeros(4, dtype=torch.int64), 1, torch.arange(1, 5), limbs=2, square=True)
+        assert torch.equal(x, before), dtype
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e8, -3e8])
+@pytest.mark.parametrize("square", [False, True])
+def test_rows_that_cannot_be_added_are_named(bad, square):
+    """NaN, infinity and overflow name their rows, and only those."""
+    x = torch.ones(5, 4)
+    x[1, 2] = x[4, 0] = bad
+    with pytest.raises(Overflow, match=r"rows \[1, 4\] hold NaN, infinity or numbers above") as caught:
+        exact_sum(x, torch.zeros(5, dtype=torch.int64), 1, torch.ones(5, dtype=torch.int64), square=square)
+    assert caught.value.rows == [1, 4]
+    travelled = pickle.loads(pickle.dumps(caught.value))  # between actors
+    assert (str(travelled), travelled.rows) == (str(caught.value), [1, 4])
+
+
+def test_a_weight_or_a_square_can_overflow_too():
+    x, group = torch.full((2, 3), 2.0**15), torch.zeros(2, dtype=torch.int64)
+    exact_sum(x, group, 1, torch.tensor([1, 1]))
+    with pytest.raises(Overflow):
+        exact_sum(x, group, 1, torch.tensor([1, 1 << 14]))
+    with pytest.raises(Overflow):
+        exact_sum(x, group, 1, torch.tensor([1, 1]), square=True)
+
+
+@given(st.permutations(range(5)))
+def test_all_statistics_merge_in_any_order(order):
+    """Sums, counts, maxima and kept uploads: the same bits for every order of merging."""
+    rng = np.random.default_rng(3)
+
+    def one(a: int) -> dict[str, object]:
+        x = torch.from_numpy(rng.normal(size=(2, WIDTH)) * 10.0**a)
+        group, weight = torch.tensor([0, 1]), torch.tensor([1, a + 1])
+        return {
+            "sum": exact_sum(x, group, 2, weight),
+            "count": Counts(weight * a),
+            "most": Largest(torch.tensor([a, -a])),
+            "kept": Kept({(0, k, a): x[k] for k in range(2)}),
+        }
+
+    parts = [one(a) for a in range(5)]
+    first, other = merge(parts), merge([parts[a] for a in order])
+    assert torch.equal(first["sum"].value(), other["sum"].value())
+    assert torch.equal(first["count"].total, other["count"].total)
+    assert first["count"].total.tolist() == [10, sum((a + 1) * a for a in range(5))]
+    assert first["most"].most.tolist() == other["most"].most.tolist() == [4, 0]
+    assert first["kept"].rows.keys() == other["kept"].rows.keys()
+    assert all(torch.equal(first["kept"].rows[key], other["kept"].rows[key]) for key in first["kept"].rows)
+
+
+def test_fold_reaches_every_tensor():
+    x, group = torch.ones(2, 3) * 5, torch.tensor([0, 1])
+    stats = {
+        "sum": exact_sum(x, group, 2, torch.ones(2, dtype=torch.int64)),
+        "count": Counts(group),
+        "most": Largest(group),
+        "kept": Kept({(0, 0, 0): x}),
+    }
+    seen: list[Tensor] = []
+    fold(stats, lambda tensor: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    assert len(seen) == 2 + 1 + 1 + 1  # both limbs
+
+
+def test_the_digest_sees_every_bit_and_name():
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0000002])
+    assert digest({"a": one}) == digest({"a": one.clone()})
+    assert len({digest({"a": one}), digest({"a": other}), digest({"b": one}), digest({"a": one.double()})}) == 4
