@@ -15,8 +15,8 @@ import torch
 
 from fedray import checkpoint, predict, record
 from fedray.build import Own, build
-from fedray.core import BadInput, FloatArray, State
 from fedray.coordinate import Snapshot
+from fedray.core import BadInput, FloatArray, State
 from fedray.engine import Progress
 from fedray.models import net as nets
 from fedray.runtime.host import Host
@@ -91,10 +91,14 @@ class Run:
         study, state = self.study, self.progress.state
         inputs = torch.as_tensor(np.asarray(x))
         if tuple(inputs.shape[1:]) != study.input_shape:
-            raise BadInput(f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]")
+            raise BadInput(
+                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]"
+            )
         models, world = study.method.phases[0].models, replicate * study.per_replicate + fold
-        if not 0 <= world < study.worlds:
-            raise BadInput(f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}")
+        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
+            raise BadInput(
+                f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
+            )
         host = Host(study)
         outputs = torch.cat([host.outputs(state, world, models, part) for part in inputs.split(500)], dim=1)
         weights = None if client is None else self._weights(host, state, world, client, models)

@@ -150,7 +150,7 @@ def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
     """The network, sized for the data."""
     objective: Objective = scenario.model.objective  # type: ignore[assignment]
     if scenario.model.objective == "auto":
-        objective = "cross_entropy" if data.classes else "half_mse"
+        objective = "cross_entropy" if data.classes else "mse"
     targets = data.classes or int(data.y_scale.shape[1])
     outputs = 2 * targets if objective == "gaussian_nll" else targets
     if (objective == "cross_entropy") != bool(data.classes):

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedray.core import FedrayError, Layout, State
+from fedray.core import FedrayError, IntArray, Layout, State
 from fedray.engine import Progress
 from fedray.tree import digest
 
@@ -26,6 +26,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file under a temporary name, fsyncs and renames it: readers see the old file or the new one."""
     part = path.with_name(f".{path.name}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as f:
             f.write(data)
             f.flush()
@@ -126,12 +127,17 @@ def _seal(totals: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
 
 
-def model_hash(layout: Layout, state: State, models: int, per_replicate: int) -> str:
-    """SHA-256 over replicate, fold, model, name, shape and little-endian bytes of all parameters and buffers."""
+def model_hash(layout: Layout, state: State, models: int, folds: IntArray) -> str:
+    """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
+
+    The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
+    model; trainable parameters, float buffers, counters, each in the order of the module. folds: `[worlds]`.
+    """
     tensors: dict[str, torch.Tensor] = {}
+    per_replicate = len(np.unique(folds))
     for m in range(len(state.models)):
         world, k = divmod(m, models)
-        label = f"{world // per_replicate}/{world % per_replicate}/{k}"
+        label = f"{world // per_replicate}/{folds[world]}/{k}"
         for name, value in layout.views(state.models[m]).items():
             tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
         for name, count in zip(layout.counters, state.counters[m], strict=True):

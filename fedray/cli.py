@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fedray import __version__
 from fedray.core import BadInput, FedrayError
-
-Command = Callable[..., None]
 
 
 @contextmanager
@@ -31,17 +28,9 @@ def errors() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
-
-
-def guarded(command: Command) -> Command:
-    """A command whose errors are one line."""
-
-    @wraps(command)
-    def inner(*args: Any, **kwargs: Any) -> None:
-        with errors():
-            command(*args, **kwargs)
-
-    return inner
+    except BrokenPipeError:  # whoever reads, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def imports(modules: tuple[str, ...]) -> None:
@@ -52,8 +41,9 @@ def imports(modules: tuple[str, ...]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise BadInput(f"--import {name}: {error}: give the name of an importable module") from None
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise BadInput(f"--import {name}: {why}: give the name of an importable module") from error
 
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/NAME).")
@@ -63,18 +53,19 @@ _import = click.option("--import", "modules", multiple=True, metavar="MODULE", h
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fedray")
-def main() -> None:
+def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster."""
 
 
-@main.command()
+@commands.command()
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_out
 @_address
 @_import
-@guarded
-def run(scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]) -> None:
+def run(
+    scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]
+) -> None:
     """Run a scenario: fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg"""
     from fedray.scenario import read
 
@@ -91,11 +82,10 @@ def run(scenario: str, overrides: tuple[str, ...], out: Path | None, address: st
     _tell(folder)
 
 
-@main.command()
+@commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @_address
 @_import
-@guarded
 def resume(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
     """Continue a run from its newest checkpoint; the result has the same bits as an undisturbed run."""
     imports(modules)
@@ -125,11 +115,10 @@ def _tell(folder: Path) -> None:
     click.echo(f"{folder / 'report.html'}")
 
 
-@main.command()
+@commands.command()
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_import
-@guarded
 def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Validate a scenario and print what it resolves to: clients, tiers, actors, memory, bytes a round."""
     from fedray.scenario import cells, read
@@ -143,10 +132,11 @@ def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 
 
-@main.command()
+@commands.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory).")
-@guarded
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory)."
+)
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write report.html for a run, or one file that compares several."""
     from fedray.report import write_report
@@ -156,14 +146,13 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     click.echo(str(target))
 
 
-@main.command()
+@commands.command()
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory of the table; resumable.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Cells that run at the same time.")
 @_address
 @_import
-@guarded
 def table(
     scenario: str, overrides: tuple[str, ...], out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
 ) -> None:
@@ -177,9 +166,8 @@ def table(
     click.echo(run_table(wanted, out, jobs, address, modules))
 
 
-@main.command(name="list")
+@commands.command(name="list")
 @click.argument("kind", type=click.Choice(["methods", "datasets", "models", "partitions"]), required=False)
-@guarded
 def list_(kind: str | None) -> None:
     """List the methods, data sets, models and partitions by name."""
     from fedray import names
@@ -192,7 +180,7 @@ def list_(kind: str | None) -> None:
                 click.echo(f"  {name:18} {meaning}")
 
 
-@main.group()
+@commands.group()
 def data() -> None:
     """Data sets."""
 
@@ -200,7 +188,6 @@ def data() -> None:
 @data.command()
 @click.argument("name")
 @click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: FEDRAY_DATA).")
-@guarded
 def get(name: str, root: Path | None) -> None:
     """Download a data set that torchvision or the UCI repository offers."""
     from fedray.data.dataset import fetch
@@ -208,11 +195,10 @@ def get(name: str, root: Path | None) -> None:
     click.echo(str(fetch(name, root)))
 
 
-@main.command()
+@commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: DIR/export).")
 @_import
-@guarded
 def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
     imports(modules)
@@ -220,6 +206,21 @@ def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
 
     for path in export_models(folder, out or folder / "export"):
         click.echo(str(path))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The program; what is wrong with its arguments is one line too."""
+    with errors():
+        try:
+            commands.main(arguments, prog_name="fedray", standalone_mode=False)
+        except click.UsageError as error:
+            text = error.format_message()
+            if "\n" in text:  # a group without a command: its help
+                click.echo(text, err=True)
+                sys.exit(2)
+            raise BadInput(
+                f"{text.rstrip('.')}: see `{error.ctx.command_path if error.ctx else 'fedray'} --help`"
+            ) from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray import checkpoint, engine, record
+from fedray.core import FedrayError
 from fedray.engine import Progress
 from fedray.evaluate import evaluator
 from fedray.study import Study
@@ -27,6 +28,18 @@ def coordinate(
     loggers: list[Logger],
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary."""
+    with record.alone(out):
+        return _run(study, runtime, out, watch, facts, loggers)
+
+
+def _run(
+    study: Study,
+    runtime: engine.Runtime,
+    out: Path,
+    watch: Callable[[Snapshot], None],
+    facts: Mapping[str, Any],
+    loggers: list[Logger],
+) -> dict[str, Any]:
     phase = study.method.phases[0]
     started = time.perf_counter()
     progress = _begin(study, runtime, out)
@@ -46,7 +59,7 @@ def coordinate(
         except engine.Lost:
             progress = _begin(study, runtime, out)
     recorder.flush(progress.round)
-    models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.per_replicate)
+    models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
     state = checkpoint.state_hash(models, progress.state, runtime.private())
     summary = record.summary(study, progress, out, models, state)
     _manifest(out, study, facts, progress, time.perf_counter() - started)
@@ -62,6 +75,13 @@ def _begin(study: Study, runtime: engine.Runtime, out: Path) -> Progress:
         runtime.restore({})
         return engine.begin(study, study.method.phases[0])
     progress, private = checkpoint.load(out / "checkpoints")
+    phase, there = study.method.phases[0], tuple(progress.state.models.shape)
+    wanted = (study.worlds * phase.models, study.net.layout.d)
+    if there != wanted:
+        raise FedrayError(
+            f"{out / 'scenario.yaml'} wants {wanted[0]} models of {wanted[1]:,} numbers, but the checkpoint of round "
+            f"{progress.round} holds {there[0]} of {there[1]:,}: restore the scenario the run began with"
+        )
     runtime.restore(private)
     record.drop_newer(out, progress.round)
     return progress

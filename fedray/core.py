@@ -60,6 +60,18 @@ class Layout:
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The modules that own trainable tensors, in the order of the row."""
+        ends = np.cumsum(self.sizes)
+        trained = [name for name, end in zip(self.names, ends, strict=True) if end <= self.trainable]
+        return tuple(dict.fromkeys(name.rpartition(".")[0] for name in trained))
+
+    def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Which numbers of a row belong to these layers, `[d]`."""
+        inside = [name.rpartition(".")[0] in layers for name in self.names]
+        return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
+
 
 @dataclass(frozen=True)
 class Net:
@@ -227,6 +239,8 @@ class Local:
         return self.lr * self.lr_decay ** (t // self.lr_decay_every)
 
 
+LAYERS, PERSONAL = "layers", "personal/"  # private vectors: kept layers; the model of pass p is `personal/p`
+
 Schedule = Callable[[int, State | None], Plan]
 Predict = Callable[..., Any]
 
@@ -242,12 +256,21 @@ class Phase:
     compress: Compress
     down_vectors: int = 1  # vectors of d numbers a client receives for each job
     up_vectors: int = 0  # dense vectors sent beside the compressed delta
+    private: tuple[str, ...] = ()  # layers that stay with the client, who starts from its own (LG-FedAvg)
+    personal: tuple[Local, ...] = ()  # further passes on a model of the client's own, pulled to the broadcast one (Ditto)
 
     @property
     def own(self) -> tuple[str, ...]:
         """Names of the private vectors that clients keep between rounds."""
         correction = self.local.correction
-        return (*self.compress.own, *((correction.name,) if correction else ()))
+        kept = (LAYERS,) if self.private else ()
+        passes = tuple(f"{PERSONAL}{p}" for p in range(len(self.personal)))
+        return (*self.compress.own, *((correction.name,) if correction else ()), *kept, *passes)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether known clients answer with models of their own."""
+        return bool(self.private or self.personal)
 
 
 class Answer(NamedTuple):

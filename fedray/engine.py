@@ -101,6 +101,8 @@ def run(
     if progress.round == 0:
         _measure(study, record, evaluate, progress)
     done = progress.round == study.rounds or reached(study, progress)
+    if done and progress.round == 0:
+        record.checkpoint(progress)
     while not done:
         plan, table, state, seconds = one_round(study, runtime, phase, progress)
         progress.state = state

@@ -5,16 +5,18 @@ Parts never straddle a checkpoint, so resuming drops whole parts that are newer 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,7 @@ from fedray.engine import JobTable, Progress, meets
 from fedray.study import Study
 
 FLUSH_ROWS = 200_000
+LOCK_SECONDS = 30.0
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 INT_COLUMNS = ("replicate", "fold", "round", "up_bytes", "down_bytes")
 
@@ -44,6 +47,43 @@ def prepare(out: Path, scenario_text: str) -> None:
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
     checkpoint.write_atomically(out / "scenario.yaml", scenario_text.encode())
+
+
+def discard(out: Path, fresh: bool) -> None:
+    """Takes back what `prepare` made, if nothing was recorded: bad input leaves no directory behind."""
+    if (out / "rounds.parquet").exists():
+        return
+    for path in [out] if fresh else out.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
+
+    A run whose driver was killed may write for some seconds more: resuming waits for it.
+    """
+    try:
+        file = (out / ".lock").open("w")
+    except OSError as error:
+        raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+    with file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _locked(file):
+            if time.monotonic() > deadline:
+                raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
+            time.sleep(0.1)
+        yield
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be promised
+        return True
+    return True
 
 
 class Recorder:
@@ -110,7 +150,6 @@ class Recorder:
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        (self.out / name).mkdir(exist_ok=True)
         checkpoint.write_atomically(self.out / name / f"part-{round:09d}.parquet", sink.getvalue().to_pybytes())
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedray import record
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot, coordinate
-from fedray.core import BadInput
+from fedray.core import BadInput, FedrayError
 from fedray.lanes.selftest import invariant
 from fedray.runtime.environment import one_thread, prepare
 from fedray.runtime.host import Host, device_of
@@ -33,8 +33,13 @@ def start(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | 
     prepare()
     if scenario.runtime == "inline" or address is None:
         build(scenario, own)  # bad input is found before a directory is made
+    fresh = not out.exists()
     record.prepare(out, dump(scenario))
-    return proceed(scenario, out, own, watch, address)
+    try:
+        return proceed(scenario, out, own, watch, address)
+    except BadInput:
+        record.discard(out, fresh)
+        raise
 
 
 def resume(out: Path, own: Own, watch: Watch, address: str | None = None) -> dict[str, Any]:
@@ -56,7 +61,10 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
         summary = run_inline(scenario, out, own, watch)
     from fedray.report import write_report
 
-    write_report([out], out / "report.html")
+    try:
+        write_report([out], out / "report.html")
+    except BadInput as error:
+        raise FedrayError(f"the run is complete, but not its report: {error}") from None
     return summary
 
 
