@@ -60,13 +60,6 @@ class Layout:
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The modules that own trainable tensors, in the order of the row."""
-        ends = np.cumsum(self.sizes)
-        trained = [name for name, end in zip(self.names, ends, strict=True) if end <= self.trainable]
-        return tuple(dict.fromkeys(name.rpartition(".")[0] for name in trained))
-
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
         """Which numbers of a row belong to these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
@@ -173,12 +166,14 @@ class Server(NamedTuple):
     """How uploads become the next state.
 
     init: extra state from the first models. reduce: runs where the client runs, its results add up with `+` in any
-    order to the same bits. step: (state, stats, t) -> state, where division and server optimisers live.
+    order to the same bits. step: (state, stats, t) -> state, where division and server optimisers live. keeps: whether
+    statistics hold the uploads themselves, n x d numbers.
     """
 
     init: Callable[[Tensor], dict[str, Tensor]]
     reduce: Callable[[Uploads], Stats]
     step: Callable[[State, Stats, int], State]
+    keeps: bool = False
 
 
 class Compressed(NamedTuple):
@@ -257,7 +252,7 @@ class Phase:
     down_vectors: int = 1  # vectors of d numbers a client receives for each job
     up_vectors: int = 0  # dense vectors sent beside the compressed delta
     private: tuple[str, ...] = ()  # layers that stay with the client, who starts from its own (LG-FedAvg)
-    personal: tuple[Local, ...] = ()  # further passes on a model of the client's own, pulled to the broadcast one (Ditto)
+    personal: tuple[Local, ...] = ()  # passes on a model of the client's own, pulled to the broadcast one (Ditto)
 
     @property
     def own(self) -> tuple[str, ...]:

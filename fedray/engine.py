@@ -28,6 +28,8 @@ class Runtime(Protocol):
 
     def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]: ...
 
+    def known(self, state: State) -> dict[tuple[int, int], Tensor]: ...
+
     def private(self) -> dict[str, Tensor]: ...
 
     def restore(self, private: dict[str, Tensor]) -> None: ...
@@ -128,7 +130,7 @@ def one_round(
     t = progress.round
     plan = phase.schedule(t, progress.state)
     size = study.shards.sizes(plan.replicate, plan.client)
-    steps = steps_of(size, phase.local)
+    steps = steps_of(size, phase.local) * (1 + len(phase.personal))
     up, down = traffic(study, phase, plan)
     work = clock.Work(steps, up, down)
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
@@ -150,9 +152,11 @@ def one_round(
 def traffic(study: Study, phase: Phase, plan: Plan) -> tuple[IntArray, IntArray]:
     """Bytes that each job sends and receives, `[J]` each."""
     layout = study.net.layout
-    vector = 4 * layout.d + 8 * len(layout.counters)
-    up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + 4 * layout.d * phase.up_vectors
-    return up, np.full(len(plan.client), vector + 4 * layout.d * (phase.down_vectors - 1), dtype=np.int64)
+    vector = 4 * (layout.d - int(layout.mask(phase.private).sum()))  # what stays with the client is never sent
+    up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
+    counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
+    down = vector * phase.down_vectors + 8 * counters
+    return up, np.full(len(plan.client), down, dtype=np.int64)
 
 
 def _measure(

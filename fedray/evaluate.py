@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fedray import metrics, predict
-from fedray.core import Answer, FloatArray, IntArray, State
+from fedray.core import Answer, FloatArray, State
 from fedray.engine import Progress, Runtime
+from fedray.known import best_pass, held_out, over_clients, questions
 from fedray.metrics import VARIANCE_FLOOR
 from fedray.models.loss import gaussian
 from fedray.study import Study
-
-PERSONAL_CLIENTS = 10_000  # known clients that are evaluated one by one
 
 
 def evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
@@ -26,17 +25,26 @@ def evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[
         models = study.method.phases[0].models
         answer = study.answer(progress.state)
         pieces = runtime.outputs(answer.state, "test", answer.models)
-        held_out = runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {}
+        kept = runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {}
         residual = residuals(study, runtime, progress.state) if not study.classes else {}
-        losses = runtime.losses(progress.state, models) if study.evaluation.gamma is not None else {}
+        own = runtime.known(progress.state) if study.method.phases[0].is_personal and study.classes else {}
+        weighed = study.evaluation.gamma is not None and not own
+        losses = runtime.losses(progress.state, models) if weighed else {}
         rows = []
         for world in range(study.worlds):
             row = scores(study, world, joined(pieces, world), "test", answer, residual.get(world))
             if study.hold_out:
-                held = scores(study, world, joined(held_out, world), "hold_out", answer, residual.get(world))
+                held = scores(study, world, joined(kept, world), "hold_out", answer, residual.get(world))
                 row |= {f"hold_out_{name}": value for name, value in held.items() if isinstance(value, float)}
             if losses:
                 row |= personal(study, world, joined(pieces, world), joined(losses, world))
+                if study.hold_out and study.classes:
+                    alpha = client_weights(study, joined(losses, world))
+                    each = client_accuracy(study, world, joined(kept, world), alpha, "hold_out")
+                    row |= over_clients(each, "hold_out_")
+            if own:
+                test, held = own_accuracy(own, world)
+                row |= over_clients(best_pass(test, held)) | over_clients(best_pass(held, held), "hold_out_")
             rows.append(row)
         return rows
 
@@ -101,49 +109,34 @@ def residuals(study: Study, runtime: Runtime, state: State) -> dict[int, float]:
     return {world: factor * float(joined(pieces, world).mean()) for world in range(study.worlds)}
 
 
-def client_labels(study: Study, world: int) -> FloatArray:
-    """Share of each class in each client's training data, `[N, C]`."""
-    counts = study.shards.label_counts(world)[:PERSONAL_CLIENTS].astype(np.float64)
-    shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
-    return shares
-
-
 def personal(study: Study, world: int, outputs: Tensor, losses: Tensor) -> dict[str, Any]:
-    """Known clients (FE eqs. 3-4): each answers with its own weights over the models.
-
-    A client with test data of its own is tested on it; otherwise on the test set reweighted to the client's label
-    shares, which is the expectation over test samples that follow its distribution.
-    """
-    assert study.evaluation.gamma is not None
+    """Known clients (FE eqs. 3-4): each answers with its own weights over the models, on its own test."""
     if not study.classes:
         return {}
-    alpha = predict.personal_weights(losses.double().numpy().T, study.evaluation.gamma)  # [N, K]
-    each = client_accuracy(study, world, outputs, alpha)
-    each = each[np.isfinite(each)]
-    return {
-        "personal_accuracy": float(each.mean()),
-        "personal_p10": float(np.quantile(each, 0.1)),
-        "personal_worst": float(each.min()),
-    }
+    return over_clients(client_accuracy(study, world, outputs, client_weights(study, losses)))
 
 
-def client_accuracy(study: Study, world: int, outputs: Tensor, alpha: FloatArray) -> FloatArray:
-    """Accuracy of each client's personalised ensemble on its own test distribution, `[N]`."""
-    _, y = study.split("test", world)
-    labels = y.numpy()
+def client_weights(study: Study, losses: Tensor) -> FloatArray:
+    """Each client's weights over the models, `[N, K]`, from its losses `[K, N]`."""
+    gamma = study.evaluation.gamma
+    return predict.personal_weights(losses.double().numpy().T, np.inf if gamma is None else gamma)
+
+
+def client_accuracy(study: Study, world: int, outputs: Tensor, alpha: FloatArray, split: str = "test") -> FloatArray:
+    """Accuracy of each client's weighted ensemble on its own test (or its held-out rows), `[N]`; NaN without rows."""
+    labels = study.split(split, world)[1].numpy()
+    ask = questions(study, world) if split == "test" else held_out(study, world)
     probs = predict.probabilities(outputs.numpy()).astype(np.float32)
-    own = [study.shards.client_test(world, client) for client in range(len(alpha))]
-    right = np.empty(len(alpha))
-    shares = client_labels(study, world)
-    count = np.maximum(np.bincount(labels, minlength=study.classes), 1)
+    right = np.full(len(alpha), np.nan)
     for client, weights in enumerate(alpha):
-        rows: IntArray | slice = own[client] if own[client] is not None else slice(None)  # type: ignore[assignment]
-        answer = np.tensordot(weights.astype(np.float32), probs[:, rows], axes=1)
-        hit = (answer.argmax(-1) == labels[rows]).astype(np.float64)
-        if own[client] is not None:
-            right[client] = hit.mean() if len(hit) else np.nan
-        else:
-            right[client] = (hit * (shares[client] / count)[labels]).sum() / max(
-                shares[client][np.bincount(labels, minlength=study.classes) > 0].sum(), 1e-12
-            )
+        asked = ask(client)
+        if len(asked.rows):
+            said = np.tensordot(weights.astype(np.float32), probs[:, asked.rows], axes=1).argmax(-1)
+            right[client] = ((said == labels[asked.rows]) * asked.weight).sum()
     return right
+
+
+def own_accuracy(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
+    """Accuracies of a world's clients with models of their own, on their test and held-out rows: `[N, P]` each."""
+    both = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
+    return both[0], both[1]

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedray import checkpoint, metrics, predict
 from fedray.engine import Progress, Runtime
-from fedray.evaluate import client_accuracy, joined
+from fedray.evaluate import client_accuracy, joined, own_accuracy
+from fedray.known import best_pass
 from fedray.study import Study
 
 MOST_CLIENTS = 2_000
@@ -29,6 +30,8 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
         alpha = predict.personal_weights(losses, gamma)
         arrays |= {"alpha": alpha, "client_losses": losses, "label_counts": study.shards.label_counts(0)}
         arrays["client_accuracy"] = client_accuracy(study, 0, outputs, alpha)
+        if study.method.phases[0].is_personal:
+            arrays["client_accuracy"] = best_pass(*own_accuracy(runtime.known(progress.state), 0))
         arrays["client_scores"] = drift(study, runtime, progress, models)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)

@@ -140,7 +140,7 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
         drawn = _uploads(state, stats, rows) if sampling == "bootstrap" else _draws(after, variance, trained, seeds, t)
         return after._replace(extra={**state.extra, "variance": variance, **drawn})
 
-    return Server(init, reduce, step)
+    return Server(init, reduce, step, keeps=sampling == "bootstrap")
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:

@@ -69,15 +69,16 @@ def federation(study: Study, module: Callable[[], nn.Module], world: int = 0) ->
 
 
 def at_random(world: Federation, study: Study) -> tuple[Choose, Deal]:
-    """Clients and batches from torch's own generator, as one writes a plain loop."""
+    """Clients and batches from one generator, as one writes a plain loop."""
+    draw = rng.stream(0, "plain loop")
     local = study.method.phases[0].local
     chosen = len(study.method.phases[0].schedule(0, None).client) // study.worlds
 
     def deal(t: int, client: int) -> Iterable[Tensor]:
         for _ in range(local.epochs or 1):
-            yield from torch.randperm(len(world.clients[client][1])).split(local.batch_size or 1)
+            yield from torch.from_numpy(draw.permutation(len(world.clients[client][1]))).split(local.batch_size or 1)
 
-    return lambda t: torch.randperm(len(world.clients))[:chosen].tolist(), deal
+    return lambda t: draw.permutation(len(world.clients))[:chosen].tolist(), deal
 
 
 def as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:

@@ -47,10 +47,10 @@ def line(result: Result) -> str:
 def machine() -> str:
     """Where this ran, as a line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
-    load = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    load = f", load average {os.getloadavg()[0]:.1f} at the start" if platform.system() != "Windows" else ""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fedray", "torch", "numpy", "ray"))
     when = time.strftime("%Y-%m-%d")
-    return f"{_model()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load} at the start"
+    return f"{_model()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
 
 
 def _model() -> str:

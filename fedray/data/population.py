@@ -98,6 +98,11 @@ class Generated:
     def client_test(self, world: int, client: int) -> IntArray | None:
         return None
 
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        before = np.arange(client + 1)
+        size = withheld(self._total(np.full_like(before, world), before), self._hold_out)
+        return np.arange(int(size[:-1].sum()), int(size.sum()))
+
     def label_counts(self, world: int) -> IntArray:
         client = np.arange(min(self.number, SHOWN))
         worlds = np.full_like(client, world)

@@ -56,6 +56,10 @@ class Shards(Protocol):
         """Rows of `test(world)` that are this client's own, `[n]`; None unless the partition is natural."""
         ...
 
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        """Rows of `holdout(world)` that were withheld from this client, `[n]`."""
+        ...
+
     def label_counts(self, world: int) -> IntArray:
         """Training samples of each class, `[N, classes]`; only the first 10,000 clients."""
         ...
@@ -133,6 +137,13 @@ class Stored:
         if self._own is None:
             return None
         return self._own.rows[self._own.offsets[client] : self._own.offsets[client + 1]]
+
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        if not self._held:
+            return np.empty(0, np.int64)
+        size = self._held.size[world * self.number : (world + 1) * self.number]
+        first = int(size[:client].sum())
+        return np.arange(first, first + int(size[client]))
 
     def label_counts(self, world: int) -> IntArray:
         rows, owner = self._train.of_world(world, SHOWN)

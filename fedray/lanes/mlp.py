@@ -1,8 +1,8 @@
 """Stacks of linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
 
 With plain SGD one call folds the gradient, the decay and the step: `w <- beta w - g^T h`, the learning rate already
-inside `g`. Weights are kept transposed, `[W, in, out]`: both the forward product and the update are then plain
-row-major products.
+inside `g`. The longer side of a weight lies contiguous, `[W, out, in]` as in the layout or, where a layer widens,
+`[W, in, out]`: products with rows of a few numbers run at a third of the speed or less.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedray.lanes.update import optimiser
 from fedray.models.loss import per_sample
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh)
+PLAIN = torch.contiguous_format
 
 
 class Shape(NamedTuple):
@@ -49,12 +50,14 @@ def shape_of(module: nn.Module) -> Shape | None:
 
 
 def _split(shape: Shape, net: Net, rows: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
-    """`[W, d]` -> transposed weights `[W, in, out]` and biases `[W, 1, out]`, copied."""
+    """`[W, d]` -> weights seen as `[W, in, out]`, the longer side contiguous, and biases `[W, 1, out]`, copied."""
     views = iter(net.layout.views(rows).values())
     weights: list[Tensor] = []
     biases: list[Tensor | None] = []
     for _, bias in shape.layers:
-        weights.append(next(views).transpose(1, 2).contiguous())
+        w = next(views)
+        widens = w.shape[1] > w.shape[2]
+        weights.append(w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=PLAIN).transpose(1, 2))
         biases.append(next(views)[:, None, :].clone() if bias else None)
     return weights, biases
 
@@ -167,7 +170,10 @@ def _folded(net: Net, shape: Shape, block: Block) -> Backward:
         for k in reversed(range(len(weights))):
             w, bias, h = weights[k][:lanes], biases[k], seen[k]
             below = torch.bmm(g, w.transpose(1, 2)) if k else None
-            w.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=-1.0)
+            if w.is_contiguous():
+                w.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=-1.0)
+            else:
+                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, beta=beta, alpha=-1.0)
             if extra is not None:
                 w += extra[0][k][:lanes]
             if bias is not None:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from fedray import predict, rng
-from fedray.core import BadInput, FedrayError, IntArray, JobRows, Phase, Plan, State, Stats, Uploads
+from fedray.core import PERSONAL, BadInput, FedrayError, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
 from fedray.lanes import block as lanes
 from fedray.lanes.rule import Engine, choose
 from fedray.models.loss import per_sample
 from fedray.private import Private
+from fedray.runtime import personal
 from fedray.study import Study
 from fedray.tree import Overflow, fold, merge
 
@@ -79,19 +80,21 @@ class Host:
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
         jobs = Jobs(*(column.take([0, 0]) for column in real)) if lone else real
         row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
-        start = state.models.index_select(0, row)
+        broadcast = state.models.index_select(0, row)
+        start = personal.started(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
         shared = self._shared(state, phase, row)
         offset = None
         if local.correction is not None:
             offset = local.correction.offset(own[local.correction.name], shared)
-        read, weight = self._reader(jobs, phase)
+        read, weight = self._reader(jobs, local)
         block = lanes.Block(
             start, state.counters.index_select(0, row), read, weight, jobs.steps, local, local.lr_at(t), jobs.key,
             int(np.prod(study.input_shape)), None, offset,
         )  # fmt: skip
         trained = self.engine.train(study.net, block)
-        delta = trained.final - start
+        delta, kept = personal.withheld(study.net.layout, phase, trained.final - start, trained.final)
+        own |= kept | self._passes(t, jobs, broadcast, phase)
         change = None
         if local.correction is not None:
             name, rate = local.correction.name, torch.from_numpy(jobs.steps * local.lr_at(t)).to(delta)[:, None]
@@ -101,9 +104,27 @@ class Host:
         plan = real.plan
         uploads = Uploads(
             delta[:n].cpu(), plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
-            trained.counters[:n].cpu(), {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
+            personal.sent_counters(study.net.layout, phase, trained.counters[:n].cpu()), {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
         )  # fmt: skip
         return self._send(t, uploads, plan, phase), trained.loss[:n]
+
+    def _passes(self, t: int, jobs: Jobs, broadcast: Tensor, phase: Phase) -> dict[str, Tensor]:
+        """The clients' personal models after a round, by name, `[J, d]`; each pass pulls to the broadcast model."""
+        if not phase.personal:
+            return {}
+        plan, study = jobs.plan, self.study
+        key = rng.keys(study.seeds[plan.replicate], "personal", t, plan.client, plan.model)
+        read, weight = self._reader(jobs._replace(key=key), phase.local)
+        counters = torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
+        out = {}
+        for p, local in enumerate(phase.personal):
+            start = personal.owned(self.private, f"{PERSONAL}{p}", plan, broadcast)
+            block = lanes.Block(
+                start, counters, read, weight, jobs.steps, local, local.lr_at(t), key, int(np.prod(study.input_shape)),
+                broadcast,
+            )  # fmt: skip
+            out[f"{PERSONAL}{p}"] = self.engine.train(study.net, block).final
+        return out
 
     def _shared(self, state: State, phase: Phase, row: Tensor) -> Tensor | None:
         """The server's broadcast vector for each lane, where the correction reads one."""
@@ -124,11 +145,11 @@ class Host:
             self.private.write(name, plan, value)
         return stats
 
-    def _reader(self, jobs: Jobs, phase: Phase) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
+    def _reader(self, jobs: Jobs, local: Local) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
         """The batches of a block: a function of (first step, last step), and the weights `[S, W, B]`."""
         shards, plan = self.study.shards, jobs.plan
         fetched = shards.fetch(plan.replicate, plan.client)
-        width = int(lanes.padded_batch(jobs.size, phase.local.batch_size)[0])
+        width = int(lanes.padded_batch(jobs.size, local.batch_size)[0])
         index, weight = lanes.batches(fetched.rows.numpy(), jobs.size, jobs.steps, width, jobs.key)
         world = torch.from_numpy(plan.replicate)
 
@@ -207,12 +228,21 @@ class Host:
     def outputs(self, state: State, world: int, models: int, x: Tensor) -> Tensor:
         """Raw outputs `[K, n, C]` of a world's models on raw inputs `[n, ...]`."""
         mine = slice(world * models, (world + 1) * models)
-        rows, counters = state.models[mine].to(self.device), state.counters[mine].to(self.device)
+        return self.forward(state.models[mine], state.counters[mine], world, x)
+
+    def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
+        """Raw outputs `[M, n, C]` of the models `rows` `[M, d]` on raw inputs `[n, ...]` of a world."""
+        models = len(rows)
+        rows, counters = rows.to(self.device), counters.to(self.device)
         if models < lanes.MIN_LANES:
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         inputs = self._typed(self.study.shards.normalise(x[None], torch.tensor([world]))).to(self.device)
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
         return self.engine.outputs(self.study.net, rows, counters, inputs)[:models]
+
+    def known(self, state: State, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
+        """Accuracy of (world, client) pairs with models of their own; see `personal.answers`."""
+        return personal.answers(self.study, self.private, self.forward, state, keys)
 
 
 def device_of(gpus: float) -> str:

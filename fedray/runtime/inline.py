@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedray.core import JobRows, Phase, Plan, State, Stats
+from fedray.known import known_clients
 from fedray.runtime.host import Host
 from fedray.study import Study
 
@@ -32,6 +33,10 @@ class Inline:
     def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
         """Mean knowledge uncertainty of the ensemble on each client's data, `[1, n]` by piece."""
         return {key: self.host.uncertainty(state, *key, models) for key in self.host.client_pieces()}
+
+    def known(self, state: State) -> dict[tuple[int, int], Tensor]:
+        """Accuracy of known clients with models of their own, by (world, client)."""
+        return self.host.known(state, known_clients(self.host.study))
 
     def private(self) -> dict[str, Tensor]:
         """Private client state, for the checkpoint."""

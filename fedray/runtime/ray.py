@@ -26,6 +26,7 @@ from fedray.build import Own, build
 from fedray.coordinate import Snapshot, coordinate
 from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
 from fedray.engine import Lost
+from fedray.known import known_clients
 from fedray.lanes import block as lanes
 from fedray.private import merged
 from fedray.runtime import environment, messages, packing
@@ -74,6 +75,10 @@ class Client:
     def restore(self, private: dict[str, Any]) -> None:
         """Forgets the private vectors and takes these."""
         self.host.private.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+
+    def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
+        """Accuracy of clients that live here with models of their own."""
+        return {key: value.numpy() for key, value in self.host.known(messages.to_state(message), keys).items()}
 
     def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:
         """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
@@ -139,14 +144,15 @@ class Rays:
         steps = lanes.steps_of(size, phase.local)
         parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
-        replies = self._ask(message)
+        replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
         order = np.argsort(np.concatenate(parts), kind="stable")
         return merge(list(stats)), JobRows(*(np.concatenate(c)[order] for c in zip(*rows, strict=True)))
 
-    def _ask(self, message: messages.Round) -> list[messages.Reply]:
-        """One round trip to every actor; those that died are awaited and asked again."""
-        small = message.models.nbytes + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
+    def _ask(self, message: messages.Round, kept: int) -> list[messages.Reply]:
+        """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
+        sent = message.models.nbytes + sum(value.nbytes for value in message.extra.values())
+        small = kept + sent + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
         if small:
             try:
                 return self._by_graph(message)
@@ -214,6 +220,13 @@ class Rays:
 
     def uncertainty(self, state: State, models: int) -> dict[Piece, Tensor]:
         return self._spread(state, "uncertainty", self.host.client_pieces(), models)
+
+    def known(self, state: State) -> dict[Piece, Tensor]:
+        keys, shared = known_clients(self.study), ray.put(messages.to_round(0, [], state))
+        home = packing.homes(self.study.clients, self.seats, np.array([client for _, client in keys])).tolist()
+        mine = [[key for key, at in zip(keys, home, strict=True) if at == a] for a in range(len(self.actors))]
+        answers = self._each([(a, self.actors[a].known, (shared, part)) for a, part in enumerate(mine)])
+        return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
     def private(self) -> dict[str, Tensor]:
         if not self.stateful:

@@ -1,0 +1,96 @@
+"""Models of the clients' own: layers that stay with the client, personal passes, and how known clients answer.
+
+LG-FedAvg keeps layers (`Phase.private`), Ditto trains a second model (`Phase.personal`). Both live in the host's
+private store, one row per (name, world, client, model); a row that was never written is the broadcast model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray import predict
+from fedray.core import LAYERS, PERSONAL, Layout, Phase, Plan, State
+from fedray.known import Questions, held_out, questions
+from fedray.private import Private
+from fedray.study import Study
+
+Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # (rows [M, d], counters, world, x [n, ...]) -> [M, n, C]
+ASKED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
+
+
+def owned(private: Private, name: str, plan: Plan, broadcast: Tensor) -> Tensor:
+    """The clients' own rows, or the broadcast ones where they have none, `[J, d]`."""
+    has = torch.tensor(private.has(name, plan), device=broadcast.device)[:, None]
+    return torch.where(has, private.read(name, plan).to(broadcast), broadcast)
+
+
+def started(private: Private, layout: Layout, phase: Phase, plan: Plan, broadcast: Tensor) -> Tensor:
+    """Where each job starts: the broadcast model, its private layers the client's own, `[J, d]`."""
+    if not phase.private:
+        return broadcast
+    mask = torch.from_numpy(layout.mask(phase.private)).to(broadcast.device)
+    return torch.where(mask, owned(private, LAYERS, plan, broadcast), broadcast)
+
+
+def withheld(layout: Layout, phase: Phase, delta: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """What may leave the client of `delta` `[J, d]`, and what stays, by name."""
+    if not phase.private:
+        return delta, {}
+    mask = torch.from_numpy(layout.mask(phase.private)).to(delta.device)
+    return delta.masked_fill(mask, 0.0), {LAYERS: torch.where(mask, final, torch.zeros_like(final))}
+
+
+def sent_counters(layout: Layout, phase: Phase, counters: Tensor) -> Tensor:
+    """Counters `[J, c]` as they leave the client: those of private layers do not."""
+    if not phase.private or not layout.counters:
+        return counters
+    stays = torch.tensor([name.rpartition(".")[0] in phase.private for name in layout.counters])
+    return counters.masked_fill(stays, 0)
+
+
+def answers(
+    study: Study, private: Private, forward: Forward, state: State, keys: list[tuple[int, int]]
+) -> dict[tuple[int, int], Tensor]:
+    """Accuracy of (world, client) pairs with models of their own, `[2, P]` each: on its test and its held-out rows.
+
+    A client answers with the average over its K models of each pass; NaN where it has no such rows.
+    """
+    phase = study.method.phases[0]
+    out = {}
+    for world in sorted({world for world, _ in keys}):
+        tests, held = questions(study, world), held_out(study, world)
+        splits = [study.split(name, world) for name in ("test", "hold_out")]
+        here = slice(world * phase.models, (world + 1) * phase.models)
+        for client in (c for w, c in keys if w == world):
+            rows = own_models(private, study.net.layout, phase, state, world, client)  # [P * K, d]
+            counters = state.counters[here].repeat(len(rows) // phase.models, 1)
+            said = partial(forward, rows, counters, world)
+            both = [_right(said, split, ask(client), phase) for split, ask in zip(splits, (tests, held), strict=True)]
+            out[world, client] = torch.stack(both)
+    return out
+
+
+def own_models(private: Private, layout: Layout, phase: Phase, state: State, world: int, client: int) -> Tensor:
+    """A client's models `[P * K, d]`: of each pass its K personal ones, or the broadcast ones with its own layers."""
+    k = phase.models
+    plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
+    broadcast = state.models[world * k : (world + 1) * k]
+    if phase.personal:
+        return torch.cat([owned(private, f"{PERSONAL}{p}", plan, broadcast) for p in range(len(phase.personal))])
+    return started(private, layout, phase, plan, broadcast)
+
+
+def _right(outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: Questions, phase: Phase) -> Tensor:
+    """Weighted accuracy of each pass on some rows of a split, `[P]` float64."""
+    total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
+    for a in range(0, len(asked.rows), ASKED_ROWS):
+        part = torch.from_numpy(asked.rows[a : a + ASKED_ROWS])
+        probs = predict.probabilities(outputs(split[0][part]).cpu().numpy())  # [P * K, n, C]
+        said = probs.reshape(-1, phase.models, *probs.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
+        total += ((said == split[1][part].numpy()) * asked.weight[a : a + ASKED_ROWS]).sum(axis=1)
+    return torch.from_numpy(total)
