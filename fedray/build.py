@@ -5,22 +5,27 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedray import compress, rng
 from fedray.clock import Rule
-from fedray.core import BadInput, Clients, Compress, Local, Net, Objective, State
+from fedray.core import BadInput, Clients, Compress, Layout, Local, Net, Objective
 from fedray.data.dataset import Dataset, Split
 from fedray.data.shards import Shards, build_shards
 from fedray.data.store import open_dataset
 from fedray.devices import Devices, diurnal, traced
+from fedray.distil import Distil, student
 from fedray.methods import METHODS, Composition, Setting
+from fedray.methods.adaptive import remembering
+from fedray.methods.setting import Optimizer, Robust
 from fedray.models import build_net
-from fedray.models.net import net_of
-from fedray.scenario import Scenario, resolved, tier_table
+from fedray.models.net import features, is_linear, net_of
+from fedray.scenario import Scenario, pooled, resolved, tier_table
 from fedray.schedule import Participation, full, sampled, strata
 from fedray.study import Evaluation, Study
 
@@ -44,15 +49,17 @@ class Own:
         return self
 
 
-def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
+def build(scenario: Scenario, own: Own = Own()) -> Study:
     """Everything a run needs.
 
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
+    scenario = pooled(scenario)
     data = dataset(scenario, own)
     folds = fold_numbers(scenario, data)
-    replicates = [scenario.seed + r for r in range(scenario.replicates)]
+    starts = [scenario.seed + r for r in range(scenario.replicates)]
+    replicates = starts if scenario.vary == "all" else [scenario.seed] * scenario.replicates
     seeds = [seed for seed in replicates for _ in folds]
     shards = build_shards(
         data,
@@ -62,6 +69,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         replicates,
         folds=folds,
         hold_out=scenario.data.hold_out,
+        server=float(scenario.method.options.get("server_data", 0.0)),
     )
     clients = Clients(tier_table(scenario, shards.number))
     net = network(scenario, data, own)
@@ -77,9 +85,13 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         local=local(scenario),
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
         coefficients=scenario.server.coefficients,
-        compress=compression(scenario, net, known),
+        robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
+        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
+        hold_out=scenario.data.hold_out > 0,
+        compressor=lambda layout: compression(scenario, layout, known),
         participants=sum(chosen(scenario, clients)),
-        is_linear=len(net.layout.shapes[0]) == 2 and len(net.layout.names) <= 2,
+        features=partial(features, net.module) if is_linear(net.module) else None,
+        distil=learning(scenario, net, shards),
         options=scenario.method.options,
     )
     method = compose(scenario, own)(setting)
@@ -103,6 +115,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:  # noqa: B008 (frozen)
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
+        starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
     )
 
 
@@ -209,9 +222,9 @@ def devices(scenario: Scenario, clients: Clients) -> Devices:
     return known
 
 
-def compression(scenario: Scenario, net: Net, known: Devices) -> Compress:
+def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
     """What survives the uplink."""
-    keys, layout, tiers = scenario.compress, net.layout, known.clients.tiers
+    keys, tiers = scenario.compress, known.clients.tiers
     if keys.kind == "dense":
         return compress.dense(layout)
     if keys.kind == "int8":
@@ -257,6 +270,22 @@ def evaluation(scenario: Scenario) -> Evaluation:
     )
 
 
+def learning(scenario: Scenario, net: Net, shards: Shards) -> Any:
+    """How a model learns at the server, for methods that have inputs there; None for the others."""
+    keys = scenario.method.options
+    if "server_data" not in keys:
+        return None
+    if not len(shards.unlabelled(0)):
+        raise BadInput(f"method.server_data = {keys['server_data']} leaves the server no rows: raise it")
+    how = Distil(keys["distil_epochs"], keys["distil_lr"], keys["distil_batch"], keys["temperature"])
+
+    def learn(world: int, teachers: Any, key: rng.Keys) -> Any:
+        x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
+        return student(net, how, x, teachers, key)
+
+    return learn
+
+
 def compose(scenario: Scenario, own: Own) -> Composition:
     """The function that composes the method."""
     if own.method is not None:
@@ -264,29 +293,6 @@ def compose(scenario: Scenario, own: Own) -> Composition:
     if scenario.method.name not in METHODS:
         raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
     return METHODS[scenario.method.name]
-
-
-def remembering(method: Any, worlds: int, clients: int) -> Any:
-    """A method whose state keeps every job's last loss, for the adaptive schedule."""
-    import torch
-
-    phase = method.phases[0]
-    if worlds * clients * phase.models > 50_000_000:
-        raise BadInput(
-            f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * phase.models:,} of them "
-            "are too many: lower clients.number, or choose permutation"
-        )
-
-    def init(models: Any) -> dict[str, Any]:
-        return {**phase.server.init(models), "job_loss": torch.full((worlds, clients, phase.models), float("nan"))}
-
-    def step(state: State, stats: Any, t: int) -> State:
-        loss = state.extra["job_loss"]
-        after = phase.server.step(state, stats, t)
-        return after._replace(extra={**after.extra, "job_loss": loss})
-
-    server = phase.server._replace(init=init, step=step)
-    return replace(method, phases=(replace(phase, server=server), *method.phases[1:]))
 
 
 __all__ = ["Own", "Shards", "build"]

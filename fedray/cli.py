@@ -128,7 +128,7 @@ def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -
     from fedray.explain import explain
 
     click.echo(explain(wanted))
-    for cell in cells(wanted):
+    for cell in cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 
 
@@ -164,6 +164,36 @@ def table(
     from fedray.table import run_table
 
     click.echo(run_table(wanted, out, jobs, address, modules))
+
+
+@commands.command()
+@click.argument("sweep", type=click.Path(path_type=Path))
+@click.option("--trials", type=int, help="How many trials in all (default: the file's).")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/NAME).")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted sweep; finished trials are kept.")
+@click.option("--storage", metavar="URL", help="An Optuna storage (default: a journal file in the directory).")
+@_address
+@_import
+def tune(
+    sweep: Path, trials: int | None, out: Path | None, resume: bool, storage: str | None, address: str | None,
+    modules: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Search a scenario's keys with Optuna on held-out data: fedray tune tune/quick.yaml"""
+    imports(modules)
+    from functools import partial
+
+    from fedray.tuning.start import summary_line
+    from fedray.tuning.start import tune as search
+
+    folder = out or Path("runs") / sweep.stem
+    found = search(
+        sweep, folder, trials=trials, resume=resume, storage=storage, address=address, modules=modules,
+        say=partial(click.echo, err=True),
+    )  # fmt: skip
+    click.echo(summary_line(found))
+    for winner in found["winners"][:1]:
+        click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
+    click.echo(f"{folder / 'best.yaml'}\n{folder / 'report.html'}")
 
 
 @commands.command(name="list")

@@ -2,7 +2,8 @@
 
 A job takes `steps * seconds_per_step * slowness` of computing and its transfers `latency + bytes / bandwidth`. A client
 trains its models one after another or side by side (a tier setting); a synchronous round lasts as long as its slowest
-counted client. Everything is known before training, so what does not count is not computed.
+counted client. Everything is known before training, so what does not count is not computed. A client that drops out
+is missed at once, or at the deadline if there is one; whether a client is there is asked at the round's start.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray import rng
 from fedray.core import FloatArray, IntArray, Plan
@@ -46,53 +48,70 @@ class Work(NamedTuple):
     down: IntArray
 
 
+class Asked(NamedTuple):
+    """Those who were asked to take part, `[P]`: world, client, tier, the seconds each needs, the seconds until it is
+    there, and whether it has no data."""
+
+    world: IntArray
+    client: IntArray
+    tier: IntArray
+    busy: FloatArray
+    wait: FloatArray
+    empty: NDArray[np.bool_]
+
+
 def time_round(devices: Devices, rule: Rule, seeds: IntArray, t: int, plan: Plan, work: Work, now: FloatArray) -> Timed:
     """Times a round and says which jobs count.
 
     Args:
         seeds: `[R]`, one a world. now: `[R]` virtual seconds at the round's start.
     """
-    seed = seeds[plan.replicate]
+    clients, seed = devices.clients, seeds[plan.replicate]
     compute = work.steps * devices.figure("seconds_per_step", plan.client) * devices.slowness(seed, plan.client)
     up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
     transfer = 2 * devices.figure("latency", plan.client) + work.up / up + work.down / down
-    who, first, index = np.unique(
-        plan.replicate * devices.clients.number + plan.client, return_index=True, return_inverse=True
-    )
-    side_by_side = devices.figure("side_by_side", plan.client[first]) > 0
-    most = np.zeros(len(who))
+    _, first, index = np.unique(plan.replicate * clients.number + plan.client, return_index=True, return_inverse=True)
+    world, client = plan.replicate[first], plan.client[first]
+    most, busy = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
     np.maximum.at(most, index, compute)
-    busy = np.where(side_by_side, most, np.bincount(index, compute)) + np.bincount(index, transfer)
-    status = _status(devices, rule, seeds, t, plan.take(first), busy, now)
-    counted = status == OK
-    rounds = np.zeros(len(seeds))
-    np.maximum.at(rounds, plan.replicate[first][counted], busy[counted])
-    if rule.deadline is not None:  # those who wait for somebody who never comes wait until the deadline
-        waiting = np.isin(status, (DROPPED, PAST_DEADLINE))
-        np.maximum.at(rounds, plan.replicate[first][waiting], rule.deadline)
-    per_job = status[index]
-    per_job[(per_job == OK) & (work.steps == 0)] = NO_DATA
-    return Timed(compute + transfer, per_job, rounds)
-
-
-def _status(
-    devices: Devices, rule: Rule, seeds: IntArray, t: int, who: Plan, busy: FloatArray, now: FloatArray
-) -> IntArray:
-    """Status of each participant; `who` has one row a participant."""
-    seed = seeds[who.replicate]
-    status = np.full(len(busy), OK)
+    busy += np.where(devices.figure("side_by_side", client) > 0, most, np.bincount(index, compute))
+    wait = np.zeros(len(first))
     if devices.available is not None:
-        status[~devices.available(seed, who.client, now[who.replicate])] = UNAVAILABLE
+        wait = devices.available(seeds[world], client, now[world])
+    asked = Asked(world, client, clients.tier_of(client), busy, wait, work.steps[first] == 0)
+    status = _status(rule, seeds, t, asked)
+    return Timed(compute + transfer, status[index], _lasting(rule, asked, status, len(seeds)))
+
+
+def _status(rule: Rule, seeds: IntArray, t: int, asked: Asked) -> IntArray:
+    """Status of each participant, `[P]`."""
+    status = np.where(asked.wait > 0, UNAVAILABLE, np.where(asked.empty, NO_DATA, OK))
     if rule.dropout:
-        gone = rng.uniform(rng.keys(seed, "dropout", t, who.client), 1)[:, 0] < rule.dropout
+        gone = rng.uniform(rng.keys(seeds[asked.world], "dropout", t, asked.client), 1)[:, 0] < rule.dropout
         status[(status == OK) & gone] = DROPPED
     if rule.deadline is not None:
-        status[(status == OK) & (busy > rule.deadline)] = PAST_DEADLINE
+        status[(status == OK) & (asked.busy > rule.deadline)] = PAST_DEADLINE
     if rule.first is not None:
-        tier = devices.clients.tier_of(who.client)
-        for world in np.unique(who.replicate):
+        for world in np.unique(asked.world):
             for c, n in enumerate(rule.first):
-                mine = np.flatnonzero((who.replicate == world) & (tier == c) & (status == OK))
-                order = mine[np.lexsort((who.client[mine], busy[mine]))]
+                mine = np.flatnonzero((asked.world == world) & (asked.tier == c) & (status == OK))
+                order = mine[np.lexsort((asked.client[mine], asked.busy[mine]))]
                 status[order[n:]] = LATE
     return status
+
+
+def _lasting(rule: Rule, asked: Asked, status: IntArray, worlds: int) -> FloatArray:
+    """Virtual seconds of the round in each world, `[R]`."""
+    counted, rounds = status == OK, np.zeros(worlds)
+    np.maximum.at(rounds, asked.world[counted], asked.busy[counted])
+    if rule.deadline is not None:  # those who wait for somebody who never comes wait until the deadline
+        waiting = np.isin(status, (DROPPED, PAST_DEADLINE))
+        if rule.first is not None:  # a tier that has as many as it wants waits for nobody
+            group = asked.world * len(rule.first) + asked.tier
+            enough = np.bincount(group, counted, worlds * len(rule.first)) >= np.tile(rule.first, worlds)
+            waiting &= ~enough[group]
+        rounds[asked.world[waiting]] = rule.deadline
+    soonest = np.full(worlds, np.inf)
+    np.minimum.at(soonest, asked.world, asked.wait)
+    asleep = (rounds == 0) & np.isfinite(soonest)  # nobody is there: the next one to come ends the round
+    return np.where(asleep, soonest, rounds)

@@ -7,13 +7,14 @@ whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Size
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray import rng
-from fedray.core import Compress, Compressed, IntArray, Layout, Tier, Uploads
+from fedray.core import Compress, Compressed, FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"
@@ -43,12 +44,12 @@ def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: floa
     return lambda client, tier: table[tier]
 
 
-def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], np.ndarray], mean: float) -> Keep:  # type: ignore[type-arg]
+def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
     """Entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work)."""
     d = layout.trainable
 
     def entries(client: IntArray, tier: IntArray) -> IntArray:
-        return np.clip((keep(client, tier) * uplink(client) / mean).astype(np.int64), 1, d)
+        return np.clip((keep(client, tier) * (uplink(client) / mean) + 1e-6).astype(np.int64), 1, d)
 
     return entries
 
@@ -106,7 +107,7 @@ def int8(layout: Layout) -> Compress:
 
     def apply(uploads: Uploads) -> Compressed:
         delta = uploads.delta.clone()
-        for a, b in zip(edges[:-1], edges[1:], strict=True):
+        for a, b in pairwise(edges):
             part = delta[:, a:b]
             scale = part.abs().amax(1, keepdim=True) / 127.0
             scale = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -114,6 +115,20 @@ def int8(layout: Layout) -> Compress:
         return Compressed(delta)
 
     return Compress(lambda client, tier: np.full(len(client), bytes_, dtype=np.int64), apply)
+
+
+def restricted(compress: Compress, columns: Tensor, d: int) -> Compress:
+    """A compression of some columns of the row (`columns` `[s]`, rising) as one of the whole row `[d]`; the rest is 0."""
+
+    def whole(part: Tensor) -> Tensor:
+        return part.new_zeros(len(part), d).index_copy_(1, columns, part)
+
+    def apply(uploads: Uploads) -> Compressed:
+        own = {name: value[:, columns] for name, value in uploads.own.items()}
+        sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
+        return Compressed(whole(sent.delta), {name: whole(value) for name, value in sent.own.items()})
+
+    return Compress(compress.bytes, apply, compress.own)
 
 
 def error_feedback(compress: Compress) -> Compress:

@@ -16,7 +16,12 @@ from fedray.study import Study
 if TYPE_CHECKING:
     from fedray.loggers import Logger
 
+Measure = Callable[[Study, engine.Runtime], Callable[[Progress], list[dict[str, Any]]]]
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
+
+
+class Enough(FedrayError):
+    """Raised by a watcher: the run stops after the round it was shown, saved, and can be resumed; it has no summary."""
 
 
 def coordinate(
@@ -26,10 +31,18 @@ def coordinate(
     watch: Callable[[Snapshot], None],
     facts: Mapping[str, Any],
     loggers: list[Logger],
+    measure: Measure = evaluator,
 ) -> dict[str, Any]:
-    """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary."""
+    """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
+
+    Args:
+        measure: what is measured; another one than the usual, which draws no pictures of the test set.
+
+    Raises:
+        Enough: the watcher has seen enough.
+    """
     with record.alone(out):
-        return _run(study, runtime, out, watch, facts, loggers)
+        return _run(study, runtime, out, watch, facts, loggers, measure)
 
 
 def _run(
@@ -39,6 +52,7 @@ def _run(
     watch: Callable[[Snapshot], None],
     facts: Mapping[str, Any],
     loggers: list[Logger],
+    measure: Measure,
 ) -> dict[str, Any]:
     phase = study.method.phases[0]
     started = time.perf_counter()
@@ -54,8 +68,12 @@ def _run(
     while True:
         recorder = record.Recorder(out, study, runtime.private, show)
         try:
-            progress = engine.run(study, runtime, recorder, evaluator(study, runtime), progress)
+            progress = engine.run(study, runtime, recorder, measure(study, runtime), progress)
             break
+        except Enough:
+            recorder.flush(progress.round)
+            checkpoint.save(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
+            raise
         except engine.Lost:
             progress = _begin(study, runtime, out)
     recorder.flush(progress.round)
@@ -63,7 +81,8 @@ def _run(
     state = checkpoint.state_hash(models, progress.state, runtime.private())
     summary = record.summary(study, progress, out, models, state)
     _manifest(out, study, facts, progress, time.perf_counter() - started)
-    _pictures(study, runtime, progress, out)
+    if measure is evaluator:
+        _pictures(study, runtime, progress, out)
     record.write_json(out / "summary.json", summary)
     return summary
 

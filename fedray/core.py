@@ -146,7 +146,7 @@ class Uploads(NamedTuple):
     tier: IntArray
     size: IntArray
     counters: Tensor | None = None  # [J, c]
-    own: Mapping[str, Tensor] = {}  # noqa: RUF012 (never changed)
+    own: Mapping[str, Tensor] = {}
     change: Tensor | None = None
     key: Any = None  # [J] rng.Keys
 
@@ -180,7 +180,7 @@ class Compressed(NamedTuple):
     """delta `[J, d]` as the server will read it, and the clients' private vectors after sending."""
 
     delta: Tensor
-    own: Mapping[str, Tensor] = {}  # noqa: RUF012 (never changed)
+    own: Mapping[str, Tensor] = {}
 
 
 class Compress(NamedTuple):
@@ -271,22 +271,34 @@ class Phase:
 class Answer(NamedTuple):
     """The models that answer for a state: rows `[R * A, d]`, A a world, and their weights `[R, A]` (None: equal).
 
-    spread: where the answer is a Gaussian over the weights of one linear model, its variances `[R, d]`.
+    spread: where the answer is a Gaussian over the weights of one linear model, its variances `[R, d]` or covariance
+    `[R, d, d]`. noise: observation noise variances `[R]` that the method itself knows, in standardised units. owner
+    `[R, A]`: whose upload each model is, -1 for nobody's; clients then tell the residuals of their own.
     """
 
     state: State
     models: int
     weights: FloatArray | None = None
     spread: Tensor | None = None
+    noise: FloatArray | None = None
+    owner: IntArray | None = None
+
+
+Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> all its training rows as the networks see them
 
 
 @dataclass(frozen=True)
 class Method:
-    """A paper: its phases, and which models answer."""
+    """A paper: its phases, and which models answer.
+
+    prepare: computes the first state from the data (closed forms). mine: known client i answers with model i.
+    """
 
     name: str
     phases: tuple[Phase, ...]
     answer: Callable[[State], Answer] | None = None  # None: the trained models themselves
+    prepare: Callable[[State, Pooled], State] | None = None
+    mine: bool = False
 
 
 class JobRows(NamedTuple):

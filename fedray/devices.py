@@ -2,7 +2,7 @@
 
 A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step` (s), `uplink`, `downlink`
 (bytes/s), `available_from`, `available_to` (virtual s). Several rows of a client are several windows; figures are read
-from its first row; what a trace leaves out comes from the tier.
+from its first row; what a trace leaves out comes from the tier (docs/traces.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fedray.core import BadInput, Clients, FloatArray, IntArray
 
 DAY = 86_400.0
 COLUMNS = ("seconds_per_step", "uplink", "downlink")
-Available = Callable[[IntArray, IntArray, FloatArray], np.ndarray]  # type: ignore[type-arg]
+Available = Callable[[IntArray, IntArray, FloatArray], FloatArray]
+# (seed, client, now) [J] -> virtual seconds until each client is there [J]: 0 is now, infinity never again
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Lognormal factor of each client's compute time, by address, `[J]`."""
+        """Lognormal factor of each client's compute time, by address, `[J]`; 1 where the time was measured."""
         spread = self.figure("spread", client)
+        if "seconds_per_step" in self.figures:
+            spread = np.where(np.isnan(self.figures["seconds_per_step"][client]), spread, 0.0)
         if not spread.any():
             return np.ones(len(client))
         return np.exp(spread * rng.normal(rng.keys(seeds, "speed", client), 1)[:, 0])
@@ -52,55 +55,91 @@ class Devices:
 def diurnal(share: float = 0.5, period: float = DAY) -> Available:
     """Each client is there for `share` of every period, from a phase drawn by address."""
 
-    def available(seeds: IntArray, client: IntArray, now: FloatArray) -> np.ndarray:  # type: ignore[type-arg]
+    def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
-        return (now / period + phase) % 1.0 < share
+        at = (now / period + phase) % 1.0
+        return np.where(at < share, 0.0, (1.0 - at + 1e-9) * period)  # 1e-9: surely past the turn, whatever rounds
 
-    return available
+    return wait
+
+
+def windows(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
+    """Client `client[i]` is there from `start[i]` to `end[i]`, `[n]` each; who has no window is always there."""
+    order = np.argsort(client, kind="stable")
+    client, start, end = client[order], start[order], end[order]
+
+    def wait(seeds: IntArray, who: IntArray, now: FloatArray) -> FloatArray:
+        first = np.searchsorted(client, who, side="left")
+        number = np.searchsorted(client, who, side="right") - first
+        row = np.repeat(np.arange(len(who)), number)
+        at = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
+        left = np.where(now[row] < end[at], np.maximum(start[at] - now[row], 0.0), np.inf)
+        soonest = np.where(number > 0, np.inf, 0.0)
+        np.minimum.at(soonest, row, left)
+        return soonest
+
+    return wait
 
 
 def traced(clients: Clients, path: Path) -> Devices:
     """Devices from a trace file.
 
     Raises:
-        BadInput: the file is missing, has no `client` column, or names a client that does not exist.
+        BadInput: the file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
+            that is not above 0 or a window that ends before it begins.
     """
     table = _read(path)
-    number = clients.number
-    client = table["client"].astype(np.int64)
-    if len(client) and not 0 <= client.min() <= client.max() < number:
-        raise BadInput(f"clients.trace = {path}: it names client {client.max()}, but clients.number is {number}: raise it")
-    first = np.unique(client, return_index=True)
+    client = _ids(table["client"], clients.number, path)
     figures = {}
+    known, first = np.unique(client, return_index=True)
     for name in COLUMNS:
         if name in table:
-            figures[name] = np.full(number, np.nan)
-            figures[name][first[0]] = table[name][first[1]]
-            if not (np.isnan(figures[name]) | (figures[name] > 0)).all():
+            figures[name] = np.full(clients.number, np.nan)
+            figures[name][known] = table[name][first]
+            if not (np.isnan(table[name]) | (np.isfinite(table[name]) & (table[name] > 0))).all():
                 raise BadInput(f"clients.trace = {path}: column {name} has values that are not above 0: correct them")
-    if "available_from" not in table and "available_to" not in table:
+    if not {"available_from", "available_to"} & set(table):
         return Devices(clients, figures)
-    start = table.get("available_from", np.zeros(len(client)))
-    end = table.get("available_to", np.full(len(client), np.inf))
-    known = np.isin(np.arange(number), client)
+    start, end = np.zeros(len(client)), np.full(len(client), np.inf)  # an empty cell leaves the window open
+    start = np.where(np.isnan(given := table.get("available_from", start)), start, given)
+    end = np.where(np.isnan(given := table.get("available_to", end)), end, given)
+    if not (start < end).all():
+        who = int(client[np.argmin(start < end)])
+        raise BadInput(f"clients.trace = {path}: a window of client {who} ends before it begins: correct it")
+    return Devices(clients, figures, windows(client, start, end))
 
-    def available(seeds: IntArray, who: IntArray, now: FloatArray) -> np.ndarray:  # type: ignore[type-arg]
-        inside = (client[None, :] == who[:, None]) & (start <= now[:, None]) & (now[:, None] < end)
-        return inside.any(1) | ~known[who]
 
-    return Devices(clients, figures, available)
+def _ids(column: FloatArray, number: int, path: Path) -> IntArray:
+    """The column `client` as ids."""
+    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
+    if len(wrong):
+        raise BadInput(
+            f"clients.trace = {path}: it names client {wrong[0]:g}, but clients.number is {number}: ids are whole "
+            f"numbers from 0 to {number - 1}; correct it, or raise clients.number"
+        )
+    return column.astype(np.int64)
 
 
 def _read(path: Path) -> dict[str, FloatArray]:
+    import warnings
+
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more cells than the header has
+            frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, index_col=False)
         table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"clients.trace = {path}: it cannot be read ({str(error).splitlines()[0]}): correct it") from None
+    except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"clients.trace = {path}: it cannot be read ({reason}): correct it") from None
     unknown = set(table) - {"client", *COLUMNS, "available_from", "available_to"}
     if "client" not in table or unknown:
-        what = f"has the unknown column {sorted(unknown)[0]}" if unknown else "has no column client"
-        raise BadInput(f"clients.trace = {path}: it {what}: its columns are client, {', '.join(COLUMNS)}, available_from, available_to")
+        what = f"has the unknown column {min(unknown)}" if unknown else "has no column client"
+        raise BadInput(
+            f"clients.trace = {path}: it {what}: its columns are client, {', '.join(COLUMNS)}, available_from and "
+            "available_to"
+        )
+    if not len(frame):
+        raise BadInput(f"clients.trace = {path}: it has no rows: fill it, or leave clients.trace out")
     return table

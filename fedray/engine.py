@@ -66,7 +66,7 @@ class Recorder(Protocol):
 
 def first_state(study: Study, phase: Phase) -> State:
     """The initial models: every (world, model) drawn at its own address."""
-    rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.seeds for k in range(phase.models)]
+    rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
     return State(models, counters, phase.server.init(models))
@@ -75,7 +75,10 @@ def first_state(study: Study, phase: Phase) -> State:
 def begin(study: Study, phase: Phase) -> Progress:
     """Progress before the first round."""
     zero = np.zeros(study.worlds, dtype=np.int64)
-    return Progress(0, first_state(study, phase), zero, zero.copy(), np.zeros(study.worlds))
+    state = first_state(study, phase)
+    if study.method.prepare is not None:
+        state = study.method.prepare(state, study.pooled)
+    return Progress(0, state, zero, zero.copy(), np.zeros(study.worlds))
 
 
 class JobTable(NamedTuple):
@@ -184,7 +187,7 @@ def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
     if name not in row:
         known = ", ".join(k for k, v in row.items() if isinstance(v, float))
         raise BadInput(f"evaluate.stop_at.metric = {name}: this run has no such metric: choose one of {known}")
-    return bool(row[name] <= value if name in LOWER_IS_BETTER else row[name] >= value)
+    return bool(row[name] <= value if name.removeprefix("hold_out_") in LOWER_IS_BETTER else row[name] >= value)
 
 
 LOWER_IS_BETTER = ("nll", "nll_none", "nll_residual", "rmse", "brier", "ece", "crps")

@@ -12,40 +12,46 @@ from torch import Tensor
 from fedray import metrics, predict
 from fedray.core import Answer, FloatArray, State
 from fedray.engine import Progress, Runtime
-from fedray.known import best_pass, held_out, over_clients, questions
-from fedray.metrics import VARIANCE_FLOOR
-from fedray.models.loss import gaussian
+from fedray.known import PERSONAL_CLIENTS, best_pass, held_out, over_clients, questions
 from fedray.study import Study
+from fedray.targets import decomposition, members, scored
 
 
-def evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """A function: progress -> one row of metrics a world."""
+def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Progress], list[dict[str, Any]]]:
+    """A function: progress -> one row of metrics a world; without `test` the test set is left alone (sweeps)."""
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         models = study.method.phases[0].models
         answer = study.answer(progress.state)
-        pieces = runtime.outputs(answer.state, "test", answer.models)
+        pieces = runtime.outputs(answer.state, "test", answer.models) if test else {}
         kept = runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {}
-        residual = residuals(study, runtime, progress.state) if not study.classes else {}
+        residual = residuals(study, runtime, progress.state, answer) if not study.classes else {}
         own = runtime.known(progress.state) if study.method.phases[0].is_personal and study.classes else {}
         weighed = study.evaluation.gamma is not None and not own
-        losses = runtime.losses(progress.state, models) if weighed else {}
+        losses = runtime.losses(progress.state, models) if weighed and not study.method.mine else {}
+        if weighed and study.method.mine:
+            losses = {(world, 0): 1.0 - torch.eye(models)[:, :PERSONAL_CLIENTS] for world in range(study.worlds)}
         rows = []
         for world in range(study.worlds):
-            row = scores(study, world, joined(pieces, world), "test", answer, residual.get(world))
+            row: dict[str, Any] = {}
+            if test:
+                row |= scores(study, world, joined(pieces, world), "test", answer, residual.get(world))
             if study.hold_out:
                 held = scores(study, world, joined(kept, world), "hold_out", answer, residual.get(world))
                 row |= {f"hold_out_{name}": value for name, value in held.items() if isinstance(value, float)}
             if losses:
-                row |= personal(study, world, joined(pieces, world), joined(losses, world))
+                row |= personal(study, world, joined(pieces, world), joined(losses, world)) if test else {}
                 if study.hold_out and study.classes:
                     alpha = client_weights(study, joined(losses, world))
                     each = client_accuracy(study, world, joined(kept, world), alpha, "hold_out")
                     row |= over_clients(each, "hold_out_")
             if own:
-                test, held = own_accuracy(own, world)
-                row |= over_clients(best_pass(test, held)) | over_clients(best_pass(held, held), "hold_out_")
+                asked, held = own_accuracy(own, world)
+                row |= over_clients(best_pass(asked, held)) if test else {}
+                row |= over_clients(best_pass(held, held), "hold_out_")
             rows.append(row)
+        if test and study.replicates > 1 and study.shards.data.noise is not None:
+            rows = [row | more for row, more in zip(rows, decomposed(study, pieces, answer), strict=True)]
         return rows
 
     return evaluate
@@ -61,52 +67,47 @@ def scores(
 ) -> dict[str, Any]:
     """All scores of a world's ensemble on a split; `residual`: training residual variance in standardised units."""
     _, y = study.split(split, world)
-    weights = None if answer.weights is None else answer.weights[world]
-    present = np.ones(len(outputs), dtype=bool) if weights is None else weights > 0
-    outputs = outputs[torch.from_numpy(present)]
+    outputs = present(outputs, answer, world)
     if study.classes:
-        members = predict.probabilities(outputs.numpy())
+        probs = predict.probabilities(outputs.numpy())
         kind = "logits" if study.evaluation.average == "logits" else "probabilities"
         voice = predict.average(outputs.numpy(), kind) if kind == "logits" else None
-        each = [metrics.accuracy(member, y.numpy()) for member in members]
-        return {**metrics.classification(members, y.numpy(), voice), "member_accuracy": each}
-    target = y.double().numpy().reshape(len(y), -1)[:, 0]
-    means, variances = regression_members(study, world, outputs, split, answer)
-    scale = study.target_scale(world) ** 2
-    noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[study.evaluation.noise]
-    each = [metrics.rmse(mean, target) for mean in means]
-    found = metrics.regression(
-        means, target, variances=variances, noise=noise * scale, floor=VARIANCE_FLOOR * scale,
-        residual=None if residual is None else residual * scale,
-    )  # fmt: skip
-    return {**found, "member_rmse": each}
+        each = [metrics.accuracy(member, y.numpy()) for member in probs]
+        return {**metrics.classification(probs, y.numpy(), voice), "member_accuracy": each}
+    return scored(members(study, world, outputs, split, answer, residual))
 
 
-def regression_members(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer
-) -> tuple[FloatArray, FloatArray | None]:
-    """Each member's mean `[K, n]` and, where it predicts one, its variance `[K, n]`, in original units."""
-    scale = study.target_scale(world) ** 2
-    if study.net.objective == "gaussian_nll":
-        head = gaussian(outputs)
-        return study.unscaled(head.mean, world).numpy()[..., 0], head.variance.double().numpy()[..., 0] * scale
-    means: FloatArray = study.unscaled(outputs, world).numpy()[..., 0]
-    if answer.spread is None:
-        return means, None
-    x = study.shards.normalise(study.split(split, world)[0][None], torch.tensor([world]))[0].double().flatten(1)
-    spread = answer.spread[world].double()  # a linear layer: weights first, then the bias, if any
-    variance = x.square() @ spread[: x.shape[1]] + spread[x.shape[1] :].sum()
-    return means, (variance.numpy() * scale)[None]
+def present(outputs: Tensor, answer: Answer, world: int) -> Tensor:
+    """The outputs `[K, n, ...]` of a world's models that have a weight."""
+    return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
 
 
-def residuals(study: Study, runtime: Runtime, state: State) -> dict[int, float]:
-    """The clients' mean training residual variance of each world's models, in standardised units."""
+def decomposed(study: Study, pieces: dict[tuple[int, int], Tensor], answer: Answer) -> list[dict[str, float]]:
+    """Bias, variance and noise of toys, whose test targets are E[y|x]: one dict a world."""
+    of = [
+        members(study, world, present(joined(pieces, world), answer, world), "test", answer, None)
+        for world in range(study.worlds)
+    ]
+    noise = {"noise": float(study.shards.data.noise or 0.0)}
+    return [row | noise for row in decomposition([one.answer.mean for one in of], of[0].y)]
+
+
+def residuals(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
+    """The clients' mean training residual variance in each world, in standardised units.
+
+    Each client's is that of its own upload where the uploads answer, else that of the broadcast models.
+    """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
-    models = study.method.phases[0].models
-    pieces = runtime.losses(state, models)
     factor = 2.0 if study.net.objective == "half_mse" else 1.0
-    return {world: factor * float(joined(pieces, world).mean()) for world in range(study.worlds)}
+    if answer.owner is None or not (answer.owner >= 0).any():
+        pieces = runtime.losses(state, study.method.phases[0].models)
+        return {world: factor * float(joined(pieces, world).mean()) for world in range(study.worlds)}
+    pieces, found = runtime.losses(answer.state, answer.models), {}
+    for world, owner in enumerate(answer.owner):
+        known = np.flatnonzero((owner >= 0) & (owner < PERSONAL_CLIENTS))
+        found[world] = factor * float(joined(pieces, world)[known, owner[known]].mean())
+    return found
 
 
 def personal(study: Study, world: int, outputs: Tensor, losses: Tensor) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def personal(study: Study, world: int, outputs: Tensor, losses: Tensor) -> dict[
 
 def client_weights(study: Study, losses: Tensor) -> FloatArray:
     """Each client's weights over the models, `[N, K]`, from its losses `[K, N]`."""
-    gamma = study.evaluation.gamma
+    gamma = 0.0 if study.method.mine else study.evaluation.gamma
     return predict.personal_weights(losses.double().numpy().T, np.inf if gamma is None else gamma)
 
 

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedray import checkpoint, metrics, predict
+from fedray.core import Answer, State
 from fedray.engine import Progress, Runtime
-from fedray.evaluate import client_accuracy, joined, own_accuracy
+from fedray.evaluate import client_accuracy, joined, own_accuracy, present
 from fedray.known import best_pass
+from fedray.plane import loss_plane
 from fedray.study import Study
+from fedray.targets import members
 
+LEVELS = tuple(round(0.1 * step, 1) for step in range(1, 10)) + (0.95,)  # of the coverage curve
 MOST_CLIENTS = 2_000
 
 
@@ -21,9 +25,12 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
     """Computes and writes them."""
     models = study.method.phases[0].models
     answer = study.answer(progress.state)
-    outputs = joined(runtime.outputs(answer.state, "test", answer.models), 0)
-    _, y = study.split("test", 0)
-    arrays = _classes(study, outputs, y.numpy()) if study.classes else _targets(study, outputs, y.double().numpy())
+    outputs = present(joined(runtime.outputs(answer.state, "test", answer.models), 0), answer, 0)
+    if study.classes:
+        arrays = _classes(study, outputs, study.split("test", 0)[1].numpy())
+    else:
+        arrays = _targets(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
+    arrays |= _plane(study, progress.state)
     if study.classes and study.clients.number <= MOST_CLIENTS and study.method.answer is None:
         losses = joined(runtime.losses(progress.state, models), 0).double().numpy().T  # [N, K]
         gamma = study.evaluation.gamma if study.evaluation.gamma is not None else np.inf
@@ -49,16 +56,28 @@ def _classes(study: Study, outputs: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def _targets(study: Study, outputs: Any, y: Any) -> dict[str, Any]:
-    means = study.unscaled(outputs, 0).numpy()[..., 0]
-    moments = predict.moments(means)
-    x, _ = study.split("test", 0)
-    sd = np.sqrt(moments.variance)
-    flat = x.numpy().reshape(len(y), -1)
+def _targets(study: Study, outputs: Any, answer: Answer, scores: dict[str, Any]) -> dict[str, Any]:
+    residual = scores.get("residual_sd")  # in original units
+    known = None if residual is None else (residual / study.target_scale(0)) ** 2
+    of = members(study, 0, outputs, "test", answer, known)
+    mean, variance = of.answer
+    x = study.split("test", 0)[0].numpy().reshape(len(of.y), -1)
+    first = x[:, 0] if x.shape[1] == 1 else np.full(len(x), np.nan)  # a curve over one input, else target by target
+    order = np.arange(len(x)) if x.shape[1] == 1 else np.argsort(of.y)
+    covered = [(level, metrics.coverage(mean, variance, of.y, level)) for level in LEVELS]
     return {
-        "predictive": np.stack([flat[:, 0], y.reshape(len(y), -1)[:, 0], moments.mean, sd], axis=1),
-        "pit": metrics.pit(moments.mean, np.maximum(moments.variance, 1e-12), y.reshape(len(y), -1)[:, 0]),
+        "predictive": np.stack([first, of.y, mean, np.sqrt(variance)], axis=1)[order],
+        "pit": metrics.pit(mean, variance, of.y),
+        "coverage": np.array(covered),
+        "errors": np.stack([np.sqrt(variance), np.abs(of.y - mean)], axis=1),
     }
+
+
+def _plane(study: Study, state: State) -> dict[str, Any]:
+    plane = loss_plane(study, state)
+    if plane is None:
+        return {}
+    return {"loss_plane": plane.loss, "loss_plane_points": plane.points, "loss_plane_extent": plane.extent}
 
 
 def drift(study: Study, runtime: Runtime, progress: Progress, models: int) -> Any:

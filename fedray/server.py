@@ -109,8 +109,9 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weighting: Weighting = "uniform") -> Server:
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
-    extra: `variance` `[M, d]`; `sample` `[M, slots, d]` and `sample_weight` `[M, slots]` (0: empty slot). `bootstrap`: the
-    uploads themselves; `omc`: draws from N(mu, diag variance). The mean is `mean`'s, bit for bit.
+    extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: nobody's)
+    `[M, slots]`. `bootstrap`: the uploads themselves; `omc`: draws from N(mu, diag variance). The mean is `mean`'s, bit
+    for bit.
     """
     base = mean(rows, weighting)
 
@@ -119,7 +120,8 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
         sample[:, 0] = models
         weight = torch.zeros(len(models), slots, dtype=torch.float64)
         weight[:, 0] = 1.0
-        return {"variance": torch.zeros_like(models), "sample": sample, "sample_weight": weight}
+        client = torch.full((len(models), slots), -1, dtype=torch.int64)
+        return {"variance": torch.zeros_like(models), "sample": sample, "sample_weight": weight, "sample_client": client}
 
     def reduce(uploads: Uploads) -> Stats:
         group, weight = rows.of(uploads), weights(uploads, weighting)
@@ -145,18 +147,18 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
     """The sample whose members are the uploads; a model that nobody trained keeps the one it had."""
-    sample, weight = state.extra["sample"].clone(), state.extra["sample_weight"].clone()
+    sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     kept = stats["uploads"].rows
     filled: dict[int, int] = {}
     for key in sorted(kept):
         row = key[0] * rows.models + key[1]
         slot = filled.setdefault(row, 0)
         if slot == 0:
-            sample[row], weight[row] = 0.0, 0.0
+            sample[row], weight[row], client[row] = 0.0, 0.0, -1
         sample[row, slot] = state.models[row] + kept[key]
-        weight[row, slot] = 1.0
+        weight[row, slot], client[row, slot] = 1.0, key[2]
         filled[row] += 1
-    return {"sample": sample, "sample_weight": weight}
+    return {"sample": sample, "sample_weight": weight, "sample_client": client}
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, seeds: Sequence[int], t: int) -> dict[str, Tensor]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedray import record
 from fedray.build import Own, build
-from fedray.coordinate import Snapshot, coordinate
+from fedray.coordinate import Measure, Snapshot, coordinate
 from fedray.core import BadInput, FedrayError
+from fedray.evaluate import evaluator
 from fedray.lanes.selftest import invariant
 from fedray.runtime.environment import one_thread, prepare
 from fedray.runtime.host import Host, device_of
@@ -68,14 +69,16 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
     return summary
 
 
-def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch) -> dict[str, Any]:
+def run_inline(
+    scenario: Scenario, out: Path, own: Own, watch: Watch, measure: Measure = evaluator
+) -> dict[str, Any]:
     """Runs in this process."""
     one_thread()
     study = build(scenario, own)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus))
     known = facts(study, runtime.host, "inline")
-    return coordinate(study, runtime, out, watch, known, loggers(scenario, out))
+    return coordinate(study, runtime, out, watch, known, loggers(scenario, out), measure)
 
 
 def facts(study: Study, host: Host, runtime: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Study:
-    """seeds `[worlds]`: the seed of each world; folds `[worlds]`: its fold; replicate of a world = world // folds."""
+    """seeds `[worlds]`: the seed of each world; folds `[worlds]`: its fold; replicate of a world = world // folds.
+
+    starts `[worlds]`: seeds of the first models alone, where repetitions share everything else (`vary: init`).
+    """
 
     name: str
     method: Method
@@ -49,10 +53,16 @@ class Study:
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    starts: IntArray | None = None
 
     @property
     def worlds(self) -> int:
         return len(self.seeds)
+
+    @property
+    def init_seeds(self) -> IntArray:
+        """The seed of each world's first models, `[worlds]`."""
+        return self.seeds if self.starts is None else self.starts
 
     @property
     def replicates(self) -> int:
@@ -72,6 +82,16 @@ class Study:
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Raw x and y of a world's test or held-out rows."""
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
+
+    def pooled(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
+        """Training rows of a world's (first) clients, one after another: network inputs and targets, `[n, ...]` each."""
+        number = self.clients.number if clients is None else min(clients, self.clients.number)
+        everyone, where = np.arange(number), torch.tensor([world])
+        fetched = self.shards.fetch(np.full_like(everyone, world), everyone)
+        there = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]
+        rows = fetched.rows[torch.from_numpy(there)]
+        x = self.shards.normalise(fetched.x[rows][None], where)[0]
+        return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscaled(self, outputs: Tensor, world: int) -> Tensor:
         """Regression outputs `[..., q]` in the target's original units, float64."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray import checkpoint
-from fedray.build import Own
 from fedray.core import BadInput, FedrayError
 from fedray.scenario import NamedCell, Scenario, cells, dump, read
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fedray.build import Own, build
+from fedray.build import Own, build, dataset
 from fedray.core import BadInput
-from fedray.data import dataset
 from fedray.methods import METHODS
 from fedray.scenario import NamedCell, Scenario, cells, dump, read, resolved
 from fedray.simulate import run_inline
@@ -66,13 +65,13 @@ def short(scenario: Scenario) -> Scenario:
 
 
 def needs_files(scenario: Scenario) -> None:
-    """Skips where the data set's files are not on this machine."""
-    where = dataset.source(scenario.data.name).where
+    """Skips where the data set's files are not on this machine; any other complaint is a failure."""
     try:
-        if where is not None:
-            where(None)
-    except BadInput as missing:
-        pytest.skip(str(missing))
+        dataset(scenario, Own())
+    except BadInput as error:
+        if "FEDRAY_DATA" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 def kinds(scenario: Scenario) -> list[NamedCell]:
@@ -96,10 +95,9 @@ def test_it_resolves_and_survives_yaml(path: Path) -> None:
 
 
 @every_file
-def test_it_sets_no_path_and_no_runtime(path: Path) -> None:
+def test_it_sets_no_path(path: Path) -> None:
     keys = yaml.safe_load(path.read_text())
     assert "root" not in keys["data"]
-    assert not {"runtime", "loggers", "checkpoint"} & set(keys), "the machine's matter, not the study's"
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
@@ -134,4 +132,4 @@ def test_every_cell_builds_as_it_is(path: Path) -> None:
     for cell in cells(scenario):
         if cell.scenario.method.name in METHODS:
             study = build(read(resolved(cell.scenario), {"replicates": 1}))
-            assert study.clients.number == (cell.scenario.clients.number or study.clients.number)
+            assert study.clients.number == study.shards.number, cell.name

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedray.bench import works
-from fedray.bench.measure import in_turns, tree_cpu
+from fedray.bench.measure import Cost, in_turns, tree_cpu
 from fedray.bench.table import Result
 from fedray.bench.works import Work, simulation
 from fedray.engine import Runtime
@@ -34,7 +34,7 @@ def overhead(quick: bool) -> list[Result]:
     with on_ray(work, 2) as runtime:
         remote, here = simulation(work.study(), runtime)[0], simulation(work.study())[0]
         ray, inline = in_turns([(remote, 50), (here, 50)], 3 if quick else 15, tree_cpu)
-    note = f"wall {1e3 * ray.wall:.2f} against {1e3 * inline.wall:.2f} ms, CPU {1e3 * ray.cpu:.2f} against {1e3 * inline.cpu:.2f} ms"
+    note = _note(ray, inline)
     what = "Ray, two client actors: wall time of a round above inline's, on the first row"
     return [Result(what, 1e3 * (ray.wall - inline.wall), "ms", 2.0, False, None, note)]
 
@@ -47,6 +47,10 @@ def scaling(quick: bool) -> list[Result]:
     with on_ray(work, 1) as one, on_ray(work, 2) as two:
         laps = [(simulation(work.study(), runtime)[0], 5) for runtime in (one, two)]
         alone, both = in_turns(laps, 3 if quick else 9, tree_cpu)
-    note = f"wall {1e3 * alone.wall:.0f} against {1e3 * both.wall:.0f} ms, CPU {1e3 * alone.cpu:.0f} against {1e3 * both.cpu:.0f} ms"
     what = "two client actors of one CPU against one, small CNN with 40 clients a round (wall)"
-    return [Result(what, alone.wall / both.wall, "x", 1.8, True, None, note)]
+    return [Result(what, alone.wall / both.wall, "x", 1.8, True, None, _note(alone, both))]
+
+
+def _note(one: Cost, other: Cost) -> str:
+    cpu, wall = (f"{1e3 * a:.2f} against {1e3 * b:.2f} ms" for a, b in zip(one, other, strict=True))
+    return f"wall {wall}, CPU of all processes {cpu} a round"

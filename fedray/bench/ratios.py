@@ -41,7 +41,9 @@ def fedag(quick: bool) -> list[Result]:
     return [ratio(what, 0.01, works.boston(epochs), (1, 1), 1 if quick else 3, works.boston(1))]
 
 
-def ratio(what: str, target: float, work: Work, rounds: tuple[int, int], repeats: int, brief: Work | None = None) -> Result:
+def ratio(
+    what: str, target: float, work: Work, rounds: tuple[int, int], repeats: int, brief: Work | None = None
+) -> Result:
     """fedray against the plain loop, in turns.
 
     Args:

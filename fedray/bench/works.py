@@ -104,16 +104,17 @@ def like_boston() -> Dataset:
     data = regression("noise", Split(x, y), Split(x[:0], y[:0]))
     orders = [draw.permutation(n) for _ in range(folds)]
     cuts = tuple((np.sort(order[n // 10 :]), np.sort(order[: n // 10])) for order in orders)
-    statistics = {
-        name: np.repeat(getattr(data, name), folds, axis=0) for name in ("shift", "scale", "y_shift", "y_scale")
-    }
-    return data._replace(folds=cuts, **statistics)
+    shift, scale, y_shift, y_scale = (
+        np.repeat(one, folds, axis=0) for one in (data.shift, data.scale, data.y_shift, data.y_scale)
+    )
+    return data._replace(folds=cuts, shift=shift, scale=scale, y_shift=y_shift, y_scale=y_scale)
 
 
 def digits(replicates: int) -> Work:
     """A small study: 100 clients of handwritten digits, 10 a round."""
     keys = fedavg(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
-    return Work(read(keys), Own(model=mlp), mlp)
+    keys["model"] = {"name": "mlp", "hidden": [64]}
+    return Work(read(keys), Own(), mlp)
 
 
 def fedavg(number: int, per_round: int, **local: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import string
 from pathlib import Path
@@ -26,12 +27,23 @@ def digits(root: Path | None) -> Dataset:
         >>> digits(None).train.x.shape
         (1438, 1, 8, 8)
     """
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
+    x, y = _digits()
     x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
     train, test = stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
+
+
+def _digits() -> tuple[Any, Any]:
+    """scikit-learn's file read directly where it lies as always: importing scikit-learn takes a second."""
+    home = importlib.util.find_spec("sklearn")
+    file = Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz" if home and home.origin else None
+    if file is not None and file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return x, y
 
 
 def torchvision_folder(name: str, root: Path | None) -> Path:

@@ -193,6 +193,17 @@ def withheld(size: IntArray, fraction: float) -> IntArray:
     return count
 
 
+def shared(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, IntArray]:
+    """Takes a fraction of all rows (rounded down) from the clients at random; each keeps at least one: rest, taken."""
+    first = np.zeros(len(cut.rows), dtype=bool)
+    first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
+    free = generator.permutation(np.flatnonzero(~first))
+    taken = np.sort(free[: int(len(cut.rows) * fraction + 1e-9)])
+    keep = np.ones(len(cut.rows), dtype=bool)
+    keep[taken] = False
+    return gather(cut.rows[keep], cut.owner[keep], cut.clients), cut.rows[taken]
+
+
 def withhold(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, Cut]:
     """Split every client's rows: `withheld(n, fraction)` of its n rows, drawn at random, go to the second cut."""
     size, owner = np.diff(cut.offsets), cut.owner

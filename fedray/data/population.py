@@ -6,12 +6,15 @@ pool rows there are 2^32 different noises, all standard normal, at the price of 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray import rng
 from fedray.core import BadInput, IntArray
+from fedray.data.mislabel import Wrong, mislabelled
 from fedray.data.partition import withheld
 from fedray.data.scaling import Fetched, Scaling
 from fedray.data.split import Dataset, Population
@@ -24,11 +27,20 @@ SHOWN = 10_000  # clients that `label_counts` and `holdout` look at
 class Generated:
     """Shards of a population; see `shards.Shards`."""
 
-    def __init__(self, data: Dataset, population: Population, clients: int, seeds: list[int], hold_out: float) -> None:
+    def __init__(
+        self,
+        data: Dataset,
+        population: Population,
+        clients: int,
+        seeds: list[int],
+        hold_out: float,
+        server: float = 0.0,
+        wrong: Wrong | None = None,
+    ) -> None:
         if clients < 1:
             raise BadInput(f"clients.number = {clients}: it must be at least 1")
         self.data, self.number, self.worlds = data, clients, len(seeds)
-        self._population, self._hold_out = population, hold_out
+        self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
         self._scaling = Scaling.of(data, [0] * len(seeds))
         self._rows = 1 << max(10, min(16, (POOL // population.features).bit_length() - 1))
@@ -36,6 +48,7 @@ class Generated:
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
         table = np.concatenate([class_means(population), noise * np.float32(np.sqrt(0.5))])
         self._table = torch.from_numpy(table)  # [classes + pool, features]
+        self._kinds = None if wrong is None else wrong.kinds(seeds, clients)
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
         """Rows of each client before any are withheld, `[J]`."""
@@ -52,7 +65,14 @@ class Generated:
         return kept
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        return self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
+        drawn = self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
+        if self._kinds is None:
+            return drawn
+        owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # row by row, as drawn
+        key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
+        kind = self._kinds[world, client][owner]
+        y = mislabelled(drawn.y.numpy(), kind, key, self._population.classes)
+        return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
         """Rows `first .. first + size` of each client; row r is a function of (world's seed, client, r) alone."""
@@ -94,6 +114,13 @@ class Generated:
         kept = self.sizes(worlds, client)
         held = self._draw(worlds, client, kept, self._total(worlds, client) - kept)
         return held.x, held.y
+
+    def unlabelled(self, world: int) -> Tensor:
+        """Further generated clients are the server's: its inputs are as many as its share of the clients' rows."""
+        number = math.ceil(min(self.number, SHOWN) * self._server)
+        client = self.number + np.arange(number)
+        worlds = np.full_like(client, world)
+        return self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client)).x
 
     def client_test(self, world: int, client: int) -> IntArray | None:
         return None

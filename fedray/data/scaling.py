@@ -16,12 +16,19 @@ class Fetched(NamedTuple):
 
     x `[n, ...]`, y `[n]` or `[n, q]`: the whole store (mapped, shared), or rows made for this call.
     rows: int64 `[J, n_max]`, rows of x of each job's client, 0 behind its size. size: `[J]`.
+    first: int64 `[J]`, where y begins for each job, or None for 0 (worlds whose labels differ lie one after another).
     """
 
     x: Tensor
     y: Tensor
     rows: Tensor
     size: IntArray
+    first: Tensor | None = None
+
+    def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
+        """y of rows of x, `[...]`, which belong to these jobs (broadcast)."""
+        at = rows if self.first is None else rows + self.first[job]
+        return self.y.index_select(0, at.flatten()).view(*at.shape, *self.y.shape[1:])
 
 
 class Scaling(NamedTuple):

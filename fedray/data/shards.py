@@ -13,6 +13,7 @@ from torch import Tensor
 from fedray import rng
 from fedray.core import BadInput, IntArray
 from fedray.data import partition
+from fedray.data.mislabel import Wrong, mislabelled, split_options
 from fedray.data.partition import Cut
 from fedray.data.population import SHOWN, Generated
 from fedray.data.scaling import Fetched, Scaling
@@ -50,6 +51,10 @@ class Shards(Protocol):
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Raw x, y of the rows withheld from training, client after client (first 10,000 generated clients)."""
+        ...
+
+    def unlabelled(self, world: int) -> Tensor:
+        """Raw x of the rows that the server holds instead of the clients."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
@@ -98,15 +103,34 @@ class Stored:
     """Shards of a stored data set: one cut a world; see `Shards`."""
 
     def __init__(
-        self, data: Dataset, folds: list[int], cuts: list[Cut], held: list[Cut], *, groups: Array | None
+        self,
+        data: Dataset,
+        folds: list[int],
+        cuts: list[Cut],
+        held: list[Cut],
+        *,
+        groups: Array | None,
+        server: list[IntArray],
     ) -> None:
-        """`folds[w]`, `cuts[w]`, `held[w]`: of world w. groups: client i's value of `group`, `[N]`, if natural."""
+        """`folds[w]`, `cuts[w]`, `held[w]`, `server[w]` (rows): of world w. groups: client i's value of `group`, `[N]`,
+        if natural."""
         self.data, self.number, self.worlds = data, cuts[0].clients, len(cuts)
-        self._folds = folds
+        self._folds, self._server = folds, server
         self._train, self._held = Table(cuts), Table(held) if held else None
         self._x, self._y = torch.from_numpy(data.train.x), torch.from_numpy(data.train.y)
         self._scaling = Scaling.of(data, folds)
         self._own = _own_rows(data.test.group, groups)
+        self._labels: Tensor | None = None
+
+    def mislabel(self, wrong: Wrong, seeds: list[int]) -> None:
+        """Gives some clients wrong training labels, `seeds[w]` of world w."""
+        kinds = wrong.kinds(seeds, self.number)
+        labels = np.tile(self.data.train.y, (self.worlds, 1))
+        for world, seed in enumerate(seeds):
+            rows, owner = self._train.of_world(world)
+            key = rng.keys(seed, "noisy labels", rows)
+            labels[world, rows] = mislabelled(self.data.train.y[rows], kinds[world, owner], key, self.data.classes)
+        self._labels = torch.from_numpy(labels.ravel())
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         size: IntArray = self._train.size[world * self.number + client]
@@ -114,7 +138,9 @@ class Stored:
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         rows, size = self._train.runs(world, client)
-        return Fetched(self._x, self._y, torch.from_numpy(rows), size)
+        if self._labels is None:
+            return Fetched(self._x, self._y, torch.from_numpy(rows), size)
+        return Fetched(self._x, self._labels, torch.from_numpy(rows), size, torch.from_numpy(world * len(self._y)))
 
     def normalise(self, x: Tensor, world: Tensor) -> Tensor:
         return self._scaling.normalise(x, world)
@@ -132,6 +158,9 @@ class Stored:
         rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
         index = torch.from_numpy(rows)
         return self._x[index], self._y[index]
+
+    def unlabelled(self, world: int) -> Tensor:
+        return self._x[torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))]
 
     def client_test(self, world: int, client: int) -> IntArray | None:
         if self._own is None:
@@ -172,6 +201,7 @@ def build_shards(
     *,
     folds: list[int] | None = None,
     hold_out: float = 0.0,
+    server: float = 0.0,
 ) -> Shards:
     """Deal a data set to clients, once a world.
 
@@ -179,7 +209,9 @@ def build_shards(
         name, options: the partition. clients: N; None where a natural partition gives it.
         seeds: one a replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
         folds: which folds; default the first. hold_out: part of every client's rows withheld for validation.
+        server: part of all rows that the server holds instead of the clients, without their labels.
     """
+    options, wrong = split_options(options, data.classes)
     partition.check_options(name, options)
     folds = folds or [0]
     _check(data, clients, folds, hold_out)
@@ -187,20 +219,26 @@ def build_shards(
         if name not in ("iid", "natural"):
             hint = "leave it out and use data.per_client for the classes a client holds"
             raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
-        return Generated(data, data.population, clients or 0, seeds, hold_out)
+        return Generated(data, data.population, clients or 0, seeds, hold_out, server, wrong)
     values, deal = _values(data, name, options), partial(partition.NAMES[name], **options)
     if clients is None and name not in partition.BY_VALUE:
         raise BadInput("clients.number is missing: give the number of clients")
     worlds = [(seed, fold) for seed in seeds for fold in folds]
-    cuts, held = [], []
+    cuts, held, taken = [], [], []
     for seed, fold in worlds:
         cut = _dealt(data, values, fold, partial(deal, clients=clients, generator=rng.stream(seed, "partition")))
+        if server:
+            cut, rows = partition.shared(cut, server, rng.stream(seed, "server data", fold))
+            taken.append(rows)
         if hold_out:
             cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         cuts.append(cut)
     groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
-    return Stored(data, [fold for _, fold in worlds], cuts, held, groups=groups)
+    shards = Stored(data, [fold for _, fold in worlds], cuts, held, groups=groups, server=taken)
+    if wrong is not None:
+        shards.mislabel(wrong, [seed for seed, _ in worlds])
+    return shards
 
 
 def _check(data: Dataset, clients: int | None, folds: list[int], hold_out: float) -> None:

@@ -55,6 +55,7 @@ class Dataset(NamedTuple):
     classes: 0 means regression. columns: `[n]` each, further columns of the training rows, to partition by.
     folds: (training rows, test rows) of each fold, both rows of `train`; then `test` is empty. () = use `test`.
     population: not None where clients are generated; then `train` is empty.
+    noise: of toys whose test targets are E[y|x]: the mean variance of y around it, in original units.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Dataset(NamedTuple):
     folds: tuple[tuple[IntArray, IntArray], ...] = ()
     columns: dict[str, Array] = {}  # noqa: RUF012  (a default that nobody changes)
     population: Population | None = None
+    noise: float | None = None
 
     @property
     def kind(self) -> Literal["images", "features", "tokens"]:

@@ -10,13 +10,16 @@ from fedray import rng
 from fedray.core import BadInput, FloatArray
 from fedray.data.split import Dataset, Population, Split, regression
 
+SD = 0.2  # of the sine's amplitudes and of its noise
+
 
 def _toy(name: str, x: FloatArray, y: FloatArray, grid: FloatArray, mean: FloatArray, *, standardise: bool) -> Dataset:
     """x, y: `[clients, points]`; the test rows are `grid` with the noiseless mean."""
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
     test = Split(grid[:, None].astype(np.float32), mean[:, None].astype(np.float32))
-    return regression(name, train, test, standardise)
+    data = regression(name, train, test, standardise)
+    return data._replace(noise=9.0 if name == "cubic" else float((SD**2 * (1.0 + mean**2)).mean()))
 
 
 def _positive(**numbers: int) -> None:
@@ -49,7 +52,7 @@ def _sine(name: str, seed: int, clients: int, samples: int, gap: bool) -> Datase
     x = draw.uniform(-1.0, 1.0, (clients, samples))
     if gap:
         x = np.sign(x) * (0.5 + 0.5 * np.abs(x))
-    y = draw.normal(1.0, 0.2, (clients, 1)) * np.sin(2 * np.pi * x) + draw.normal(0.0, 0.2, x.shape)
+    y = draw.normal(1.0, SD, (clients, 1)) * np.sin(2 * np.pi * x) + draw.normal(0.0, SD, x.shape)
     grid = np.linspace(-1.0, 1.0, 201)
     return _toy(name, x, y, grid, np.sin(2 * np.pi * grid), standardise=False)
 

@@ -1,73 +1,111 @@
 """Small convolution networks: lanes folded into channels, one grouped convolution a layer, channels_last.
 
-Activations are `[B, W * C, H, V]`; each lane is one group. Linear layers behind the convolutions are batched products.
+Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are those of the
+`mlp` engine, backward pass by hand; autograd sees the convolutions alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.core import Net
-from fedray.lanes.block import Block, Trained, active, channels_last
-from fedray.lanes.update import joined, optimiser, parts
-from fedray.models.loss import per_sample
+from fedray.lanes import mlp
+from fedray.lanes.block import Block, Trained, active
+from fedray.lanes.update import joined, optimiser
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
 
 
-def runs(module: nn.Module) -> bool:
-    """Whether this engine can run a module: Sequential of Conv2d, pooling, ReLU or Tanh, Flatten, Linear."""
+class Cut(NamedTuple):
+    """A network in two: its convolutions and what is between them, and the linear layers; tensors: of the first."""
+
+    features: tuple[nn.Module, ...]
+    dense: mlp.Shape
+    tensors: int
+
+
+def cut_of(module: nn.Module) -> Cut | None:
+    """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
     if type(module) is not nn.Sequential or not isinstance(module[0], nn.Conv2d):
-        return False
-    flat = False
-    for part in module:
-        if isinstance(part, nn.Conv2d):
-            if flat or part.groups != 1 or part.padding_mode != "zeros" or isinstance(part.padding, str):
-                return False
-        elif type(part) is nn.Flatten:
-            flat = True
-        elif isinstance(part, nn.Linear):
-            if not flat:
-                return False
-        elif type(part) not in POINTWISE + POOLING or (flat and type(part) in POOLING):
-            return False
-    return flat
+        return None
+    flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
+    features = tuple(module)[: flat[0]] if flat else ()
+    dense = mlp.shape_of(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
+    if dense is None or dense.prefix or not all(map(_known, features)):
+        return None
+    return Cut(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
+
+
+def _known(part: nn.Module) -> bool:
+    if isinstance(part, nn.Conv2d):
+        return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
+    return type(part) in POINTWISE + POOLING
 
 
 def train(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
-    layout = net.layout
-    tensors = parts(layout, block.start)
-    towards = block.anchor if block.anchor is not None else block.start
+    cut = cut_of(net.module)
+    assert cut is not None
+    k, towards = cut.tensors, block.anchor if block.anchor is not None else block.start
 
-    def form(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else parts(layout, rows)
+    def kernels_of(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[:k]]
 
-    step = optimiser(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
+    def stack_of(rows: Tensor) -> mlp.Stack:
+        return mlp.stacked(cut.dense, list(net.layout.views(rows).values())[k:])
+
+    kernels, stack = kernels_of(block.start), stack_of(block.start)
+    move = optimiser(block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset))
+    descend = mlp.descent(cut.dense, block, stack_of, inputs=True)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in active(block.steps):
         lanes = max(real, block.fewest)
-        tensors = [t[:lanes].detach().clone().requires_grad_() for t in tensors]
+        kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
             folded = _fold(x[:, :lanes])
             for s in range(a, b):
-                z = forward(net.module, tensors, folded[s - a], lanes)
-                each = per_sample(net.objective, z.flatten(0, 1), y[s - a, :lanes].flatten(0, 1))
-                cost = (each.view(lanes, -1) * block.weight[s, :lanes]).sum(-1)
-                grads = torch.autograd.grad(cost.sum(), tensors)
+                z = features(cut, kernels, folded[s - a], lanes)
                 with torch.no_grad():
+                    seen = mlp.forward(cut.dense, stack, _flat(z, lanes), lanes)
+                    g, cost = mlp.output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
                     loss[:real] += cost[:real]
-                    step(tensors, grads, lanes)
+                    below = _unflat(descend(stack, seen, g, lanes), z)
+                grads = torch.autograd.grad(z, kernels, below)
+                with torch.no_grad():
+                    move(kernels, grads, lanes)
         done = int((block.steps > hi).sum())
-        final[done:real] = joined([t.detach() for t in tensors], lanes)[done:real]
+        width = sum(net.layout.sizes[:k])
+        final[done:real, :width] = joined([t.detach() for t in kernels], lanes)[done:real]
+        mlp.write_rows(stack, final[:, width:], done, real)
     return Trained(final, block.counters, loss)
+
+
+def _kernel(view: Tensor) -> Tensor:
+    """A copy of `[W, out, in, h, v]`, input channels last in memory; of a bias `[W, out]` as it is."""
+    if view.dim() != 5:
+        return view.contiguous().clone()
+    return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
+
+
+def _flat(z: Tensor, lanes: int) -> Tensor:
+    """`[B, W * C, H, V]` -> `[W, B, C * H * V]`."""
+    b, _, h, v = z.shape
+    return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
+
+
+def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
+    """The inverse of `_flat`, in the shape and memory order of z."""
+    assert below is not None
+    b, _, h, v = z.shape
+    whole = below.view(len(below), b, -1, h, v).transpose(0, 1).flatten(1, 2)
+    return whole.contiguous(memory_format=torch.channels_last)
 
 
 def _fold(x: Tensor) -> Tensor:
@@ -76,18 +114,14 @@ def _fold(x: Tensor) -> Tensor:
     return x.permute(0, 2, 4, 5, 1, 3).contiguous().view(s, b, h, v, w * c).permute(0, 1, 4, 2, 3)
 
 
-def forward(module: nn.Module, tensors: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """`[B, W * C, H, V]` -> raw outputs `[W, B, classes]`."""
-    rest = iter(tensors)
-    for part in _ordered(list(module.children())):
+def features(cut: Cut, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
+    """`[B, W * C, H, V]` -> what the linear layers read, `[B, W * C', H', V']`."""
+    rest = iter(kernels)
+    for part in cut.features:
         if isinstance(part, nn.Conv2d):
-            x = _convolve(part, x, rest, lanes)
-        elif isinstance(part, nn.Linear):
-            w = next(rest).transpose(1, 2)
-            x = torch.baddbmm(next(rest)[:, None], x, w) if part.bias is not None else torch.bmm(x, w)
-        elif type(part) is nn.Flatten:
-            b, _, h, v = x.shape
-            x = x.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
+            w = next(rest).flatten(0, 1)
+            b = next(rest).flatten() if part.bias is not None else None
+            x = F.conv2d(x, w, b, part.stride, part.padding, part.dilation, groups=lanes)
         elif type(part) is nn.MaxPool2d:
             x = F.max_pool2d(x, part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode)
         else:
@@ -95,16 +129,10 @@ def forward(module: nn.Module, tensors: list[Tensor], x: Tensor, lanes: int) -> 
     return x
 
 
-def _ordered(parts: list[nn.Module]) -> list[nn.Module]:
+def _ordered(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
     """ReLU behind the max pooling that follows it: the same numbers and gradients on a quarter of the entries."""
     out = list(parts)
     for i in range(len(out) - 1):
         if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and not out[i + 1].padding:
             out[i], out[i + 1] = out[i + 1], out[i]
-    return out
-
-
-def _convolve(part: nn.Conv2d, x: Tensor, rest: Any, lanes: int) -> Tensor:
-    w = channels_last(next(rest).flatten(0, 1))
-    b = next(rest).flatten() if part.bias is not None else None
-    return F.conv2d(channels_last(x), w, b, part.stride, part.padding, part.dilation, groups=lanes)
+    return tuple(out)

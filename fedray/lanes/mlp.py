@@ -1,13 +1,13 @@
 """Stacks of linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
 
-With plain SGD one call folds the gradient, the decay and the step: `w <- beta w - g^T h`, the learning rate already
-inside `g`. The longer side of a weight lies contiguous, `[W, out, in]` as in the layout or, where a layer widens,
-`[W, in, out]`: products with rows of a few numbers run at a third of the speed or less.
+With plain SGD one call folds the gradient, the decay and the step: `w <- beta w - lr g^T h`. The longer side of a weight
+lies contiguous, `[W, out, in]` as in the layout or, where a layer widens, `[W, in, out]`: products with rows of a few
+numbers run at a third of the speed or less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedray.core import Net, Objective
 from fedray.lanes.block import Block, Trained, active
-from fedray.lanes.update import optimiser
+from fedray.lanes.update import Step, optimiser
 from fedray.models.loss import per_sample
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh)
@@ -29,6 +29,18 @@ class Shape(NamedTuple):
     layers: tuple[tuple[type[nn.Module] | None, bool], ...]
 
 
+class Stack(NamedTuple):
+    """The layers' parameters: weights seen as `[W, in, out]`, the longer side contiguous, and biases `[W, 1, out]`."""
+
+    weights: list[Tensor]
+    biases: list[Tensor | None]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Weight and bias, layer after layer."""
+        return [t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None]
+
+
 def shape_of(module: nn.Module) -> Shape | None:
     """The shape of a stack this engine can run, or None."""
     if type(module) is not nn.Sequential:
@@ -38,7 +50,7 @@ def shape_of(module: nn.Module) -> Shape | None:
     for part in module:
         if isinstance(part, nn.Linear):
             layers.append((None, part.bias is not None))
-        elif not layers and not any(True for _ in part.parameters()):
+        elif not layers and _plain(part):
             prefix.append(part)
         elif type(part) in ACTIVATIONS and layers and layers[-1][0] is None:
             layers[-1] = (type(part), layers[-1][1])
@@ -49,23 +61,28 @@ def shape_of(module: nn.Module) -> Shape | None:
     return Shape(tuple(prefix), tuple(layers))
 
 
-def _split(shape: Shape, net: Net, rows: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
-    """`[W, d]` -> weights seen as `[W, in, out]`, the longer side contiguous, and biases `[W, 1, out]`, copied."""
-    views = iter(net.layout.views(rows).values())
-    weights: list[Tensor] = []
-    biases: list[Tensor | None] = []
+def _plain(part: nn.Module) -> bool:
+    """No parameters, no statistics of the batch, no random numbers: a function of each sample alone."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    return not any(True for _ in part.parameters()) and not any(isinstance(m, kinds) for m in part.modules())
+
+
+def stacked(shape: Shape, views: Iterable[Tensor]) -> Stack:
+    """Tensors `[W, out, in]` and `[W, out]` in the layout's order -> a stack, copied."""
+    rest = iter(views)
+    stack = Stack([], [])
     for _, bias in shape.layers:
-        w = next(views)
+        w = next(rest)
         widens = w.shape[1] > w.shape[2]
-        weights.append(w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=PLAIN).transpose(1, 2))
-        biases.append(next(views)[:, None, :].clone() if bias else None)
-    return weights, biases
+        stack.weights.append(w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=PLAIN).transpose(1, 2))
+        stack.biases.append(next(rest)[:, None, :].clone() if bias else None)
+    return stack
 
 
-def _join(weights: list[Tensor], biases: list[Tensor | None], out: Tensor, a: int, b: int) -> None:
-    """Lanes a..b of the stacked tensors -> rows a..b of `out` `[W, d]`."""
+def write_rows(stack: Stack, out: Tensor, a: int, b: int) -> None:
+    """Lanes a..b of a stack -> rows a..b of `out` `[W, ...]`, in the layout's order."""
     at = 0
-    for w, bias in zip(weights, biases, strict=True):
+    for w, bias in zip(*stack, strict=True):
         i, o = w.shape[1:]
         out[a:b, at : at + i * o].view(b - a, o, i).copy_(w[a:b].transpose(1, 2))
         at += i * o
@@ -78,19 +95,19 @@ def _layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
 
 
-def forward(shape: Shape, weights: list[Tensor], biases: list[Tensor | None], x: Tensor, lanes: int) -> list[Tensor]:
+def forward(shape: Shape, stack: Stack, x: Tensor, lanes: int) -> list[Tensor]:
     """Inputs of every layer and the last output: `[lanes, B, .]` each."""
     seen = [x]
-    for (activation, _), w, b in zip(shape.layers, weights, biases, strict=True):
+    for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
         z = _layer(seen[-1], w[:lanes], None if b is None else b[:lanes])
         seen.append(z.relu_() if activation is nn.ReLU else z.tanh_() if activation is nn.Tanh else z)
     return seen
 
 
-def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the weighted loss with respect to the outputs, times the rate, and the loss of each lane.
+def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of the weighted loss with respect to the outputs, and the loss of each lane.
 
-    z `[W, B, C]`; y `[W, B]` labels or `[W, B, q]` targets; weight, rate `[W, B]`.
+    z `[W, B, C]`; y `[W, B]` labels or `[W, B, q]` targets; weight `[W, B]`.
     """
     if objective == "cross_entropy":
         pick = y[..., None]
@@ -100,17 +117,17 @@ def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor, 
         total = g.sum(-1, keepdim=True)
         loss = ((total[..., 0].log() - right) * weight).sum(-1)
         g.div_(total).scatter_add_(-1, pick, g.new_full((1, 1, 1), -1.0).expand(pick.shape))
-        return g.mul_(rate[..., None]), loss
+        return g.mul_(weight[..., None]), loss
     if objective in ("half_mse", "mse"):
         g = z - y
         half = (g.square().sum(-1) * weight).sum(-1)
         if objective == "half_mse":
-            return g.mul_(rate[..., None]), 0.5 * half
-        return g.mul_(2.0 * rate[..., None]), half
+            return g.mul_(weight[..., None]), 0.5 * half
+        return g.mul_(2.0 * weight[..., None]), half
     leaf = z.detach().requires_grad_()
     with torch.enable_grad():
         each = per_sample(objective, leaf.flatten(0, 1), y.flatten(0, 1)).view(weight.shape)
-        (g,) = torch.autograd.grad((each * rate).sum(), leaf)
+        (g,) = torch.autograd.grad((each * weight).sum(), leaf)
     return g, (each.detach() * weight).sum(-1)
 
 
@@ -129,11 +146,10 @@ def train(net: Net, block: Block) -> Trained:
 
 
 def _train(net: Net, shape: Shape, block: Block) -> Trained:
-    local = block.local
-    weights, biases = _split(shape, net, block.start)
-    folded = local.optimizer == "sgd" and not local.momentum
-    step = _folded(net, shape, block) if folded else _general(net, shape, block)
-    rate = block.weight * (block.lr if folded else 1.0)
+    def cut(rows: Tensor) -> Stack:
+        return stacked(shape, net.layout.views(rows).values())
+
+    stack, descend = cut(block.start), descent(shape, block, cut)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in active(block.steps):
@@ -143,78 +159,84 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
             for part in shape.prefix:
                 x = part(x.flatten(0, 2)).unflatten(0, x.shape[:3])
             for s in range(a, b):
-                seen = forward(shape, weights, biases, x[s - a, :lanes], lanes)
-                g, cost = output_gradient(
-                    net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes], rate[s, :lanes]
-                )
+                seen = forward(shape, stack, x[s - a, :lanes], lanes)
+                g, cost = output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
                 loss[:real] += cost[:real]
-                step(weights, biases, seen, g, lanes)
-        _join(weights, biases, final, int((block.steps > hi).sum()), real)
+                descend(stack, seen, g, lanes)
+        write_rows(stack, final, int((block.steps > hi).sum()), real)
     return Trained(final, block.counters, loss)
 
 
-Backward = Callable[[list[Tensor], "list[Tensor | None]", list[Tensor], Tensor, int], None]
+Descent = Callable[[Stack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
-def _folded(net: Net, shape: Shape, block: Block) -> Backward:
-    """Plain SGD: the backward pass writes the weights as it goes; decay, pull and offset are terms in place."""
+def descent(shape: Shape, block: Block, cut: Callable[[Tensor], Stack], inputs: bool = False) -> Descent:
+    """The backward pass with the update: a function of (stack, what `forward` saw, gradient of the outputs, lanes).
+
+    It writes the stack and returns the gradient of the stack's inputs, `[lanes, B, in]`, if `inputs`.
+    cut: rows `[W, d]` -> their stack.
+    """
     local, lr = block.local, block.lr
-    beta = 1.0 - lr * (local.weight_decay + local.pull)
     towards = block.anchor if block.anchor is not None else block.start
+    if local.optimizer != "sgd" or local.momentum:
+        pull, offset = (None if rows is None else cut(rows) for rows in (towards if local.pull else None, block.offset))
+        update = optimiser(local, lr, pull.tensors if pull else [], offset.tensors if offset else [])
+        return _general(shape, update, inputs)
     shift = towards * (lr * local.pull) if local.pull else None
     if block.offset is not None:
         shift = -lr * block.offset if shift is None else shift - lr * block.offset
-    extra = _split(shape, net, shift) if shift is not None else None
+    beta = 1.0 - lr * (local.weight_decay + local.pull)
+    return _folded(shape, lr, beta, None if shift is None else cut(shift), inputs)
 
-    def step(weights: list[Tensor], biases: list[Tensor | None], seen: list[Tensor], g: Tensor, lanes: int) -> None:
-        for k in reversed(range(len(weights))):
-            w, bias, h = weights[k][:lanes], biases[k], seen[k]
-            below = torch.bmm(g, w.transpose(1, 2)) if k else None
+
+def _folded(shape: Shape, lr: float, beta: float, shift: Stack | None, inputs: bool) -> Descent:
+    """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
+
+    def descend(stack: Stack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+        for k in reversed(range(len(stack.weights))):
+            w, bias, h = stack.weights[k][:lanes], stack.biases[k], seen[k]
+            below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None
             if w.is_contiguous():
-                w.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=-1.0)
+                w.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=-lr)
             else:
-                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, beta=beta, alpha=-1.0)
-            if extra is not None:
-                w += extra[0][k][:lanes]
+                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, beta=beta, alpha=-lr)
+            if shift is not None:
+                w += shift.weights[k][:lanes]
             if bias is not None:
                 b = bias[:lanes]
                 if beta != 1.0:
                     b *= beta
-                b -= g.sum(1, keepdim=True)
-                shifted = extra[1][k] if extra is not None else None
+                b.add_(g.sum(1, keepdim=True), alpha=-lr)
+                shifted = shift.biases[k] if shift is not None else None
                 if shifted is not None:
                     b += shifted[:lanes]
-            if below is not None:
-                g = _through(shape.layers[k - 1][0], below, h)
+            if not k:
+                return below
+            assert below is not None
+            g = _through(shape.layers[k - 1][0], below, h)
+        return None
 
-    return step
+    return descend
 
 
-def _general(net: Net, shape: Shape, block: Block) -> Backward:
+def _general(shape: Shape, update: Step, inputs: bool) -> Descent:
     """Momentum and Adam: gradients first, then the shared optimiser on tensors in this engine's form."""
 
-    def form(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else _interleave(*_split(shape, net, rows))
-
-    towards = block.anchor if block.anchor is not None else block.start
-    update = optimiser(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
-
-    def step(weights: list[Tensor], biases: list[Tensor | None], seen: list[Tensor], g: Tensor, lanes: int) -> None:
+    def descend(stack: Stack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
-        for k in reversed(range(len(weights))):
+        below = None
+        for k in reversed(range(len(stack.weights))):
             h = seen[k]
-            if biases[k] is not None:
+            if stack.biases[k] is not None:
                 grads.append(g.sum(1, keepdim=True))
             grads.append(torch.bmm(h.transpose(1, 2), g))
-            if k:
-                g = _through(shape.layers[k - 1][0], torch.bmm(g, weights[k][:lanes].transpose(1, 2)), h)
-        update(_interleave(weights, biases), grads[::-1], lanes)
+            if k or inputs:
+                below = torch.bmm(g, stack.weights[k][:lanes].transpose(1, 2))
+                g = _through(shape.layers[k - 1][0], below, h) if k else g
+        update(stack.tensors, grads[::-1], lanes)
+        return below if inputs else None
 
-    return step
-
-
-def _interleave(weights: list[Tensor], biases: list[Tensor | None]) -> list[Tensor]:
-    return [t for pair in zip(weights, biases, strict=True) for t in pair if t is not None]
+    return descend
 
 
 def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
@@ -223,8 +245,8 @@ def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     shape = shape_of(net.module)
     assert shape is not None
     with torch.no_grad():
-        weights, biases = _split(shape, net, rows)
+        stack = stacked(shape, net.layout.views(rows).values())
         lead = x.shape[:2]
         for part in shape.prefix:
             x = part(x.flatten(0, 1)).unflatten(0, lead)
-        return forward(shape, weights, biases, x, len(rows))[-1]
+        return forward(shape, stack, x, len(rows))[-1]

@@ -36,7 +36,7 @@ def choose(net: Net, device: str = "cpu") -> Engine:
     wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
     if mlp.shape_of(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train, mlp.outputs)
-    if conv.runs(net.module):
+    if conv.cut_of(net.module) is not None:
         channels = max(part.out_channels for part in net.module.modules() if isinstance(part, nn.Conv2d))
         if channels <= CONV_CHANNELS or device == "cuda":
             why = f"plain convolutions of at most {channels} channels"

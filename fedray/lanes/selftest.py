@@ -41,7 +41,7 @@ def _block(
     n = LANES * ROWS
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
     classes = torch.arange(n) % net.outputs
-    targets = numbers.flatten(1)[:, :1].expand(n, net.outputs)
+    targets = numbers.flatten(1)[:, :1].expand(n, net.outputs // (2 if net.objective == "gaussian_nll" else 1))
     x, y = numbers.to(device), (classes if net.objective == "cross_entropy" else targets).to(device)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:

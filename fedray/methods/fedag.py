@@ -8,7 +8,8 @@ Deviations:
     1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
        residual variance. Both readings of the NLL are reported (`nll_none`, `nll_residual`).
     2. The variance is computed over deltas: the same number with less cancellation.
-    3. Under partial participation the sample holds the clients of the last round in which the model was trained.
+    3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
+    4. Under partial participation the sample holds the clients of the last round in which the model was trained.
 """
 
 from __future__ import annotations
@@ -26,29 +27,35 @@ from fedray.methods.setting import Setting
 def fedag(setting: Setting) -> Method:
     """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation)."""
     base = fed_ensemble(setting)
-    slots, sampling = setting.participants, setting.options["sampling"]
+    sampling, samples = setting.options["sampling"], setting.options["samples"]
+    slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     phase = replace(
         base.phases[0],
         server=server.gaussian(setting.state_rows, slots, setting.seeds, sampling, setting.weighting),
         down_vectors=2,
     )
-    if setting.is_linear and setting.models == 1:
-        return Method("fedag", (phase,), closed_form)
+    if setting.features is not None and setting.models == 1:
+        return Method("fedag", (phase,), lambda state: closed_form(state, setting.options["beta"]))
     return Method("fedag", (phase,), lambda state: sampled(state, setting.models))
 
 
-def sampled(state: State, models: int) -> Answer:
+def sampled(state: State, models: int, name: str = "sample") -> Answer:
     """Every member of every model's sample answers (eqs. 4-5)."""
-    sample, weight = state.extra["sample"], state.extra["sample_weight"]
+    sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
     per_world = models * slots
     counters = state.counters.repeat_interleave(slots, 0)
     rows = State(sample.flatten(0, 1), counters, {})
-    return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64))
+    owner = state.extra[f"{name}_client"].numpy().reshape(-1, per_world) if name == "sample" else None
+    return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
 
 
-def closed_form(state: State) -> Answer:
-    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
-    return Answer(state, 1, None, state.extra["variance"])
+def closed_form(state: State, beta: str) -> Answer:
+    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed.
+
+    beta: `target`, the variance of the training target (1: it is standardised), or what `predict.noise` says.
+    """
+    noise = np.ones(len(state.models)) if beta == "target" else None
+    return Answer(state, 1, None, state.extra["variance"], noise)
 
 

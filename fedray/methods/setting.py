@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
+from fedray import robust as centres
 from fedray.compress import dense
 from fedray.core import Clients, Compress, Layout, Local, Schedule, Server
+from fedray.optimized import Kind, optimised
+from fedray.rng import Keys
 from fedray.schedule import KINDS, Participation, schedule
 from fedray.server import Rows, Weighting, by_tier, mean, paper_eq2
+
+
+@dataclass(frozen=True)
+class Robust:
+    """kind: median, trimmed_mean, krum, multi_krum or none; trim: b of the trimmed mean; byzantine: f of Krum."""
+
+    kind: str = "none"
+    trim: int = 1
+    byzantine: int = 1
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """kind: none, momentum, adam or yogi; lr; momentum: beta, or beta_1."""
+
+    kind: str = "none"
+    lr: float = 1.0
+    momentum: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -26,9 +49,13 @@ class Setting:
     local: Local
     weighting: Weighting = "uniform"
     coefficients: str = "fedavg"
-    compress: Compress | None = None  # None: dense
+    robust: Robust = Robust()
+    optimizer: Optimizer = Optimizer()
+    hold_out: bool = False  # clients withhold rows for validation
+    compressor: Callable[[Layout], Compress] = dense
     participants: int = 1  # clients of a round, at most
-    is_linear: bool = False  # the network is one linear layer
+    features: Callable[[Tensor], Tensor] | None = None  # of a network that is linear in its weights: `[n, p]`
+    distil: Callable[[int, Tensor, Keys], Tensor] | None = None  # (world, teachers `[S, d]`, address) -> student `[d]`
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -38,16 +65,36 @@ class Setting:
 
     def compressed(self) -> Compress:
         """The scenario's compression."""
-        return dense(self.layout) if self.compress is None else self.compress
+        return self.compressor(self.layout)
 
     def server(self) -> Server:
-        """The scenario's way to merge uploads: `server.coefficients`."""
+        """The scenario's way to merge uploads, and its server optimiser."""
+        base, keys = self.merging(), self.optimizer
+        if keys.kind == "none":
+            return base
+        kind: Kind = keys.kind  # type: ignore[assignment]
+        return optimised(base, self.state_rows, self.layout.trainable, kind, keys.lr, keys.momentum)
+
+    def merging(self) -> Server:
+        """The scenario's way to merge uploads: `server.robust`, else `server.coefficients`."""
         rows, tiers = self.state_rows, self.clients.tiers
+        if self.robust.kind != "none":
+            return centres.robust(rows, self._centre())
         if self.coefficients == "equal_groups":
             return by_tier(rows, len(tiers), self.weighting)
         if self.coefficients == "paper_eq2":
             return paper_eq2(rows, tiers)
         return mean(rows, self.weighting)
+
+    def _centre(self) -> centres.Centre:
+        keys, p = self.robust, self.layout.trainable
+        known = {
+            "median": centres.median,
+            "trimmed_mean": centres.trimmed_mean(keys.trim),
+            "krum": centres.krum(keys.byzantine, p),
+            "multi_krum": centres.krum(keys.byzantine, p, multi=True),
+        }
+        return known[keys.kind]
 
     def schedule(self) -> Schedule:
         """The scenario's schedule over this setting's models."""

@@ -107,6 +107,20 @@ def load(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
     return module.eval()
 
 
+def is_linear(module: nn.Module) -> bool:
+    """Whether the one trained layer is the last one, and linear: then outputs are linear in the row's numbers."""
+    parts = list(module) if isinstance(module, nn.Sequential) else [module]
+    before = any(True for part in parts[:-1] for _ in part.parameters())
+    return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
+
+
+def features(module: nn.Module, x: Tensor) -> Tensor:
+    """What the last layer of a linear model sees: `[n, ...]` -> `[n, p]`."""
+    for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
+        x = part(x)
+    return x.flatten(1)
+
+
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())

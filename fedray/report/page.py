@@ -38,6 +38,8 @@ class Card(NamedTuple):
 
 
 Draw = Callable[[Run], Figure | None]
+MEAN = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best of the column."
+PAID = "n replicates and folds; bytes are sums over them."
 BAND = "Line: mean of the replicates and folds; band: one standard deviation."
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
@@ -57,6 +59,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (quality.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (quality.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (quality.figure_coverage, "Share of the targets inside the central interval of each level."),
+            (quality.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
             (quality.figure_disagreement, "An ensemble gains from members that differ."),
             (quality.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
@@ -85,11 +88,11 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 def render_one(run: Run) -> str:
     """The page of one run."""
     with style.context():
-        sections = [Section(title, _paired(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
+        sections = [Section(title, paired(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
-    return _filled(
+    return filled(
         title=run.name,
         facts=facts(run),
         notes=notes,
@@ -108,12 +111,12 @@ def render_many(runs: list[Run]) -> str:
             if metric == "accuracy":
                 figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
-            sections.append(Section(title, _paired(_pictures(figures, f"c{metric}"))))
-    return _filled(
+            sections.append(Section(title, paired(pictures(figures, f"c{metric}"))))
+    return filled(
         title=f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=[],
-        tables=[("Final metrics", compare.table(runs)), ("What was paid", compare.paid(runs))],
+        tables=[("Final metrics", compare.table(runs), MEAN), ("What was paid", compare.paid(runs), PAID)],
         differences=compare.differences(runs),
         sections=[section for section in sections if section.pictures],
         runs=runs,
@@ -173,10 +176,11 @@ def _drawn(run: Run, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
     for i, (draw, note) in enumerate(draws):
         text = f"{note} {BAND}".strip() if draw in several and run.worlds > 1 else note
-        yield from _pictures([(draw(run), text)], f"{prefix}{i}")
+        yield from pictures([(draw(run), text)], f"{prefix}{i}")
 
 
-def _pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
+def pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
+    """Figures and their notes, drawn; ids of the SVG begin with `prefix`."""
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
             place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
@@ -194,7 +198,7 @@ def _curves_only(figure: Figure) -> bool:
     return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images
 
 
-def _paired(pictures: Iterable[Picture]) -> list[Picture]:
+def paired(pictures: Iterable[Picture]) -> list[Picture]:
     """Halves that follow each other share a line; one that is left over stands alone."""
     paired: list[Picture] = []
     waiting = False  # for a neighbour
@@ -209,7 +213,8 @@ def _paired(pictures: Iterable[Picture]) -> list[Picture]:
     return paired
 
 
-def _filled(**values: Any) -> str:
+def filled(**values: Any) -> str:
+    """The page, with what the template asks for."""
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _pretty

@@ -12,6 +12,7 @@ from fedray.report import style
 from fedray.report.read import Run
 
 WRITTEN = 12  # classes up to which the numbers are written into the confusion matrix
+GROUPS = 8  # of predictions, by their width
 TURNS = 12  # rises and falls over its whole height that a curve of one input may have
 NAMED = 20  # classes up to which the axes name them
 
@@ -158,6 +159,34 @@ def figure_coverage(run: Run) -> Figure | None:
     style.grid(axes, "both")
     axes.legend(loc="upper left")
     return figure
+
+
+def figure_sharpness(run: Run) -> Figure | None:
+    """How sharp the predictions are, and whether the sharper ones are nearer: error against predicted deviation."""
+    rows = run.pictures.get("errors")
+    if rows is None or rows.ndim != 2 or len(rows) < 2 or not (rows[:, 0] > 0).all():
+        return None
+    sd, error = rows[np.argsort(rows[:, 0], kind="stable")].T
+    figure, axes = style.canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
+    axes.plot(sd, error, ".", color=style.ACCENT, markersize=4, alpha=0.35, rasterized=len(sd) > 400, label="a target")
+    parts = np.array_split(np.arange(len(sd)), max(1, min(GROUPS, len(sd) // 10)))
+    middle = [float(np.sqrt((sd[part] ** 2).mean())) for part in parts]
+    found = [float(np.sqrt((error[part] ** 2).mean())) for part in parts]
+    axes.plot(middle, found, "o-", color=style.WARM, markersize=5, label="root mean square of groups")
+    ends = [float(sd.min()), float(sd.max())]
+    axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
+    axes.set_xlabel("predicted standard deviation (target units)")
+    axes.set_ylabel("absolute error")
+    axes.set_ylim(bottom=0)
+    style.grid(axes)
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _sharpness_title(sd: FloatArray) -> str:
+    if float(sd.max() / sd.min()) < 1.05:
+        return "The predictions are equally sharp everywhere"
+    return f"The widest prediction is {sd.max() / sd.min():.2g} times as wide as the sharpest"
 
 
 def figure_disagreement(run: Run) -> Figure | None:

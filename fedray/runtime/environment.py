@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import sys
+
+from fedray.core import BadInput
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -39,3 +42,16 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+def reach(address: str) -> None:
+    """Asks whether anybody listens at the address of a Ray cluster: Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(
+            f"--address {address}: nobody answers there ({error}): start Ray there, or leave it out"
+        ) from None

@@ -64,15 +64,14 @@ class Host:
             jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
             return self._block(t, jobs, state._replace(models=models, counters=counters), phase)
 
-        if self.threads > 1 and len(blocks) > 1:
-            with ThreadPoolExecutor(self.threads) as pool:
-                done = list(pool.map(work, blocks))
-        else:
-            done = [work(index) for index in blocks]
         loss = np.full(len(size), np.nan)
-        for index, (_, cost) in zip(blocks, done, strict=True):
-            loss[index] = cost.double().cpu().numpy() / steps[index]
-        return merge([stats for stats, _ in done]), JobRows(size, steps, loss)
+        stats: Stats = {}
+        with ThreadPoolExecutor(self.threads) as pool:
+            done = pool.map(work, blocks) if self.threads > 1 and len(blocks) > 1 else map(work, blocks)
+            for index, (one, cost) in zip(blocks, done, strict=True):
+                stats = merge([stats, one])  # as they come: all blocks' sums at once would fill the memory
+                loss[index] = cost.double().cpu().numpy() / steps[index]
+        return stats, JobRows(size, steps, loss)
 
     def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Stats, Tensor]:
         """One block of lanes, from data to reduced statistics."""
@@ -133,8 +132,11 @@ class Host:
 
     def _send(self, t: int, uploads: Uploads, plan: Plan, phase: Phase) -> Stats:
         """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
-        sent = phase.compress.apply(uploads)
         try:
+            diverged = torch.nonzero(~torch.isfinite(uploads.delta.sum(1))).flatten()
+            if len(diverged):  # asked before compressing, which may drop the entries that tell
+                raise Overflow(diverged.tolist()[:5])
+            sent = phase.compress.apply(uploads)
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
             names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in bad.rows)
@@ -157,7 +159,7 @@ class Host:
             at = index[lo:hi]
             flat = at.flatten()
             x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
-            y = fetched.y.index_select(0, flat).view(*at.shape, *fetched.y.shape[1:])
+            y = fetched.labels(at, torch.arange(at.shape[1])[:, None])
             x = shards.normalise(x.transpose(0, 1), world).transpose(0, 1)
             y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
             return self._typed(x.to(self.device)), self._typed(y.to(self.device))
@@ -194,7 +196,7 @@ class Host:
         """Mean training loss of a world's models on the given clients, `[K, c]`."""
 
         def loss(z: Tensor, y: Tensor) -> Tensor:
-            return per_sample(self.study.net.objective, z, y.expand(len(z), *y.shape)).double().sum(1)
+            return per_sample(self.study.net.objective, z, y.expand(len(z), *y.shape)).double()
 
         return self._on_clients(state, world, client, models, loss)
 
@@ -205,25 +207,25 @@ class Host:
         """Mean knowledge uncertainty of a world's ensemble on some clients' data, `[1, c]`."""
 
         def unsure(z: Tensor, y: Tensor) -> Tensor:
-            return torch.from_numpy(predict.uncertainty(predict.probabilities(z.cpu().numpy())).knowledge).sum()[None]
+            return torch.from_numpy(predict.uncertainty(predict.probabilities(z.cpu().numpy())).knowledge)[None]
 
         return self._on_clients(state, world, self._piece(first), models, unsure)
 
     def _on_clients(
         self, state: State, world: int, client: IntArray, models: int, score: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """Mean over each client's training samples of what `score(outputs [K, n, C], y [n])` sums up, `[., c]`."""
+        """Mean over each client's training samples of `score(outputs [K, n, C], y [n]) [., n]`, `[., c]`."""
         study, where = self.study, torch.tensor([world])
         fetched = study.shards.fetch(np.full(len(client), world), client)
-        columns = []
-        for j, size in enumerate(fetched.size):
-            total = torch.zeros(1, dtype=torch.float64)
-            for a in range(0, int(size), EVALUATED_ROWS):
-                part = fetched.rows[j, a : min(a + EVALUATED_ROWS, int(size))]
-                y = self._typed(study.shards.targets(fetched.y[part][None], where)).to(self.device)[0]
-                total = total + score(self.outputs(state, world, models, fetched.x[part]), y).cpu()
-            columns.append(total / max(1.0, float(size)))
-        return torch.stack(columns, dim=1)
+        size = torch.from_numpy(fetched.size)
+        rows = fetched.rows[torch.arange(fetched.rows.shape[1]) < size[:, None]]  # client after client
+        scores = []
+        for part in rows.split(EVALUATED_ROWS):
+            y = self._typed(study.shards.targets(fetched.labels(part, 0)[None], where)).to(self.device)[0]
+            scores.append(score(self.outputs(state, world, models, fetched.x[part]), y).cpu())
+        each = torch.cat(scores, dim=1)
+        owner = torch.repeat_interleave(torch.arange(len(client)), size)
+        return torch.zeros(len(each), len(client), dtype=each.dtype).index_add_(1, owner, each) / size.clamp(min=1)
 
     def outputs(self, state: State, world: int, models: int, x: Tensor) -> Tensor:
         """Raw outputs `[K, n, C]` of a world's models on raw inputs `[n, ...]`."""

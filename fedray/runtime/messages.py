@@ -10,6 +10,8 @@ import torch
 from fedray.core import JobRows, Plan, State, Stats
 from fedray.tree import fold
 
+Piece = tuple[int, int]  # evaluation work: a world, and its first row or client
+
 
 class Round(NamedTuple):
     """A round's broadcast. plans: the jobs of each actor; models `[M, d]`, counters `[M, c]`, extra arrays."""

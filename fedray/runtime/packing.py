@@ -78,6 +78,15 @@ def _check(out: list[Seat], room: Room) -> None:
             )
 
 
+def missing(seat: Seat, tier: str, room: Room) -> str:
+    """What an actor that never came needs, and what there is."""
+    return (
+        f" of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, {seat.resources or 'nothing else'}); "
+        f"the cluster has {room.cpus:g} CPU, {room.gpus:g} GPU, {room.resources or 'nothing else'}: add nodes or lower the "
+        "tier's needs"
+    )
+
+
 def homes(clients: Clients, out: list[Seat], client: IntArray) -> IntArray:
     """The actor on which each client lives, `[J]`: clients of a tier are dealt one by one to its actors."""
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])

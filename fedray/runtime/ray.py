@@ -8,10 +8,11 @@ with the one that made them, so the driver makes the coordinator, and makes it a
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ from torch import Tensor
 
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot, coordinate
-from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
+from fedray.core import BadInput, FedrayError, JobRows, Phase, Plan, State, Stats
 from fedray.engine import Lost
 from fedray.known import known_clients
 from fedray.lanes import block as lanes
 from fedray.private import merged
 from fedray.runtime import environment, messages, packing
-from fedray.runtime.host import Host, device_of
+from fedray.runtime.client import Client
+from fedray.runtime.host import Host
+from fedray.runtime.messages import Piece
 from fedray.scenario import Scenario
 from fedray.study import Study
 from fedray.tree import merge
@@ -40,52 +43,7 @@ PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait f
 RESTARTS = 20  # of the coordinator
 DEATHS = 5  # of one actor over one call: then the call is what kills it
 
-Piece = tuple[int, int]  # world, first row or client
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
-
-
-class Client:
-    """A client actor: one `Host` for all the clients that live here."""
-
-    def __init__(self, scenario: Scenario, own: Own, index: int, gpus: float, cpus: float) -> None:
-        environment.one_thread()
-        self.scenario, self.own = scenario, own
-        self.index, self.gpus, self.cpus = index, gpus, cpus
-
-    @cached_property
-    def host(self) -> Host:
-        """Built by the first call, so that an error on the way reaches the caller as every other does."""
-        return Host(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
-
-    def ready(self) -> int:
-        """Answers when the actor can work; its process id."""
-        _ = self.host
-        return os.getpid()
-
-    def train(self, message: messages.Round) -> messages.Reply:
-        """Trains this actor's share of a round."""
-        plan = message.plans[self.index]
-        phase = self.host.study.method.phases[0]
-        return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
-
-    def private(self) -> dict[str, Any]:
-        """The private vectors of the clients that live here."""
-        return {name: value.numpy() for name, value in self.host.private.state().items()}
-
-    def restore(self, private: dict[str, Any]) -> None:
-        """Forgets the private vectors and takes these."""
-        self.host.private.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
-
-    def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
-        """Accuracy of clients that live here with models of their own."""
-        return {key: value.numpy() for key, value in self.host.known(messages.to_state(message), keys).items()}
-
-    def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:
-        """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
-        state = messages.to_state(message)
-        if kind in ("losses", "uncertainty"):
-            return {key: getattr(self.host, kind)(state, *key, models).numpy() for key in keys}
-        return {key: self.host.evaluate(state, kind, *key, models).numpy() for key in keys}
 
 
 class Rays:
@@ -127,17 +85,12 @@ class Rays:
             raise _cause(error, f"client actor {a}") from error
         except (GetTimeoutError, RayActorError):  # it restarts
             if time.monotonic() > deadline:
-                raise FedrayError(self._waited(a)) from None
+                raise self._waited(a) from None
             return False
 
-    def _waited(self, a: int) -> str:
-        seat, has = self.seats[a], room()
-        tier = self.study.clients.tiers[seat.tier].name
-        return (
-            f"waited {PATIENCE:g} s for client actor {a} of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} "
-            f"GPU, {seat.resources or 'no custom resources'}); the cluster has {has.cpus:g} CPU, {has.gpus:g} GPU, "
-            f"{has.resources or 'no custom resources'}: add nodes or lower the tier's needs"
-        )
+    def _waited(self, a: int) -> FedrayError:
+        tier = self.study.clients.tiers[self.seats[a].tier].name
+        return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{packing.missing(self.seats[a], tier, room())}")
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         size = self.study.shards.sizes(plan.replicate, plan.client)
@@ -193,16 +146,16 @@ class Rays:
             except RayTaskError as error:
                 raise _cause(error, f"client actor {a}") from error
             except GetTimeoutError:
-                raise FedrayError(self._waited(a)) from None
+                raise self._waited(a) from None
             except RayActorError:
                 self.recoveries += 1
                 self._ready([a])
                 self._check_private()
                 ref = method.remote(*arguments)
-        raise FedrayError(f"client actor {a} died {DEATHS} times over one call: is its memory enough? see the logs of Ray")
+        raise FedrayError(f"client actor {a} died {DEATHS} times over one call: has it enough memory? see Ray's logs")
 
     def _check_private(self) -> None:
-        """After an actor's death: what its clients kept to themselves is gone, and the run goes back to a checkpoint."""
+        """After an actor's death: what its clients kept to themselves is gone; the run goes back to a checkpoint."""
         if self.stateful:
             raise Lost("private client state was lost with an actor")
 
@@ -304,14 +257,40 @@ def connect(address: str | None, actors: int) -> bool:
     if ray.is_initialized():
         return False
     environment.prepare()
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if address is not None:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
+        environment.reach(address)
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadInput(f"--address {address}: {why}: start Ray there first") from error
         return False
     ray.init(
         address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
         num_cpus=max(os.cpu_count() or 1, actors),
     )  # fmt: skip
     return True
+
+
+@contextmanager
+def tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
+    """A function (function, *arguments) -> future that runs them as tasks of one CPU each on a cluster, for sweeps.
+
+    Args:
+        number: how many run at once; a local cluster is made large enough. gpus: of each task.
+    """
+    started = connect(address, number)
+
+    def send(function: Callable[..., Any], *arguments: Any) -> Any:
+        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": environment.WORKER})
+        return task.remote(*arguments).future()
+
+    try:
+        yield send
+    finally:
+        if started:
+            ray.shutdown()
 
 
 def run_on_ray(

@@ -37,7 +37,7 @@ from fedray.scenario.keys import (
 from fedray.scenario.kinds import shown
 from fedray.scenario.nested import Tree, difference, expand, flatten, merge, plain
 from fedray.scenario.options import fold
-from fedray.scenario.rules import check, tier_table, with_defaults
+from fedray.scenario.rules import check, pooled, tier_table, with_defaults
 
 __all__ = [
     "Cell",
@@ -52,6 +52,7 @@ __all__ = [
     "TierKeys",
     "cells",
     "dump",
+    "pooled",
     "read",
     "resolved",
     "tier_table",

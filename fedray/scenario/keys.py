@@ -163,13 +163,20 @@ class CompressKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class ServerKeys:
-    """How uploads become the next models; lr: of the server optimiser."""
+    """How uploads become the next models.
+
+    lr, momentum: of the server optimiser. trim: b, values dropped at each end by trimmed_mean; byzantine: f, bad clients
+    that krum and multi_krum are to survive.
+    """
 
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
     weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
     optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
     lr: Annotated[float, _V(real("(0, inf)"))] = 1.0
+    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.9
     robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
+    trim: Annotated[int, _V(whole(0, 10**6))] = 1
+    byzantine: Annotated[int, _V(whole(0, 10**6))] = 1
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -231,7 +238,10 @@ class Cell:
 
 @dataclass(frozen=True, config=_STRICT)
 class Scenario:
-    """Everything that decides a result, and how to compute it."""
+    """Everything that decides a result, and how to compute it.
+
+    vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
+    """
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0
     rounds: Annotated[int, _V(whole(0, 10**7))] = 20
@@ -248,6 +258,7 @@ class Scenario:
     predict: PredictKeys = field(default_factory=PredictKeys)
     graph: GraphKeys = field(default_factory=GraphKeys)
     replicates: Annotated[int, _V(whole(1, 10**5))] = 1
+    vary: Annotated[str, _V(one_of("all", "init"))] = "all"
     evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
     checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
     loggers: Annotated[list[str], _V(list_of(one_of("tensorboard", "wandb", "mlflow"), 3, scalar=True))] = field(

@@ -53,12 +53,16 @@ _METHOD: dict[str, Table] = {
         "sampler": ("gaussian", one_of("gaussian", "dirichlet")),
         "samples": (10, whole(1, 10**4)),
         "temperature": (0.5, real("(0, inf)")),
+        "server_data": (0.1, real("(0, 1)")),
+        "distil_epochs": (20, whole(0, 10**6)),
+        "distil_lr": (0.01, real("(0, inf)")),
+        "distil_batch": (32, whole(1, 10**6)),
     },
     "fedbe_nokd": {
         "sampler": ("gaussian", one_of("gaussian", "dirichlet")),
         "samples": (10, whole(1, 10**4)),
     },
-    "ditto": {"lambda": (0.1, real("[0, inf)"))},
+    "ditto": {"lambda": ([0.1], list_of(real("[0, inf)"), 20, scalar=True))},
     "lg_fedavg": {"shared_layers": (2, whole(0, 1000))},
     "stacking": {
         "bases": ([], _bases),
@@ -70,7 +74,7 @@ _METHOD: dict[str, Table] = {
 }
 _toy: Table = {"seed": (0, whole(0, 2**62)), "clients": (None, whole(1, 10**6)), "samples": (None, whole(1, 10**6))}
 _DATA: dict[str, Table] = {
-    **{name: _limit for name in ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "femnist")},
+    **dict.fromkeys(("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "femnist"), _limit),
     "shakespeare": {
         "source": ("mit_plays", one_of("mit_plays", "tiny", "complete")),
         "stride": (1, whole(1, 10_000)),
@@ -131,11 +135,14 @@ _MODEL: dict[str, Table] = {
         "layers": (2, whole(1, 100)),
     },
 }
+_wrong: Table = {"flipped": (None, real("[0, 1]")), "noisy": (None, real("[0, 1]"))}  # shares of mislabelled clients
 _PARTITION: dict[str, Table] = {
-    "shards": {"shards": (2, whole(1, 10**6))},
-    "classes": {"classes": (2, whole(1, 10**6))},
-    "dirichlet": {"alpha": (0.5, real("(0, inf)")), "allow_empty": (False, flag)},
-    "column": {"column": (REQUIRED, text)},
+    "iid": _wrong,
+    "shards": {"shards": (2, whole(1, 10**6)), **_wrong},
+    "classes": {"classes": (2, whole(1, 10**6)), **_wrong},
+    "dirichlet": {"alpha": (0.5, real("(0, inf)")), "allow_empty": (False, flag), **_wrong},
+    "natural": _wrong,
+    "column": {"column": (REQUIRED, text), **_wrong},
 }
 OPTIONS: dict[names.Kind, dict[str, Table]] = {
     "method": _METHOD,
@@ -146,8 +153,8 @@ OPTIONS: dict[names.Kind, dict[str, Table]] = {
 
 _ONE: dict[str, Any] = {"method": {"models": 1}}
 DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the general defaults do not
-    **{name: _ONE for name in ("fedavg", "fedprox", "fedbe", "fedbe_nokd", "feddyn", "ditto", "lg_fedavg", "scaffold")},
-    **{name: _ONE for name in ("centralized", "local_only")},
+    **dict.fromkeys(("fedavg", "fedprox", "fedbe", "fedbe_nokd", "feddyn", "ditto", "lg_fedavg", "scaffold"), _ONE),
+    "centralized": _ONE,
     "shefl": {
         "clients": {
             "tiers": {
@@ -165,11 +172,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the 
         "predict": {"noise": "residual"},
     },
     "stacking": {**_ONE, "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1}},
-    "bayesian_linear": {**_ONE, "model": {"name": "linear"}},
+    "bayesian_linear": {**_ONE, "rounds": 0, "model": {"name": "linear"}},
     "deep_ensemble": {"model": {"objective": "gaussian_nll"}},
+    "local_only": {**_ONE, "evaluate": {"personal": True}},
 }
 SINGLE = tuple(name for name, keys in DEFAULTS.items() if keys.get("method") == {"models": 1})
-ONLY_ONE = ("fedavg", "centralized", "local_only", "bayesian_linear")  # methods with K = 1 by definition
+POOLED = ("centralized", "bayesian_linear", "deep_ensemble")  # their one client holds every row
+ONLY_ONE = ("fedavg", "feddyn", "centralized", "local_only", "bayesian_linear")  # methods with K = 1 by definition
+OWN_SERVER = ("fedag", "fedbe", "fedbe_nokd", "random_walk", "stacking", "bayesian_linear")  # no server.robust there
 
 NATURAL = ("femnist", "shakespeare", "printers", "sine", "interval", "cubic", "synthetic")
 POPULATION = {"sine": 50, "interval": 50, "cubic": 10, "synthetic": 100}  # data sets that make clients as asked

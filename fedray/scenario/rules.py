@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedray.core import BadInput, Tier
 from fedray.scenario import options
-from fedray.scenario.keys import Scenario, TierKeys
+from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
 
 
@@ -51,6 +52,7 @@ def check(scenario: Scenario) -> None:
             f"participation.fraction = {participation.fraction}, but participation.per_round is "
             f"{participation.per_round}: give one of the two"
         )
+    _check_server(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:
@@ -63,6 +65,43 @@ def check(scenario: Scenario) -> None:
     _check_shares(scenario.clients.tiers)
     if scenario.clients.number is not None:
         check_number(scenario, scenario.clients.number)
+
+
+def _check_server(scenario: Scenario) -> None:
+    """Servers that contradict each other, or that the method does not have."""
+    keys, name = scenario.server, scenario.method.name
+    for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
+        if value != "none" and name in options.OWN_SERVER:
+            raise BadInput(f"server.{key} = {value}, but {name} has a server of its own: leave it at none")
+    if keys.robust == "none":
+        return
+    for key, value, plain in (
+        ("coefficients", keys.coefficients, "fedavg"),
+        ("weighting", keys.weighting, "uniform"),
+    ):
+        if value != plain:
+            raise BadInput(
+                f"server.robust = {keys.robust}, but server.{key} is {value}: every upload weighs the same: "
+                f"set it to {plain}"
+            )
+
+
+def pooled(scenario: Scenario) -> Scenario:
+    """The scenario as it is built: a method that trains on the pooled data has one client, which holds every row."""
+    if scenario.method.name not in options.POOLED:
+        return scenario
+    data, number = scenario.data, scenario.clients.number or 1
+    if data.name == "synthetic":  # its clients make their own rows: one client makes everybody's
+        more = {"samples": number * data.options["samples"], "per_client": 0, "spread": 0.0}
+        data = replace(data, options={**data.options, **more})
+    everything = TierKeys(models_per_round="all")
+    return replace(
+        scenario,
+        data=replace(data, partition=PartitionKeys("natural" if data.name == "synthetic" else "iid")),
+        clients=ClientKeys(number=1, tiers={"pooled": everything}),
+        participation=ParticipationKeys(fraction=1.0),
+        schedule=replace(scenario.schedule, kind="permutation", rows="client"),
+    )
 
 
 def check_number(scenario: Scenario, number: int) -> None:

@@ -1,0 +1,78 @@
+"""Distillation at the server: a student learns from teachers on inputs without labels.
+
+The student starts from the mean and follows SGD with momentum on the teachers' average; its weights are averaged over
+the ends of the second half of the epochs (SWA: Izmailov et al. 2018). Classes: cross entropy against the averaged
+probabilities sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). Regression: squared error against the averaged
+outputs. Normalisation layers keep the student's statistics, dropout is off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedray import rng
+from fedray.core import Net
+from fedray.models.loss import per_sample
+
+MOMENTUM = 0.9  # Chen and Chao 2021, appendix
+PIECE = 500  # inputs of a forward pass
+
+
+@dataclass(frozen=True)
+class Distil:
+    """How the student learns: epochs over the server's inputs, learning rate, batch size, temperature T."""
+
+    epochs: int = 20
+    lr: float = 0.01
+    batch_size: int = 32
+    temperature: float = 0.5
+
+
+def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+    """The distilled row `[d]` of `teachers` `[S, d]` (the first is the start) on inputs x `[n, ...]`."""
+    net.module.eval()
+    target = taught(net, how, x, teachers)
+    tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
+    ends = np.cumsum(net.layout.sizes)
+    params = [t.requires_grad_() for t, end in zip(tensors, ends, strict=True) if end <= net.layout.trainable]
+    velocity = [torch.zeros_like(p) for p in params]
+    total, kept = torch.zeros_like(teachers[0], dtype=torch.float64), 0
+    for epoch in range(how.epochs):
+        order = torch.from_numpy(rng.permutations(rng.fresh(key, epoch), len(x)))
+        for batch in order.split(how.batch_size):
+            out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (x[batch],))
+            grads = torch.autograd.grad(_loss(net, out, target[batch]), params)
+            with torch.no_grad():
+                torch._foreach_mul_(velocity, MOMENTUM)
+                torch._foreach_add_(velocity, list(grads))
+                torch._foreach_add_(params, velocity, alpha=-how.lr)
+        if epoch >= how.epochs // 2:
+            total += torch.cat([t.detach().reshape(-1) for t in tensors]).double()
+            kept += 1
+    return (total / max(kept, 1)).to(teachers.dtype) if kept else teachers[0]
+
+
+def taught(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
+    """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs."""
+    total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
+    with torch.no_grad():
+        for row in teachers:
+            views = net.layout.views(row)
+            out = torch.cat([functional_call(net.module, views, (part,)) for part in x.split(PIECE)]).double()
+            total += out.softmax(-1) if net.objective == "cross_entropy" else out
+    mean = total / len(teachers)
+    if net.objective == "cross_entropy":
+        mean = mean.pow(1.0 / how.temperature)
+        mean /= mean.sum(-1, keepdim=True)
+    return mean.to(teachers.dtype)
+
+
+def _loss(net: Net, out: Tensor, target: Tensor) -> Tensor:
+    if net.objective == "cross_entropy":
+        return -(target * out.log_softmax(-1)).sum(-1).mean()
+    return per_sample("half_mse", out, target).mean()

@@ -1,0 +1,104 @@
+"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
+
+Weights `w ~ N(0, I / alpha)` (the bias among them), targets `y ~ N(w^T x, 1 / beta)`. The posterior is Gaussian with
+covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta + x^T S x)`.
+`precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence`
+maximises the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the fixed point
+`gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
+
+Deviations:
+    1. There are no rounds: the state is the posterior from the start, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import Answer, BadInput, FloatArray, Method, Phase, Plan, Pooled, State
+from fedray.methods.setting import Setting
+
+STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
+
+
+class Posterior(NamedTuple):
+    """mean `[d]`, covariance `[d, d]`, and the precisions of weights and noise."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    alpha: float
+    beta: float
+
+
+def bayesian_linear(setting: Setting) -> Method:
+    """One linear model `[1, d]`, its posterior covariance `[d, d]` and noise variance in the state."""
+    if setting.features is None:
+        raise BadInput("model.name: bayesian_linear needs a network linear in its weights: choose linear or rbf")
+    read, worlds = setting.features, len(setting.seeds)
+    has_bias = len(setting.layout.names) > 1
+    nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        d = models.shape[1]
+        return {"covariance": torch.zeros(worlds, d, d, dtype=torch.float64), "noise": torch.zeros(worlds).double()}
+
+    def prepare(state: State, pooled: Pooled) -> State:
+        found = [_fit(setting.options, read, has_bias, *pooled(world)) for world in range(worlds)]
+        mean = torch.from_numpy(np.stack([one.mean for one in found])).to(state.models.dtype)
+        covariance = torch.from_numpy(np.stack([one.covariance for one in found]))
+        noise = torch.tensor([1.0 / one.beta for one in found], dtype=torch.float64)
+        return state._replace(models=mean, extra={"covariance": covariance, "noise": noise})
+
+    def answer(state: State) -> Answer:
+        return Answer(state, 1, None, state.extra["covariance"], state.extra["noise"].numpy())
+
+    server = setting.server()._replace(init=init)
+    phase = Phase(1, lambda t, state: nobody, setting.local, server, setting.compressed())
+    return Method("bayesian_linear", (phase,), answer, prepare)
+
+
+def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Posterior:
+    design, target = read(x).double().numpy(), y.double().numpy().reshape(len(y), -1)
+    if target.shape[1] != 1:
+        raise BadInput(f"data: bayesian_linear predicts one target, but there are {target.shape[1]}: choose one")
+    if has_bias:
+        design = np.column_stack([design, np.ones(len(design))])
+    wanted = options.get("precisions", "unit")
+    return evidence(design, target[:, 0]) if wanted == "evidence" else unit(design, target[:, 0])
+
+
+def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
+    """The posterior for given precisions: design `[n, d]`, targets `[n]`."""
+    precision = alpha * np.eye(x.shape[1]) + beta * x.T @ x
+    covariance = np.linalg.inv(precision)
+    return Posterior(beta * np.linalg.solve(precision, x.T @ y), covariance, alpha, beta)
+
+
+def unit(x: FloatArray, y: FloatArray) -> Posterior:
+    """A standard normal prior, and the noise variance of the targets themselves."""
+    return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
+
+
+def evidence(x: FloatArray, y: FloatArray) -> Posterior:
+    """The precisions that maximise the marginal likelihood.
+
+    Example:
+        >>> x = np.linspace(-1, 1, 50)[:, None]
+        >>> evidence(x, 2 * x[:, 0]).mean.round(3).tolist()
+        [2.0]
+    """
+    n = len(y)
+    gram = np.maximum(np.linalg.eigvalsh(x.T @ x), 0.0)
+    now = unit(x, y)
+    for _ in range(STEPS):
+        used = float((now.beta * gram / (now.alpha + now.beta * gram)).sum())  # well-determined weights
+        alpha = used / max(float(now.mean @ now.mean), 1e-12)
+        beta = max(n - used, 1e-12) / max(float(((y - x @ now.mean) ** 2).sum()), 1e-12)
+        settled = abs(alpha / now.alpha - 1) + abs(beta / now.beta - 1) < TOLERANCE
+        now = posterior(x, y, alpha, beta)
+        if settled:
+            break
+    return now

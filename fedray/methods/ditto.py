@@ -1,0 +1,31 @@
+"""Ditto: beside FedAvg every client keeps a personal model that is pulled towards the global one.
+
+Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
+`lambda` is one number or a list; of a list every client trains one personal model each and answers with the one that is
+best on its own held-out rows (the paper's section 3.3), so `data.hold_out` must be above 0.
+
+Deviations:
+    1. A personal model starts from the broadcast model of the first round in which its client takes part.
+    2. The personal pass has the epochs, batches (drawn anew) and learning rate of the global one.
+    3. With K > 1 a client keeps one personal model for each model it has trained and answers with their average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedray.core import BadInput, Method
+from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.setting import Setting
+
+
+def ditto(setting: Setting) -> Method:
+    """FedAvg, and passes with pull `lambda (v - w)` on each client's own `v` `[d]`."""
+    pulls = setting.options["lambda"]
+    if not pulls:
+        raise BadInput("method.lambda is an empty list: give a number, or some to choose from")
+    if len(pulls) > 1 and not setting.hold_out:
+        raise BadInput("method.lambda is a list, but data.hold_out is 0: hold rows out to choose by, or give one value")
+    phase = fed_ensemble(setting).phases[0]  # lines 3-5, 8: the solver of the global problem
+    personal = tuple(replace(setting.local, pull=pull, correction=None) for pull in pulls)  # line 6
+    return Method("ditto", (replace(phase, personal=personal),))

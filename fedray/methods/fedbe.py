@@ -1,0 +1,54 @@
+"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
+
+Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
+teachers of a round are the mean, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the uploads
+themselves; their average is the prediction. `fedbe` distils them, on unlabelled inputs that the server holds, into the
+model of the next round; `fedbe_nokd` sends one of the samples instead.
+
+Deviations:
+    1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random (every
+       client keeps at least one row); their labels are never read.
+    2. The student averages its weights at the ends of the second half of the epochs, at a constant learning rate (the
+       paper: a cyclical one).
+    3. The Dirichlet is flat: clients weigh the same in it, also under `server.weighting: examples`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedray import rng
+from fedray.core import BadInput, Method
+from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.fedag import sampled
+from fedray.methods.setting import Setting
+from fedray.server import gaussian
+from fedray.teachers import Follow, Sampler, at_random, bayesian
+
+
+def fedbe(setting: Setting) -> Method:
+    """K models `[K, d]` (the paper: 1), 1 + S + clients teachers each; traffic is FedAvg's."""
+    learn = setting.distil
+    if learn is None:
+        raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
+
+    def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
+        return learn(world, teachers, rng.keys(setting.seeds[world], "distil", t, model))
+
+    return composed(setting, "fedbe", follow)
+
+
+def fedbe_nokd(setting: Setting) -> Method:
+    """FedBE without distillation: the next model is a random sample."""
+    return composed(setting, "fedbe_nokd", at_random(setting.seeds, setting.options["samples"]))
+
+
+def composed(setting: Setting, name: str, follow: Follow) -> Method:
+    """FedAvg with FedBE's server; every teacher answers."""
+    base = fed_ensemble(setting)
+    sampler = Sampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
+    fitted = gaussian(setting.state_rows, setting.participants, setting.seeds, "bootstrap", setting.weighting)
+    phase = replace(base.phases[0], server=bayesian(fitted, setting.state_rows, setting.seeds, sampler, follow))
+    return Method(name, (phase,), lambda state: sampled(state, setting.models, "teachers"))

@@ -1,0 +1,50 @@
+"""LG-FedAvg: the last layers are averaged, the others stay with the client.
+
+Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning with
+Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors; `shared_layers` says
+how many of the last ones are shared. What is private is neither sent nor counted, BatchNorm's statistics included.
+
+Deviations:
+    1. Private layers start from the server's initial model, the same for every client.
+    2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
+       trained: read `personal_accuracy`. The paper's ensemble of all local models for new clients is not simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedray.compress import restricted
+from fedray.core import Layout, Method
+from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.setting import Setting
+
+
+def lg_fedavg(setting: Setting) -> Method:
+    """FedAvg over the last layers of `[d]`."""
+    layout, shared = setting.layout, setting.options["shared_layers"]
+    layers = trained_layers(layout)
+    private = layers[: max(0, len(layers) - shared)]
+    phase = fed_ensemble(setting).phases[0]
+    if not private:
+        return Method("lg_fedavg", (phase,))
+    columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
+    compress = restricted(setting.compressor(without(layout, private)), columns, layout.d)
+    return Method("lg_fedavg", (replace(phase, private=private, compress=compress),))
+
+
+def trained_layers(layout: Layout) -> tuple[str, ...]:
+    """The modules that own trainable tensors, in the order of the row."""
+    trained = np.cumsum(layout.sizes) <= layout.trainable
+    return tuple(dict.fromkeys(n.rpartition(".")[0] for n, own in zip(layout.names, trained, strict=True) if own))
+
+
+def without(layout: Layout, layers: tuple[str, ...]) -> Layout:
+    """The layout of what is left when some layers are taken out."""
+    stay = [(n, s) for n, s in zip(layout.names, layout.shapes, strict=True) if n.rpartition(".")[0] not in layers]
+    trainable = int((~layout.mask(layers))[: layout.trainable].sum())
+    counters = tuple(name for name in layout.counters if name.rpartition(".")[0] not in layers)
+    return Layout(tuple(n for n, _ in stay), tuple(s for _, s in stay), trainable, counters)

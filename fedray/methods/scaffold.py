@@ -1,0 +1,43 @@
+"""SCAFFOLD: control variates against client drift.
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel each way. With K > 1 there are one c and one c_i
+for each model.
+
+Deviations:
+    1. Option II divides by the steps the client really did, `steps * lr`.
+    2. The controls are sent whole where the delta is compressed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedray.core import BadInput, Correction, Method
+from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.feddyn import front
+from fedray.methods.setting import Setting
+from fedray.optimized import CONTROL, controlled
+
+
+def scaffold(setting: Setting) -> Method:
+    """Local gradient `grad - c_i + c`."""
+    local, p = setting.local, setting.layout.trainable
+    if local.optimizer != "sgd" or local.momentum:
+        key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
+        raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use plain sgd")
+
+    def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:
+        assert shared is not None
+        return front(own - shared - delta / rate, p)  # line 12, option II
+
+    def offset(own: Tensor, shared: Tensor | None) -> Tensor:
+        assert shared is not None
+        return shared - own  # line 10
+
+    correction = Correction("control", offset, update, shared=CONTROL)
+    phase = fed_ensemble(replace(setting, local=replace(local, correction=correction))).phases[0]
+    server = controlled(setting.server(), setting.state_rows, setting.clients.number)  # lines 16-17
+    return Method("scaffold", (replace(phase, server=server, down_vectors=2, up_vectors=1),))

@@ -1,0 +1,60 @@
+"""A client actor: the clients that live in one process. Plain Python: `ray.py` makes it an actor."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedray.build import Own, build
+from fedray.runtime import environment, messages
+from fedray.runtime.host import Host, device_of
+from fedray.runtime.messages import Piece
+from fedray.scenario import Scenario
+
+
+class Client:
+    """One `Host` for all the clients that live here."""
+
+    def __init__(self, scenario: Scenario, own: Own, index: int, gpus: float, cpus: float) -> None:
+        environment.one_thread()
+        self.scenario, self.own = scenario, own
+        self.index, self.gpus, self.cpus = index, gpus, cpus
+
+    @cached_property
+    def host(self) -> Host:
+        """Built by the first call, so that an error on the way reaches the caller as every other does."""
+        return Host(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
+
+    def ready(self) -> int:
+        """Answers when the actor can work; its process id."""
+        _ = self.host
+        return os.getpid()
+
+    def train(self, message: messages.Round) -> messages.Reply:
+        """Trains this actor's share of a round."""
+        plan = message.plans[self.index]
+        phase = self.host.study.method.phases[0]
+        return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
+
+    def private(self) -> dict[str, Any]:
+        """The private vectors of the clients that live here."""
+        return {name: value.numpy() for name, value in self.host.private.state().items()}
+
+    def restore(self, private: dict[str, Any]) -> None:
+        """Forgets the private vectors and takes these."""
+        self.host.private.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+
+    def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
+        """Accuracy of clients that live here with models of their own."""
+        return {key: value.numpy() for key, value in self.host.known(messages.to_state(message), keys).items()}
+
+    def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:
+        """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
+        state = messages.to_state(message)
+        if kind in ("losses", "uncertainty"):
+            return {key: getattr(self.host, kind)(state, *key, models).numpy() for key in keys}
+        return {key: self.host.evaluate(state, kind, *key, models).numpy() for key in keys}

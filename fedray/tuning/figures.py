@@ -1,0 +1,157 @@
+"""Pictures of the search: history, Pareto front, parallel coordinates, learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from optuna.trial import FrozenTrial, TrialState
+
+from fedray.core import FloatArray
+from fedray.report import style
+from fedray.tuning.space import Parameter, said
+from fedray.tuning.view import View, named, percent, places, scaled, shades, word
+
+AXES = 8  # parameters of the parallel coordinates at most
+
+
+def figure_history(view: View, i: int) -> Figure | None:
+    """An objective over the trials, and the best so far."""
+    if not view.done:
+        return None
+    objective = view.objectives[i]
+    looked = np.array([trial.user_attrs.get("how") == "looked up" for trial in view.done])
+    number = np.array([trial.number for trial in view.done])
+    raw = [trial.values[i] for trial in view.done]
+    values, label = scaled(objective, raw)
+    pick = np.maximum if objective.direction == "maximize" else np.minimum
+    best = pick.accumulate(values)
+    end = word(objective, (max if objective.direction == "maximize" else min)(raw))
+    at = number[int(np.flatnonzero(values == best[-1])[0])]
+    figure, axes = style.canvas(f"Best {named(objective)}: {end}, first in trial {at}", size=(style.WIDE, 3.8))
+    axes.step(number, best, where="post", color=style.INK, linewidth=1.4, label="best so far")
+    axes.scatter(number[~looked], values[~looked], s=26, color=style.ACCENT, label="trained", zorder=3)
+    if looked.any():
+        axes.scatter(
+            number[looked], values[looked], s=26, facecolors="none", edgecolors=style.WARM, label="looked up", zorder=3
+        )
+    pruned = [t for t in view.trials if t.state == TrialState.PRUNED and t.intermediate_values]
+    if pruned and objective.kind == "final":
+        at_stop = [t.intermediate_values[t.last_step or 0] for t in pruned]
+        axes.scatter([t.number for t in pruned], at_stop, s=22, marker="x", color=style.GREY, label="pruned")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(label)
+    style.whole(axes.xaxis)
+    percent(axes.yaxis, objective)
+    style.grid(axes)
+    axes.legend(loc="best", ncols=4)
+    return figure
+
+
+def figure_pareto(view: View) -> Figure | None:
+    """The first two objectives against each other, the front marked."""
+    if len(view.objectives) < 2 or not view.done:
+        return None
+    (x, x_label), (y, y_label) = (scaled(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
+    won = np.array([trial.number in view.winners for trial in view.done])
+    title = f"{int(won.sum())} trials that no other beats in everything"
+    figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
+    axes.scatter(x[~won], y[~won], s=24, color=style.GREY, alpha=0.6, label="beaten", linewidths=0)
+    order = np.argsort(x[won])
+    if len(view.objectives) == 2:
+        axes.plot(x[won][order], y[won][order], color=style.WARM, linewidth=1.0, alpha=0.7)
+    axes.scatter(x[won], y[won], s=40, color=style.WARM, label="Pareto front", zorder=3)
+    for k in np.flatnonzero(won)[:20]:
+        label = str(view.done[k].number)
+        axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=style.MUTED)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    percent(axes.xaxis, view.objectives[0])
+    percent(axes.yaxis, view.objectives[1])
+    style.grid(axes, "both")
+    axes.legend(loc="best")
+    return figure
+
+
+def figure_parallel(view: View) -> Figure | None:
+    """Every trial as a line over its parameters, coloured by the first objective."""
+    space = [p for p in view.space if all(p.key in trial.params for trial in view.done)][:AXES]
+    if len(view.done) < 2 or not space:
+        return None
+    objective = view.objectives[0]
+    values, _ = scaled(objective, [trial.values[0] for trial in view.done])
+    columns = [_column(p, view.done) for p in space]
+    ends = [(columns[k].min(), columns[k].max()) for k in range(len(space))] + [(values.min(), values.max())]
+    table = np.stack([*columns, values], axis=1)
+    low, high = np.array(ends).T
+    table = np.where(high > low, (table - low) / np.where(high > low, high - low, 1.0), 0.5)
+    best = objective.direction == "maximize"
+    figure, axes = style.canvas("Every trial, from its parameters to its value", size=(style.WIDE, 4.2))
+    rank = values.argsort() if best else (-values).argsort()
+    lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
+    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=shades(), linewidths=1.3, alpha=0.75))
+    axes.set_xlim(-0.2, table.shape[1] - 0.8)
+    axes.set_ylim(-0.12, 1.12)
+    names = [*(p.key for p in space), named(objective)]
+    axes.set_xticks(range(len(names)), names)
+    axes.tick_params(axis="x", pad=14, length=0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    for k, (bottom, top) in enumerate(_ends(view, space)):
+        axes.axvline(k, color=style.GRID, linewidth=1.2, zorder=0)
+        axes.annotate(bottom, (k, -0.03), ha="center", va="top", fontsize=8.5, color=style.MUTED)
+        axes.annotate(top, (k, 1.03), ha="center", va="bottom", fontsize=8.5, color=style.MUTED)
+    return figure
+
+
+def _column(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+    found = places(parameter, trials)
+    return np.log(found) if parameter.log else found
+
+
+def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
+    """What stands below and above each axis of the parallel coordinates."""
+    found = []
+    for parameter in space:
+        values = places(parameter, view.done)
+        low, high = float(values.min()), float(values.max())
+        if parameter.kind == "categorical":
+            names = [said(choice) for choice in parameter.labels]
+            found.append((names[int(low)], names[int(high)]))
+        else:
+            found.append((f"{low:.4g}", f"{high:.4g}"))
+    raw = [trial.values[0] for trial in view.done]
+    return [*found, (word(view.objectives[0], min(raw)), word(view.objectives[0], max(raw)))]
+
+
+def figure_curves(view: View) -> Figure | None:
+    """The first objective's metric over the rounds of every training."""
+    if not view.curves:
+        return None
+    objective = view.objectives[0]
+    pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
+    title = f"The course of {len(view.curves)} trainings" + (f", {len(pruned)} of them pruned" if pruned else "")
+    figure, axes = style.canvas(title, size=(style.WIDE, 4.4))
+    best = [number for number in view.winners if number in view.curves][:1]
+    for number, (rounds, values) in sorted(view.curves.items(), key=lambda item: item[0] in best):
+        colour = style.WARM if number in best else style.GREY if number in pruned else style.ACCENT
+        width, alpha = (2.4, 1.0) if number in best else (1.0, 0.45)
+        axes.plot(rounds, values, color=colour, linewidth=width, alpha=alpha)
+        if number in pruned:
+            axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5)
+    names = [*(["best"] if best else []), "finished", *(["pruned"] if pruned else [])]
+    paint = [*([style.WARM] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
+    style.key(axes, names, paint)
+    axes.set_xlabel("rounds completed")
+    axes.set_ylabel(objective.metric.replace("hold_out_", "held-out "))
+    style.whole(axes.xaxis)
+    if style.is_share(objective.metric):
+        style.in_percent(axes.yaxis)
+    style.grid(axes)
+    late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
+    low, high = float(np.nanmin(late)), float(np.nanmax(late))
+    axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
+    return figure

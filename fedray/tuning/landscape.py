@@ -1,0 +1,134 @@
+"""Pictures of the landscape: importance of the parameters, slices, contour."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import optuna
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.tri import Triangulation
+
+from fedray.core import FloatArray
+from fedray.report import style
+from fedray.tuning.space import Parameter
+from fedray.tuning.view import View, named, percent, places, scaled, shades, ticks
+
+LEVELS = 12  # of the contour
+PANELS = 12  # slices at most
+IMPORTANT = 8  # parameters in the importance chart
+
+
+def importance(view: View, i: int) -> dict[str, float]:
+    """How much of an objective's spread each parameter explains: fANOVA, or PED-ANOVA where some are conditional."""
+    if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
+        return {}
+    always = all(parameter.key in trial.params for parameter in view.space for trial in view.done)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
+            return optuna.importance.get_param_importances(
+                view.study, evaluator=evaluator, target=lambda trial: trial.values[i]
+            )
+    except (RuntimeError, ValueError):  # too few different trials
+        return {}
+
+
+def figure_importance(view: View) -> Figure | None:
+    """Importance of the parameters for each objective."""
+    found = [importance(view, i) for i in range(len(view.objectives))]
+    if not any(found):
+        return None
+    keys = list(next(f for f in found if f))[:IMPORTANT][::-1]
+    first = max(keys, key=lambda key: found[0].get(key, 0.0))
+    figure, axes = style.canvas(
+        f"{first} matters most for {named(view.objectives[0])}", size=(style.NARROW, 1.4 + 0.42 * len(keys))
+    )
+    height = 0.78 / len(found)
+    for i, objective in enumerate(view.objectives):
+        place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
+        share = [found[i].get(key, 0.0) for key in keys]
+        axes.barh(place, share, height=height * 0.9, color=style.PALETTE[i], label=named(objective))
+    axes.set_yticks(range(len(keys)), keys)
+    axes.set_xlabel("share of the objective's spread")
+    style.in_percent(axes.xaxis)
+    style.grid(axes, "x")
+    if len(found) > 1:
+        style.key(axes, [named(objective) for objective in view.objectives], style.PALETTE[: len(found)])
+    return figure
+
+
+def figure_slices(view: View, i: int) -> Figure | None:
+    """An objective against each parameter."""
+    if len(view.done) < 2:
+        return None
+    objective, space = view.objectives[i], view.space[:PANELS]
+    columns = min(4 if len(space) != 3 else 3, len(space))
+    rows = -(-len(space) // columns)
+    size = (style.WIDE if columns > 1 else style.NARROW, 2.7 * rows + 0.2)
+    figure, grid = style.canvas(
+        f"{named(objective).capitalize()} against each parameter", rows, columns, size=size, squeeze=False
+    )
+    values, label = scaled(objective, [trial.values[i] for trial in view.done])
+    order = np.array([trial.number for trial in view.done], dtype=float)
+    panels = list(grid.ravel())
+    for axes, parameter in zip(panels, space, strict=False):
+        axes.scatter(places(parameter, view.done), values, s=18, c=order, cmap=shades(), alpha=0.85, linewidths=0)
+        won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
+        x = places(parameter, view.done)[won]
+        axes.scatter(x, values[won], s=52, facecolors="none", edgecolors=style.WARM, linewidths=1.4)
+        ticks(axes, "x", parameter)
+        percent(axes.yaxis, objective)
+        style.grid(axes)
+    for axes in panels[len(space) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(label)
+    return figure
+
+
+def figure_contour(view: View) -> Figure | None:
+    """The first objective over its two most important parameters."""
+    ranked = importance(view, 0)
+    pair = [p for key in ranked for p in view.space if p.key == key][:2]
+    if len(pair) < 2:
+        return None
+    x, y = (places(parameter, view.done) for parameter in pair)
+    values, label = scaled(view.objectives[0], [trial.values[0] for trial in view.done])
+    keep = np.isfinite(x) & np.isfinite(y)
+    x, y, values = x[keep], y[keep], values[keep]
+    title = f"{named(view.objectives[0]).capitalize()} over {pair[0].key} and {pair[1].key}"
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.9))
+    norm = Normalize(float(values.min()), float(values.max()))
+    _filled_contour(axes, pair, (x, y, values), norm)
+    axes.scatter(x, y, c=values, s=20, cmap=shades(), norm=norm, edgecolors=style.PAPER, linewidths=0.7, zorder=3)
+    ticks(axes, "x", pair[0])
+    ticks(axes, "y", pair[1])
+    bar = figure.colorbar(ScalarMappable(norm, shades()), ax=axes, label=label)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    percent(bar.ax.yaxis, view.objectives[0])
+    return figure
+
+
+def _filled_contour(
+    axes: Axes, pair: list[Parameter], points: tuple[FloatArray, FloatArray, FloatArray], norm: Normalize
+) -> None:
+    """Colours between the trials, linear in the triangles between them; equal places show their mean."""
+    x, y, values = points
+    spots, back = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
+    mean = np.bincount(back.ravel(), weights=values) / np.bincount(back.ravel())
+    flat = [np.log(s) if p.log else s for s, p in zip(spots.T, pair, strict=True)]
+    if len(spots) < 3 or any(np.ptp(one) == 0 for one in flat):
+        return
+    unit = [(one - one.min()) / np.ptp(one) for one in flat]
+    try:
+        triangles = Triangulation(*unit).triangles
+        axes.tricontourf(
+            Triangulation(spots[:, 0], spots[:, 1], triangles), mean, LEVELS, cmap=shades(), norm=norm, alpha=0.55
+        )
+    except (RuntimeError, ValueError):  # all on one line
+        return

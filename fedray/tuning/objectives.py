@@ -1,0 +1,173 @@
+"""What a sweep optimises: numbers read from the course of a training on held-out data, never on the test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedray import metrics
+from fedray.core import BadInput
+from fedray.engine import LOWER_IS_BETTER
+from fedray.scenario.kinds import Check, maybe, nearest, one_of, real, shown, text
+
+Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
+HELD = "hold_out_"
+PERSONAL = {
+    "personal_accuracy": "mean accuracy of the known clients",
+    "personal_p10": "their 10th percentile",
+    "personal_worst": "the worst of them",
+}
+SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
+TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
+REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
+KEYS: dict[str, Check] = {
+    "name": text,
+    "direction": maybe(one_of("maximize", "minimize")),
+    "target": maybe(real("(-inf, inf)")),
+    "within_bytes": maybe(real("(0, inf)")),
+    "within_seconds": maybe(real("(0, inf)")),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One number of a training.
+
+    kind: final, `metric` at the last evaluated round (of those with `axis` at most `limit`, where there is a limit);
+    total, the last `metric`; reach, `axis` where `metric` first meets `limit` (infinity if it never does).
+    """
+
+    name: str
+    kind: Literal["final", "total", "reach"]
+    metric: str
+    direction: Literal["maximize", "minimize"]
+    axis: str = ""
+    limit: float | None = None
+
+    @property
+    def course(self) -> bool:
+        """Whether the value needs more than the last round."""
+        return self.limit is not None
+
+    @property
+    def personal(self) -> bool:
+        """Whether known clients are asked one by one."""
+        return self.metric.startswith(f"{HELD}personal")
+
+    def decided(self, row: Row) -> bool:
+        """Whether rounds after this row can no longer change the value."""
+        if self.limit is None:
+            return False
+        return meets(row[self.metric], self) if self.kind == "reach" else row[self.axis] > self.limit
+
+
+def read_objective(path: str, given: Any) -> Objective:
+    """An objective from its entry in a sweep file, a name or `{name, direction, target, within_bytes, ...}`."""
+    entry = {"name": given} if isinstance(given, str) else given
+    if not isinstance(entry, Mapping):
+        raise BadInput(f"{path} = {shown(given)} is not an objective: write a name such as accuracy, or {{name: ...}}")
+    for key, value in entry.items():
+        if key not in KEYS:
+            near = nearest(str(key), KEYS)
+            raise BadInput(
+                f"{path}.{key} is not a key of an objective: " + (f"did you mean {near}?" if near else _keys())
+            )
+        try:
+            KEYS[key](value)
+        except ValueError as wrong:
+            raise BadInput(f"{path}.{key} = {shown(value)} {wrong}") from None
+    if entry.get("name") is None:
+        raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
+    return _objective(path, {key: value for key, value in entry.items() if value is not None})
+
+
+def _keys() -> str:
+    return f"it has {', '.join(KEYS)}"
+
+
+def _objective(path: str, entry: Mapping[str, Any]) -> Objective:
+    name = entry["name"]
+    prefix = next((p for p in REACH if name.startswith(p)), "")
+    inner = name.removeprefix(prefix).removeprefix(HELD)
+    metric = SYNONYMS.get(inner, inner)
+    within = [key for key in ("within_bytes", "within_seconds") if key in entry]
+    if prefix and ("target" not in entry or within):
+        fault = f"has {within[0]}: drop it" if within else f"needs a target: write {{name: {name}, target: 0.9}}"
+        raise BadInput(f"{path}.name = {name} {fault}")
+    if not prefix and "target" in entry:
+        raise BadInput(f"{path}.target = {entry['target']:g} belongs to bytes_to_, seconds_to_ and rounds_to_: drop it")
+    if len(within) > 1 or (within and metric in TOTALS):
+        raise BadInput(f"{path}.{within[-1]} = {entry[within[-1]]:g} cannot be used here: drop it")
+    if metric in TOTALS and not prefix:
+        return Objective(name, "total", metric, entry.get("direction", "minimize"))
+    low = bool(prefix) or metric in LOWER_IS_BETTER
+    direction = entry.get("direction", "minimize" if low else "maximize")
+    if prefix:
+        return Objective(name, "reach", HELD + metric, direction, REACH[prefix], float(entry["target"]))
+    if within:
+        axis = {"within_bytes": "up_bytes", "within_seconds": "sim_seconds"}[within[0]]
+        return Objective(name, "final", HELD + metric, direction, axis, float(entry[within[0]]))
+    return Objective(name, "final", HELD + metric, direction)
+
+
+def check_producible(objectives: Sequence[Objective], classes: int, data: str) -> None:
+    """Raises `BadInput` for an objective that a scenario with these classes (0: regression) has no numbers for."""
+    if classes:
+        known = [*metrics.classification(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
+    else:
+        known = list(metrics.regression(np.zeros((1, 2)), np.zeros(2)))
+    for objective in objectives:
+        inner = objective.metric.removeprefix(HELD)
+        if objective.kind != "total" and inner not in known:
+            kind = "classes" if classes else "real targets"
+            near = nearest(inner, known)
+            raise BadInput(
+                f"objectives: {objective.name} cannot be had from {data}, which has {kind}: "
+                + (f"did you mean {near}?" if near else f"choose one of {', '.join(known)}")
+            )
+
+
+def meets(value: float, objective: Objective) -> bool:
+    """Whether a metric has reached an objective's target."""
+    assert objective.limit is not None
+    low = objective.metric.removeprefix(HELD) in LOWER_IS_BETTER
+    return value <= objective.limit if low else value >= objective.limit
+
+
+def value_of(objective: Objective, course: Sequence[Row]) -> float:
+    """The value of one world's course (rows by rising round).
+
+    Example:
+        >>> rows = [{"round": r, "up_bytes": 100 * r, "hold_out_accuracy": 0.3 * r} for r in range(4)]
+        >>> value_of(read_objective("", {"name": "bytes_to_accuracy", "target": 0.5}), rows)
+        200.0
+        >>> value_of(read_objective("", {"name": "accuracy", "within_bytes": 150}), rows)
+        0.3
+    """
+    if objective.kind == "reach":
+        met = (row for row in course if meets(row[objective.metric], objective))
+        return float(next((row[objective.axis] for row in met), math.inf))
+    if objective.limit is not None:
+        course = [row for row in course if row[objective.axis] <= objective.limit]
+    return float(course[-1][objective.metric])
+
+
+def values_of(objectives: Sequence[Objective], courses: Sequence[Sequence[Row]]) -> list[float]:
+    """One value an objective: the mean over worlds."""
+    return [float(np.mean([value_of(objective, course) for course in courses])) for objective in objectives]
+
+
+def reported(objective: Objective, rows: Sequence[Row]) -> float:
+    """What pruning looks at: the first objective's metric now, the mean over worlds."""
+    return float(np.mean([row[objective.metric] for row in rows]))
+
+
+def depends_on(metric: str) -> tuple[str, ...]:
+    """The inference keys that a held-out metric is computed with."""
+    if not metric.startswith(HELD):
+        return ()
+    return ("gamma",) if metric.startswith(f"{HELD}personal") else ("average", "noise")

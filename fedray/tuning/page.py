@@ -1,0 +1,178 @@
+"""`report.html` of a sweep: the pages' own style and pieces, with a sweep's pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState
+
+from fedray import checkpoint
+from fedray.core import FloatArray
+from fedray.report import style
+from fedray.report.compare import Cell
+from fedray.report.page import Card, Section, filled, paired, pictures
+from fedray.scenario import yaml_text
+from fedray.tuning import figures, landscape
+from fedray.tuning.drive import Course
+from fedray.tuning.training import courses_of
+from fedray.tuning.view import View, named, word
+
+SHOWN = 15  # trials of the table
+CURVES = 200  # trainings whose curves are drawn, the best ones
+TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
+WARM = "Ringed: the winners. Darker: earlier trials."
+
+
+def write_page(course: Course, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
+    """Writes the page."""
+    view = view_of(course, trials, [winner["number"] for winner in summary["winners"]])
+    with style.context():
+        sections = list(_sections(view))
+    page = filled(
+        title=f"Sweep {course.sweep.name}",
+        facts=_facts(course, view),
+        notes=_notes(view),
+        cards=_cards(view, summary),
+        tables=[("Winners", _winners(view, summary), TEST), ("Trials, the best first", _trials(view), "")],
+        sections=[section for section in sections if section.pictures],
+        runs=[],
+        texts=[
+            ("Sweep", yaml_text.write(dict(course.sweep.source))),
+            ("Best scenario", (course.out / "best.yaml").read_text()),
+            ("Summary", json.dumps(dict(summary), indent=2)),
+        ],
+    )
+    checkpoint.write_atomically(course.out / "report.html", page.encode())
+
+
+def view_of(course: Course, trials: list[FrozenTrial], winners: list[int]) -> View:
+    """What the pictures need, read from the study and the run directories."""
+    objectives = course.sweep.objectives
+    whole = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    done = [trial for trial in whole if all(math.isfinite(value) for value in trial.values)]
+    trained = [t for t in trials if t.user_attrs.get("how") == "trained" and t.user_attrs.get("training")]
+    sign = -1 if objectives[0].direction == "maximize" else 1
+    trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
+    curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(course, trial)) is not None}
+    return View(objectives, course.sweep.space, course.study, trials, done, winners, curves)
+
+
+def _curve(course: Course, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
+    """The first objective that is read at every round, over the rounds; the mean over worlds."""
+    metric = next((o.metric for o in course.sweep.objectives if o.kind != "total"), course.sweep.objectives[0].metric)
+    worlds = courses_of(course.out / trial.user_attrs["run"])
+    short = min(len(rows) for rows in worlds)
+    if any(metric not in row for rows in worlds for row in rows):
+        return None
+    values = np.mean([[float(row[metric]) for row in rows[:short]] for rows in worlds], axis=0)
+    return np.array([float(row["round"]) for row in worlds[0][:short]]), values
+
+
+def _sections(view: View) -> Any:
+    """The sections of the page."""
+    several = range(len(view.objectives))
+    yield Section(
+        "How the search went",
+        paired(pictures([(figures.figure_history(view, i), "") for i in several], "history")),
+    )
+    front = [(figures.figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
+    yield Section("What can be had together", paired(pictures(front, "pareto")))
+    what = [
+        (landscape.figure_importance(view), "fANOVA (PED-ANOVA where a parameter is conditional)."),
+        (landscape.figure_contour(view), "The two most important ones; linear between the trials, which are the dots."),
+        *((landscape.figure_slices(view, i), WARM) for i in several),
+        (figures.figure_parallel(view), "Brighter: better."),
+    ]
+    yield Section("What matters", paired(pictures(what, "what")))
+    yield Section(
+        "How the trainings went",
+        paired(pictures([(figures.figure_curves(view), "Held-out data, mean of the worlds.")], "curves")),
+    )
+
+
+def _facts(course: Course, view: View) -> list[tuple[str, str]]:
+    base = course.sweep.scenario({})
+    pruner = course.sweep.pruner.name
+    return [
+        ("method", base.method.name),
+        ("data", base.data.name),
+        ("parameters", ", ".join(parameter.key for parameter in view.space)),
+        ("objectives", ", ".join(f"{named(o)} ({o.direction})" for o in view.objectives)),
+        ("sampler", f"{course.sweep.sampler.name}, seed {course.sweep.sampler.seed}"),
+        *([("pruner", pruner)] if pruner != "none" else []),
+    ]
+
+
+def _notes(view: View) -> list[str]:
+    whole = [trial for trial in view.trials if trial.state == TrialState.COMPLETE]
+    unmet = len(whole) - len(view.done)
+    failed = [trial for trial in view.trials if trial.state == TrialState.FAIL]
+    notes = (
+        [f"{unmet} trials never reached their target: they are in trials.parquet, not in the pictures."]
+        if unmet
+        else []
+    )
+    if failed:
+        notes.append(f"{len(failed)} trials failed; the first: {failed[0].user_attrs.get('error', '')}")
+    return notes
+
+
+def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
+    best = summary["winners"][0]
+    cards = [
+        Card(
+            f"best {named(o)}" if i == 0 else named(o),
+            word(o, best["values"][o.name]),
+            f"held out, trial {best['number']}",
+        )
+        for i, o in enumerate(view.objectives)
+    ]
+    states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
+    cards.append(Card("trials", str(summary["trials"]), states))
+    cards.append(
+        Card("trainings", str(summary["trainings"]), f"{style.human_seconds(summary['seconds_trained'])} in all")
+    )
+    saved = f"{style.human_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
+    cards.append(Card("looked up", str(summary["looked_up"]), saved))
+    return cards
+
+
+Table = tuple[list[str], list[list[Cell]]]
+
+
+def _params(view: View, trial: Any) -> list[Cell]:
+    given = trial["params"] if isinstance(trial, Mapping) else trial.params
+    found = [given.get(parameter.key, "-") for parameter in view.space]
+    return [Cell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
+
+
+def _winners(view: View, summary: Mapping[str, Any]) -> Table:
+    test = [
+        n
+        for n in ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
+        if n in summary["winners"][0]["test"]
+    ]
+    head = ["trial", *(named(o) for o in view.objectives), *(p.key for p in view.space), *(f"test {n}" for n in test)]
+    rows = []
+    for winner in summary["winners"]:
+        values = [Cell(word(o, winner["values"][o.name]), best=True) for o in view.objectives]
+        scores = [Cell(style.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
+        rows.append([Cell(str(winner["number"])), *values, *_params(view, winner), *scores])
+    return [text.replace("_", " ") if "." not in text else text for text in head], rows
+
+
+def _trials(view: View) -> Table:
+    head = ["trial", *(named(o) for o in view.objectives), *(p.key for p in view.space), "answered by"]
+    sign = -1 if view.objectives[0].direction == "maximize" else 1
+    rows = []
+    for trial in sorted(view.done, key=lambda t: (sign * t.values[0], t.number))[:SHOWN]:
+        values = [
+            Cell(word(o, v), trial.number in view.winners) for o, v in zip(view.objectives, trial.values, strict=True)
+        ]
+        how = trial.user_attrs.get("run", "") if trial.user_attrs.get("how") == "looked up" else "its own training"
+        rows.append([Cell(str(trial.number)), *values, *_params(view, trial), Cell(how)])
+    return head, rows

@@ -1,0 +1,238 @@
+"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from optuna import Trial
+
+from fedray.core import BadInput
+from fedray.scenario import yaml_text
+from fedray.scenario.kinds import Check, flag, maybe, nearest, one_of, real, shown, whole
+
+MOST_POINTS = 100_000  # of a grid
+FORBIDDEN = {
+    "data.hold_out": "trials would be compared on different data",
+    "runtime": "it changes no result",
+    "table": "a sweep has one scenario",
+    "published": "it changes no result",
+    "loggers": "they change no result",
+    "checkpoint": "it changes no result",
+}
+RANGE: dict[str, Check] = {
+    "type": one_of("int", "float", "categorical"),
+    "low": real("(-inf, inf)"),
+    "high": real("(-inf, inf)"),
+    "step": maybe(real("(0, inf)")),
+    "log": flag,
+    "points": maybe(whole(2, 1000)),
+}
+Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scenario key and its values: `choices` of a categorical one, else `low` to `high` (log or in steps).
+
+    when: other parameters and the values they must have for this one to count.
+    """
+
+    key: str
+    kind: Literal["categorical", "int", "float"]
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    points: int | None = None
+    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    @property
+    def labels(self) -> list[Any]:
+        """The choices as Optuna can store them: a list or a mapping becomes its text."""
+        return [
+            choice if choice is None or isinstance(choice, bool | int | float | str) else said(choice)
+            for choice in self.choices
+        ]
+
+    def meaning(self, stored: Any) -> Any:
+        """The scenario's value of what Optuna stores."""
+        if self.kind != "categorical":
+            return stored
+        return next(c for c, label in zip(self.choices, self.labels, strict=True) if same(label, stored))
+
+    def ends(self) -> list[Any]:
+        """Every choice, or the lowest and highest value."""
+        return self.labels if self.kind == "categorical" else [self._typed(self.low), self._typed(self.high)]
+
+    def grid(self) -> list[Any]:
+        """Every value a grid tries."""
+        if self.kind == "categorical":
+            return self.labels
+        if self.points is not None:
+            spaced = np.geomspace if self.log else np.linspace
+            return [self._typed(v) for v in dict.fromkeys(spaced(self.low, self.high, self.points).tolist())]
+        if self.step is None and self.kind == "float":
+            raise BadInput(f"space.{self.key} has no step, which a grid needs: give it step or points")
+        step = self.step or 1
+        return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
+
+    def suggest(self, trial: Trial) -> Any:
+        """The sampler's value for a trial."""
+        if self.kind == "categorical":
+            return trial.suggest_categorical(self.key, self.labels)
+        if self.kind == "int":
+            return trial.suggest_int(self.key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+
+    def _typed(self, value: float) -> Any:
+        return round(value) if self.kind == "int" else min(max(float(value), self.low), self.high)
+
+
+def said(value: Any) -> str:
+    """A value as one line of YAML."""
+    return yaml_text.write(value).strip().removesuffix("\n...").replace("\n", " ")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal and of one kind (`True` is not 1)."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def read_space(given: Any) -> tuple[Parameter, ...]:
+    """The parameters of a sweep file, each after those its `when` names."""
+    if not isinstance(given, Mapping) or not given:
+        raise BadInput("space is missing or empty: give it scenario keys, such as local.lr: [0.1, 0.3]")
+    space: list[Parameter] = []
+    for key, entry in given.items():
+        for banned, why in FORBIDDEN.items():
+            if str(key) == banned or str(key).startswith(f"{banned}."):
+                raise BadInput(f"space.{key} cannot be searched ({why}): drop it")
+        space.append(_parameter(str(key), entry, space))
+    return tuple(space)
+
+
+def _parameter(key: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
+    path = f"space.{key}"
+    if isinstance(entry, list):
+        return Parameter(key, "categorical", _choices(path, entry))
+    if not isinstance(entry, Mapping):
+        raise BadInput(f"{path} = {shown(entry)} is not a range: write a list, or {{type: float, low: 0.1, high: 1}}")
+    when = _when(path, entry.get("when"), before)
+    rest = {name: value for name, value in entry.items() if name != "when"}
+    if "choices" in rest or rest.get("type") == "categorical":
+        extra = sorted(set(rest) - {"choices", "type"})
+        if extra or rest.get("type", "categorical") != "categorical":
+            raise BadInput(f"{path}.{(extra or ['type'])[0]} cannot stand beside choices: drop one of the two")
+        return Parameter(key, "categorical", _choices(f"{path}.choices", rest.get("choices")), when=when)
+    return _range(path, key, rest, when)
+
+
+def _choices(path: str, given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, list) or not given or len(given) > 1000:
+        raise BadInput(f"{path} = {shown(given)} is not a list of 1 to 1000 values: write it as [a, b]")
+    labels = [shown(choice, 10_000) for choice in given]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise BadInput(f"{path} holds {twice[:60]} twice: remove one of the two")
+    return tuple(given)
+
+
+def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
+    for name, value in given.items():
+        if name not in RANGE:
+            near = nearest(str(name), [*RANGE, "choices", "when"])
+            remedy = f"did you mean {near}?" if near else f"it has {', '.join(RANGE)}, choices, when"
+            raise BadInput(f"{path}.{name} is not a key of a range: {remedy}")
+        try:
+            RANGE[name](value)
+        except ValueError as wrong:
+            raise BadInput(f"{path}.{name} = {shown(value)} {wrong}") from None
+    for name in ("type", "low", "high"):
+        if given.get(name) is None:
+            raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
+    low, high, step = given["low"], given["high"], given.get("step")
+    log, points, kind = given.get("log", False), given.get("points"), given["type"]
+    if low > high:
+        raise BadInput(f"{path}.low = {low:g}, but {path}.high is {high:g}: lower it or raise {path}.high")
+    if log and low <= 0:
+        raise BadInput(f"{path}.low = {low:g}, but a log range is above 0: raise it or drop log")
+    if log and step is not None:
+        raise BadInput(f"{path}.step = {step:g}, but a log range has no steps: drop one of the two")
+    if points is not None and step is not None:
+        raise BadInput(f"{path}.points = {points}, but step is {step:g}: give one of the two")
+    if step is not None and abs((high - low) / step - round((high - low) / step)) > 1e-6:
+        raise BadInput(f"{path}.step = {step:g} does not lead from {low:g} to {high:g}: give one that does")
+    for name, value in (("low", low), ("high", high), ("step", step)):
+        if kind == "int" and value is not None and float(value) != round(value):
+            raise BadInput(f"{path}.{name} = {value:g} is not a whole number: give one, or type: float")
+    number = float(step) if step is not None else None
+    return Parameter(key, kind, (), float(low), float(high), number, log, points, when)
+
+
+def _when(path: str, given: Any, before: Sequence[Parameter]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or not given:
+        raise BadInput(f"{path}.when = {shown(given)} is not a condition: write {{compress.kind: [topk]}}")
+    known = {parameter.key: parameter for parameter in before}
+    conditions = []
+    for key, values in given.items():
+        wanted = tuple(values) if isinstance(values, list) else (values,)
+        parent = known.get(key)
+        if parent is None:
+            raise BadInput(f"{path}.when.{key} is not a parameter above {path}: add it to the space, before {path}")
+        for value in wanted:
+            inside = isinstance(value, int | float) and parent.low <= value <= parent.high
+            if not (any(same(value, c) for c in parent.labels) if parent.kind == "categorical" else inside):
+                raise BadInput(
+                    f"{path}.when.{key} = {shown(value)} is no value of space.{key}: choose one of its values"
+                )
+        conditions.append((key, wanted))
+    return tuple(conditions)
+
+
+def counts(parameter: Parameter, chosen: Values) -> bool:
+    """Whether a parameter's conditions hold."""
+    return all(key in chosen and any(same(chosen[key], v) for v in values) for key, values in parameter.when)
+
+
+def grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
+    """Every combination once, the last parameter fastest; a parameter that does not count is left out."""
+    size = 1
+    for parameter in space:
+        size *= len(parameter.grid())
+    if size > MOST_POINTS:
+        raise BadInput(f"space has {size} grid points: {MOST_POINTS} at most; use sampler random, or fewer values")
+    found: dict[str, dict[str, Any]] = {}
+    for values in itertools.product(*(parameter.grid() for parameter in space)):
+        chosen: dict[str, Any] = {}
+        for parameter, value in zip(space, values, strict=True):
+            if counts(parameter, chosen):
+                chosen[parameter.key] = value
+        found.setdefault(repr(chosen), chosen)
+    return list(found.values())
+
+
+def corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
+    """Each parameter at each of its ends, with the values that its conditions need: what a sweep checks at the start."""
+    known = {parameter.key: parameter for parameter in space}
+
+    def needed(parameter: Parameter) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, values in parameter.when:
+            out |= {**needed(known[key]), key: values[0]}
+        return out
+
+    for parameter in space:
+        for value in parameter.ends():
+            yield parameter, {**needed(parameter), parameter.key: value}
+
+
+def overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
+    """What stored values mean as overrides of a scenario."""
+    return {p.key: p.meaning(chosen[p.key]) for p in space if p.key in chosen}

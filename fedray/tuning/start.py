@@ -1,0 +1,97 @@
+"""A sweep from its file to its directory: what `fedray tune` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedray import checkpoint, record
+from fedray.build import Own, build
+from fedray.core import BadInput, FedrayError
+from fedray.runtime.environment import prepare
+from fedray.scenario import yaml_text
+from fedray.tuning import storage as stores
+from fedray.tuning.drive import Course, Say, drive, limit_of, workers
+from fedray.tuning.leave import leave, summary_line
+from fedray.tuning.objectives import check_producible
+from fedray.tuning.sweep import Sweep, read_sweep
+
+__all__ = ["summary_line", "tune"]
+COPY = "sweep.yaml"
+OPEN = ("trials", "jobs")  # what may change between the parts of a sweep
+
+
+def tune(
+    source: str | Path | Mapping[str, Any],
+    out: str | Path,
+    *,
+    trials: int | None = None,
+    resume: bool = False,
+    storage: str | None = None,
+    address: str | None = None,
+    modules: tuple[str, ...] = (),
+    say: Say = print,
+) -> dict[str, Any]:
+    """Runs a sweep into a directory, or goes on with one, and returns its summary.
+
+    Args:
+        source: a sweep file or its keys.
+        trials: how many in all, instead of the file's.
+        resume: go on where the directory stands (or begin, if it is empty).
+        storage: an Optuna storage URL; default: a journal file in `out`.
+        address: of an existing Ray cluster, where the base scenario has `runtime: ray`.
+        modules: your own code, imported in every worker.
+        say: is told a line a trial.
+
+    Raises:
+        BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end.
+    """
+    prepare()
+    sweep, folder = read_sweep(source), Path(out)
+    if trials is not None and trials < 1:
+        raise BadInput(f"--trials = {trials}: give at least 1")
+    own = Own(modules=tuple(modules)).imported()
+    base = sweep.scenario({})
+    study = build(base, own)
+    check_producible(sweep.objectives, study.classes, base.data.name)
+    limit, points = limit_of(sweep, trials)
+    journal = folder.absolute() / stores.JOURNAL
+    _take(sweep, folder, resume, journal if storage is None else None)
+    with record.alone(folder):
+        stores.mend(journal)
+        place = stores.Place(storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models)
+        found = stores.start_study(sweep, place, resume)
+        course = Course(sweep, folder.absolute(), found, place, own, limit, points, say)
+        try:
+            with workers(sweep.jobs, base, address) as submit:
+                drive(course, submit)
+        except KeyboardInterrupt:
+            raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
+        return leave(course)
+
+
+def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
+    """Makes the sweep's directory, or checks that it holds this very sweep."""
+    copy = folder / COPY
+    if copy.is_file():
+        if not resume:
+            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
+        if _fixed(yaml_text.load(copy)) != _fixed(sweep.source):
+            raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
+        if journal is not None and not journal.is_file():
+            raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
+        return
+    if folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir())):
+        raise BadInput(f"--out {folder} holds other files: choose another directory")
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {folder} cannot be made ({error.strerror}): choose another directory") from None
+    if journal is not None:
+        journal.touch()
+    checkpoint.write_atomically(copy, yaml_text.write(dict(sweep.source)).encode())
+
+
+def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key not in OPEN}

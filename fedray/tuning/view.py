@@ -1,0 +1,102 @@
+"""A sweep as its pictures see it, and what they share: colours, units, axes of parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import optuna
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from optuna.trial import FrozenTrial
+
+from fedray.core import FloatArray
+from fedray.report import style
+from fedray.tuning.objectives import Objective
+from fedray.tuning.space import Parameter, said
+
+
+class View(NamedTuple):
+    """A sweep as its pictures see it. done: complete trials whose values are all finite; curves: trial number ->
+    (round, the first objective's metric)."""
+
+    objectives: tuple[Objective, ...]
+    space: tuple[Parameter, ...]
+    study: optuna.Study
+    trials: list[FrozenTrial]
+    done: list[FrozenTrial]
+    winners: list[int]
+    curves: dict[int, tuple[FloatArray, FloatArray]]
+
+
+def shades() -> Colormap:
+    """Low to high: readable on light and dark pages."""
+    return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
+
+
+def scaled(objective: Objective, values: Sequence[float]) -> tuple[FloatArray, str]:
+    """Values in the unit of an axis, and the axis's label."""
+    found = np.array(values, dtype=np.float64)
+    counted = objective.axis if objective.kind == "reach" else objective.metric
+    for what, column in (("bytes", "_bytes"), ("seconds", "sim_seconds")):
+        if counted.endswith(column):
+            finite = found[np.isfinite(found)]
+            size, unit = style.unit(what, float(finite.max()) if len(finite) else 1.0)
+            return found / size, f"{named(objective)} ({unit})"
+    return found, f"held-out {named(objective)}" if objective.kind == "final" else named(objective)
+
+
+def named(objective: Objective) -> str:
+    """An objective in words, with its budget or target."""
+    name = objective.name.replace("_", " ")
+    if objective.limit is None:
+        return name
+    if objective.kind == "reach":
+        return f"{name} {style.number(objective.limit, objective.metric)}"
+    human = style.human_bytes if objective.axis == "up_bytes" else style.human_seconds
+    return f"{name} within {human(objective.limit)}"
+
+
+def word(objective: Objective, value: float) -> str:
+    """A value for people."""
+    counted = objective.axis if objective.kind == "reach" else objective.metric
+    if not math.isfinite(value):
+        return "never reached"
+    if counted.endswith("_bytes"):
+        return style.human_bytes(value)
+    return style.human_seconds(value) if counted == "sim_seconds" else style.number(value, counted)
+
+
+def percent(axis: Any, objective: Objective) -> None:
+    """Percent where the objective is a share."""
+    if objective.kind == "final" and style.is_share(objective.metric):
+        style.in_percent(axis)
+
+
+def places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+    """A parameter's value in each trial on an axis; NaN where it does not count."""
+    if parameter.kind != "categorical":
+        return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
+    labels = [said(label) for label in parameter.labels]
+    found = [labels.index(said(t.params[parameter.key])) if parameter.key in t.params else np.nan for t in trials]
+    return np.array(found, dtype=np.float64)
+
+
+def ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -> None:
+    """An axis of a parameter: its choices, or numbers."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if parameter.kind == "categorical":
+        labels = [said(label) for label in parameter.labels]
+        axis.set_ticks(range(len(labels)), [text if len(text) < 14 else text[:12] + "..." for text in labels])
+        (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
+    elif parameter.log and log:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    elif parameter.kind == "int":
+        style.whole(axis)
+    (axes.set_xlabel if which == "x" else axes.set_ylabel)(parameter.key)

@@ -1,0 +1,56 @@
+"""A scenario small enough to run dozens of times, and what several tests do with its runs."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedray
+from fedray.scenario.nested import merge
+
+SCENARIO: dict[str, Any] = {
+    "rounds": 4,
+    "runtime": "inline",
+    "data": {"name": "digits", "limit": 240, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [8]},
+    "clients": {"number": 6},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
+    "checkpoint": {"every": 2, "keep": 9},
+}
+CLOCK = ("wall_seconds",)  # columns that differ between two runs of one scenario
+
+
+def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The small scenario with changes, section by section."""
+    out = copy.deepcopy(SCENARIO)
+    for change in changes:
+        out = merge(out, change)
+    return out
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the report takes ten times as long as a small run."""
+    monkeypatch.setattr("fedray.report.write_report", lambda folders, out: out.write_text("<html>"))
+
+
+def rows(table: Any, *without: str) -> list[dict[str, Any]]:
+    """A table as rows, in an order that does not depend on how it was written."""
+    kept = table.drop_columns([name for name in (*CLOCK, *without) if name in table.column_names])
+    return sorted(kept.to_pylist(), key=repr)
+
+
+def copied(run: fedray.Run, to: Path, last_round: int | None) -> Path:
+    """A run directory as it was when the process died after its checkpoint of `last_round` (None: before the first)."""
+    shutil.copytree(run.path, to)
+    for path in (to / "checkpoints").iterdir():
+        if last_round is None or int(path.name[6:]) > last_round:
+            shutil.rmtree(path)
+    for name in ("summary.json", "report.html", "pictures.npz"):
+        (to / name).unlink(missing_ok=True)
+    return to

@@ -1,0 +1,300 @@
+"""What survives the uplink: exactly the k largest, as many bytes as were promised, and nothing lost for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedray import rng
+from fedray.compress import (
+    RESIDUAL,
+    dense,
+    error_feedback,
+    int8,
+    keep_by_bandwidth,
+    keep_by_tier,
+    largest,
+    random_k,
+    top_k,
+)
+from fedray.core import Compress, IntArray, Layout, Tier, Uploads
+
+PLAIN = Layout(("weight", "bias"), ((7, 5), (7,)), trainable=42)
+BUFFERED = Layout(("weight", "bias", "mean", "var"), ((6, 4), (6,), (6,), (6,)), trainable=30, counters=("batches",))
+LAYOUTS = [PLAIN, BUFFERED]
+HPC, LPC = Tier("hpc", 10, models_per_round=None), Tier("lpc", 10)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "buffers"])
+
+
+def uploads(delta: Tensor, tier: Sequence[int] | None = None, own: dict[str, Tensor] | None = None) -> Uploads:
+    """Job j is client j with model 0, of the second tier unless said otherwise."""
+    jobs = np.arange(len(delta))
+    tiers = np.ones_like(jobs) if tier is None else np.array(tier)
+    key = rng.keys(0, "batches", 0, jobs, 0)
+    return Uploads(
+        delta, jobs, np.zeros_like(jobs), np.zeros_like(jobs), tiers, np.ones_like(jobs), own=own or {}, key=key
+    )
+
+
+def constant(k: int) -> Callable[[IntArray, IntArray], IntArray]:
+    return lambda client, tier: np.full(len(client), k)
+
+
+def gaussian(layout: Layout, jobs: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(jobs, layout.d)).astype(np.float32))
+
+
+def brute(row: np.ndarray, k: int) -> np.ndarray:
+    """The k largest magnitudes by sorting; ties go to the lower index."""
+    mask = np.zeros(len(row), dtype=bool)
+    mask[np.lexsort((np.arange(len(row)), -np.abs(row)))[:k]] = True
+    return mask
+
+
+# exactly the k largest
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 45))
+def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values, k):
+    row = torch.tensor(values, dtype=torch.float32)
+    assert largest(row, k).numpy().tolist() == brute(row.numpy(), k).tolist()
+
+
+@settings(max_examples=25)
+@given(
+    d=st.integers((1 << 16) + 1, (1 << 16) + 5000),
+    k=st.one_of(st.integers(1, 40), st.integers(1, 1 << 16)),
+    levels=st.sampled_from([1, 2, 5, 1000, 1 << 30]),
+    seed=st.integers(0, 99),
+)
+def test_the_k_largest_of_a_long_row(d, k, levels, seed):
+    """Above 65 536 entries a strided sample guesses a threshold; the choice stays exact, whatever it guesses."""
+    row = np.random.default_rng(seed).integers(-levels, levels + 1, size=d).astype(np.float32)
+    assert (largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
+
+
+@pytest.mark.parametrize("on_the_stride", [0.0, 1.0, 9.0])
+@pytest.mark.parametrize("k", [1, 4097, 60_000])
+def test_the_k_largest_where_the_sample_misleads(on_the_stride, k):
+    row = np.random.default_rng(0).normal(size=70_000).astype(np.float32)
+    row[:: 70_000 // 4096] *= on_the_stride
+    assert (largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
+
+
+@every_layout
+def test_sent_entries_are_k_exactly_and_buffers_whole(layout):
+    delta = torch.ones(3, layout.d)  # nothing but ties
+    delta[1] = gaussian(layout, 1)[0]
+    sent = top_k(layout, lambda client, tier: np.array([1, 7, layout.trainable])).apply(uploads(delta)).delta
+    assert (sent[:, : layout.trainable] != 0).sum(1).tolist() == [1, 7, layout.trainable]
+    assert torch.equal(sent[:, layout.trainable :], delta[:, layout.trainable :])
+    assert torch.equal(sent[2], delta[2])
+    assert sent[0, 0] == 1
+
+
+# how many
+
+
+def test_resource_ratio_shares_the_budget_out():
+    """An HPC's five models have r times an LPC's budget in all: r = K keeps both alike, r = 1 a fifth of it."""
+    layout, tiers = Layout(("w",), ((10_000,),), 10_000), [HPC, LPC]
+    who = np.array([0, 1])
+    kept = {
+        (ratio, r): keep_by_tier(layout, tiers, 5, ratio, r)(who, who).tolist()
+        for ratio in (0.1, 0.02)
+        for r in (1.0, 3.0, 5.0, 10.0, 100.0)
+    }
+    assert kept[0.1, 5.0] == [1000, 1000]
+    assert kept[0.1, 1.0] == [200, 1000]
+    assert kept[0.1, 3.0] == [600, 1000]
+    assert kept[0.1, 10.0] == [2000, 1000]
+    assert kept[0.1, 100.0] == [10_000, 1000]  # never more than everything
+    assert kept[0.02, 5.0] == [200, 200]
+    assert kept[0.02, 1.0] == [40, 200]
+
+
+@given(st.integers(1, 10**7), st.floats(1e-6, 1.0), st.floats(0.01, 50.0), st.integers(2, 20))
+def test_kept_entries_are_within_1_and_d(d, ratio, r, models):
+    keep = keep_by_tier(Layout(("w",), ((d,),), d), [HPC, LPC], models, ratio, r)
+    high, low = keep(np.array([0, 1]), np.array([0, 1])).tolist()
+    assert 1 <= high <= d
+    assert low == max(1, int(d * ratio + 1e-9))
+
+
+def test_a_tier_of_m_models_divides_by_m():
+    layout = Layout(("w",), ((1000,),), 1000)
+    keep = keep_by_tier(layout, [Tier("mid", 4, models_per_round=2)], 5, 0.1, 3.0)
+    assert keep(np.array([0]), np.array([0])).tolist() == [150]
+
+
+def test_adaptive_keep_follows_the_bandwidth():
+    layout = Layout(("w",), ((1000,),), 1000)
+    uplink = np.array([1e6, 2e6, 4e6, 1e3, 1e9])
+    keep = keep_by_bandwidth(layout, constant(100), lambda client: uplink[client], mean=2e6)
+    who = np.arange(5)
+    assert keep(who, who).tolist() == [50, 100, 200, 1, 1000]
+
+
+@given(st.integers(1, 10**6), st.floats(1e-3, 1e12))
+def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_alike(k, uplink):
+    layout = Layout(("w",), ((10**6,),), 10**6)
+    keep = keep_by_bandwidth(layout, constant(k), lambda client: np.full(len(client), uplink), mean=uplink)
+    assert keep(np.array([0]), np.array([0])).tolist() == [k]
+
+
+# bytes: what was promised is what a real message takes
+
+
+def sparse_message(row: np.ndarray, mask: np.ndarray) -> bytes:
+    """The smallest of: values and indices, values and a bitmap, all values."""
+    values = row[mask].astype("<f4").tobytes()
+    forms = [
+        values + np.flatnonzero(mask).astype("<u4").tobytes(),
+        values + np.packbits(mask).tobytes(),
+        row.astype("<f4").tobytes(),
+    ]
+    return min(forms, key=len)
+
+
+def whole_part(layout: Layout, row: Tensor) -> bytes:
+    """Buffers and counters, which are sent as they are."""
+    counters = np.zeros(len(layout.counters), dtype="<i8").tobytes()
+    return row[layout.trainable :].numpy().astype("<f4").tobytes() + counters
+
+
+def promised(compress: Compress) -> int:
+    return int(compress.bytes(np.array([0]), np.array([1]))[0])
+
+
+@every_layout
+def test_dense_bytes(layout):
+    row = dense(layout).apply(uploads(gaussian(layout, 1))).delta[0]
+    message = row[: layout.trainable].numpy().tobytes() + whole_part(layout, row)
+    assert promised(dense(layout)) == len(message)
+
+
+@every_layout
+def test_top_k_bytes_known_before_are_those_of_the_message(layout):
+    forms = set()
+    for k in range(1, layout.trainable + 1):
+        compress = top_k(layout, constant(k))
+        row = compress.apply(uploads(gaussian(layout, 1, seed=k))).delta[0]
+        body = row[: layout.trainable].numpy()
+        message = sparse_message(body, body != 0)
+        forms.add((len(message) - 4 * k) / k == 4)
+        assert promised(compress) == len(message) + len(whole_part(layout, row))
+    assert forms == {True, False}  # indices for a few, a bitmap or everything for many
+
+
+@every_layout
+def test_random_k_sends_values_and_an_address(layout):
+    """The receiver finds the places from the job's address alone."""
+    k, delta = 9, gaussian(layout, 1)
+    compress = random_k(layout, constant(k))
+    sent = compress.apply(uploads(delta)).delta[0]
+    places = sent[: layout.trainable] != 0
+    again = compress.apply(uploads(torch.ones_like(delta))).delta[0, : layout.trainable] != 0
+    assert torch.equal(places, again)
+    message = sent[: layout.trainable][places].numpy().tobytes() + np.uint64(0).tobytes()
+    assert promised(compress) == len(message) + len(whole_part(layout, sent))
+
+
+@every_layout
+def test_int8_is_one_byte_a_parameter_and_a_scale_a_tensor(layout):
+    delta = gaussian(layout, 4)
+    delta[1] = 0
+    delta[2] *= 1e-12
+    sent = int8(layout).apply(uploads(delta)).delta
+    start, size = 0, 0
+    for name, view in layout.views(delta).items():
+        end = start + layout.sizes[layout.names.index(name)]
+        if end <= layout.trainable:
+            scale = view.flatten(1).abs().amax(1, keepdim=True) / 127
+            assert bool(((sent - delta)[:, start:end].abs() <= scale * 0.5001).all()), "error is half a step at most"
+            code = torch.where(scale > 0, sent[:, start:end] / scale, 0)
+            assert torch.allclose(code, code.round(), atol=1e-4)
+            assert code.abs().max() <= 127.001
+            size += end - start + 4
+        else:
+            assert torch.equal(sent[:, start:end], delta[:, start:end])
+        start = end
+    assert promised(int8(layout)) == size + len(whole_part(layout, delta[0]))
+
+
+# random k
+
+
+def test_random_k_is_unbiased_and_keeps_k():
+    """Over 4000 addresses the mean of what arrives is the delta, within 5 standard errors."""
+    layout, k, draws = Layout(("w",), ((8,),), 8), 3, 4000
+    delta = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
+    sent = random_k(layout, constant(k)).apply(uploads(delta.repeat(draws, 1))).delta
+    assert ((sent != 0).sum(1) == k).all()
+    error = delta.abs() * (8 / k - 1) ** 0.5 / draws**0.5  # sd of a kept-or-not times d / k
+    assert bool(((sent.mean(0) - delta).abs() < 5 * error).all())
+    biased = random_k(layout, constant(k), unbiased=False).apply(uploads(delta.repeat(draws, 1))).delta
+    assert torch.allclose(biased * (8 / k), sent)
+
+
+# error feedback
+
+
+KINDS: dict[str, Callable[[Layout], Compress]] = {
+    "topk": lambda layout: top_k(layout, constant(4)),
+    "randomk": lambda layout: random_k(layout, constant(4), unbiased=False),
+    "int8": int8,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_layout
+def test_sent_and_kept_add_up_to_all_deltas(layout, kind):
+    """Integer deltas, so that float32 sums are exact; int8's products round."""
+    compress = error_feedback(KINDS[kind](layout))
+    numbers = np.random.default_rng(0)
+    kept = torch.zeros(3, layout.d)
+    total, arrived = torch.zeros(3, layout.d), torch.zeros(3, layout.d)
+    for _ in range(12):
+        delta = torch.from_numpy(numbers.integers(-50, 51, size=(3, layout.d)).astype(np.float32))
+        sent = compress.apply(uploads(delta, own={RESIDUAL: kept}))
+        total, arrived, kept = total + delta, arrived + sent.delta, sent.own[RESIDUAL]
+        exact = {"rtol": 0, "atol": 1e-3 if kind == "int8" else 0}
+        torch.testing.assert_close(arrived + kept, total, **exact)
+        assert not kept[:, layout.trainable :].any(), "buffers are sent whole: nothing of them is kept"
+    if kind != "int8":
+        assert kept[:, : layout.trainable].any()
+
+
+def test_error_feedback_sends_what_was_dropped_before():
+    layout = Layout(("w",), ((3,),), 3)
+    compress = error_feedback(top_k(layout, constant(1)))
+    first = compress.apply(uploads(torch.tensor([[3.0, 2.0, 0.0]]), own={RESIDUAL: torch.zeros(1, 3)}))
+    assert first.delta.tolist() == [[3, 0, 0]]
+    second = compress.apply(uploads(torch.tensor([[1.0, 2.0, 0.0]]), own=dict(first.own)))
+    assert second.delta.tolist() == [[0, 4, 0]]
+    assert second.own[RESIDUAL].tolist() == [[1, 0, 0]]
+
+
+def test_error_feedback_costs_no_bytes():
+    assert promised(error_feedback(top_k(PLAIN, constant(4)))) == promised(top_k(PLAIN, constant(4)))
+
+
+# whatever the packing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_is_compressed_alike_in_any_company(kind):
+    delta = gaussian(PLAIN, 6)
+    compress = KINDS[kind](PLAIN)
+    together = compress.apply(uploads(delta)).delta
+    everyone = uploads(delta)
+    for j in range(6):
+        mine = slice(j, j + 1)
+        columns = {name: getattr(everyone, name)[mine] for name in ("delta", "client", "model", "tier", "key")}
+        assert torch.equal(compress.apply(everyone._replace(**columns)).delta[0], together[j])

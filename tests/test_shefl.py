@@ -1,0 +1,438 @@
+"""SHEFL: its limits are FedAvg and Fed-ensemble, its groups weigh the same, its bytes and seconds add up."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedray import record
+from fedray.api import Run
+from fedray.build import Own
+from fedray.core import BadInput, FedrayError, Method, Plan, Server, State, Tier, Uploads
+from fedray.methods import METHODS, Composition, Setting
+from fedray.runtime.host import Host
+from fedray.scenario import dump, read
+from fedray.server import Rows, by_tier, paper_eq2
+from fedray.simulate import run_inline
+
+K, N = 3, 12
+BASE: dict[str, Any] = {
+    "seed": 3,
+    "rounds": 4,
+    "replicates": 2,
+    "runtime": "inline",
+    "method": {"name": "shefl", "models": K},
+    "data": {"name": "digits", "limit": 300, "partition": {"name": "dirichlet", "alpha": 0.6}},
+    "model": {"name": "mlp", "hidden": [6]},
+    "clients": {
+        "number": N,
+        "tiers": {
+            "hpc": {"number": 6, "seconds_per_step": 0.002, "uplink": 12.5e6},
+            "lpc": {"number": 6, "seconds_per_step": 0.01, "uplink": 1.25e6},
+        },
+    },
+    "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
+}
+D = 64 * 6 + 6 + 6 * 10 + 10  # parameters of the network
+DENSE = {"kind": "topk", "ratio": 1.0}  # keep = 1
+HALF = {"per_round": 6}
+Run_ = Callable[..., Run]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run_:
+    """A function that runs the base scenario with overrides, without its report."""
+
+    def one(own: Composition | None = None, **overrides: Any) -> Run:
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        scenario = read(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
+        record.prepare(out, dump(scenario))
+        run_inline(scenario, out, Own(method=own), lambda shown: None)
+        return Run(out, Own(method=own))
+
+    return one
+
+
+def model_hash(run: Run) -> str:
+    return str(run.summary["model_hash"])
+
+
+def rows_of(run: Run) -> Tensor:
+    """The final models `[R * K, d]`."""
+    return run.progress.state.models
+
+
+# limits
+
+
+def only(k: int) -> Composition:
+    """FedAvg of model k alone: everybody who takes part trains it."""
+
+    def compose(setting: Setting) -> Method:
+        method = METHODS["fed_ensemble"](setting)
+        phase = method.phases[0]
+
+        def plan(t: int, state: State | None) -> Plan:
+            everything = phase.schedule(t, state)
+            return everything.take(everything.model == k)
+
+        return replace(method, phases=(replace(phase, schedule=plan),))
+
+    return compose
+
+
+STRONG = {"clients__tiers__hpc__number": N, "clients__tiers__lpc__number": 0, "compress": DENSE}
+WEAK = {"clients__tiers__hpc__number": 0, "clients__tiers__lpc__number": N, "compress": DENSE}
+
+
+@pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
+def test_without_lpc_and_dense_it_is_k_independent_fedavgs(run, participation):
+    """Bit for bit: each model as if it had been trained alone; and model 0 is FedAvg's."""
+    together = rows_of(run(**STRONG, participation=participation))
+    plain = {"method__name": "fed_ensemble", "clients__tiers__hpc__models_per_round": "all", "server": None}
+    for k in range(K):
+        alone = rows_of(run(only(k), **{**STRONG, **plain, "compress": None}, participation=participation))
+        assert torch.equal(together[k::K], alone[k::K])
+    fedavg = run(**{**STRONG, "method": {"name": "fedavg"}, "compress": None}, participation=participation)
+    assert torch.equal(together[0::K], rows_of(fedavg))
+
+
+@pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
+def test_without_hpc_and_dense_it_is_fed_ensemble(run, participation):
+    shefl = run(**WEAK, participation=participation)
+    plain = run(**{**WEAK, "compress": None}, method__name="fed_ensemble", participation=participation)
+    assert shefl.study.method.name == "shefl"
+    assert plain.study.method.name == "fed_ensemble"
+    assert model_hash(shefl) == model_hash(plain)
+    for name in ("up_bytes", "down_bytes", "sim_seconds"):
+        assert shefl.summary["totals"][name] == plain.summary["totals"][name]
+
+
+def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run):
+    setting = {**WEAK, "method": {"name": "shefl", "models": 1, "mu": 0.5}}
+    prox = run(**{**WEAK, "method": {"name": "fedprox", "mu": 0.5}, "compress": None})
+    assert model_hash(run(**setting)) == model_hash(prox)
+    assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
+
+
+def test_the_paper_is_the_default():
+    """Each part taken away gives other models: top-k, the strong tier, equal groups."""
+    scenario = read({"method": {"name": "shefl"}, "data": {"name": "digits"}})
+    tiers = scenario.clients.tiers
+    assert (tiers["hpc"].models_per_round, tiers["lpc"].models_per_round) == ("all", 1)
+    assert (tiers["hpc"].share, tiers["lpc"].share) == (0.5, 0.5)
+    compress = scenario.compress
+    assert (compress.kind, compress.ratio, compress.resource_ratio) == ("topk", 0.1, 5.0)
+    assert not compress.error_feedback
+    assert scenario.server.coefficients == "equal_groups"
+
+
+def test_each_part_of_it_matters(run):
+    parts: list[dict[str, Any]] = [
+        {},
+        {"compress__ratio": 0.02},
+        {"compress__resource_ratio": 1.0},
+        {"compress__error_feedback": True},
+        {"compress": {"kind": "int8"}},
+        {"compress": {"kind": "randomk"}},
+        {"server__coefficients": "fedavg"},
+        {"server__coefficients": "paper_eq2"},
+        {"method__mu": 1.0},
+        {"clients__tiers__hpc__models_per_round": 2},
+    ]
+    assert len({model_hash(run(**part)) for part in parts}) == len(parts)
+
+
+# groups of equal weight
+
+
+def uploads(delta: Tensor, model: list[int], tier: list[int]) -> Uploads:
+    """Uploads of one world, client j the j-th."""
+    jobs = np.arange(len(delta))
+    zero = np.zeros_like(jobs)
+    return Uploads(delta, jobs, np.array(model), zero, np.array(tier), np.ones_like(jobs))
+
+
+def stepped(server: Server, models: int, sent: Uploads) -> Tensor:
+    """What the server adds to models that start at zero, `[K, d]`."""
+    zero = State(torch.zeros(models, sent.delta.shape[1]), torch.zeros(models, 0, dtype=torch.int64), {})
+    return server.step(zero, server.reduce(sent), 0).models
+
+
+@st.composite
+def sent(draw: st.DrawFn) -> tuple[int, int, list[int], list[int], Tensor]:
+    """models, tiers, and the model, tier and integer delta of each upload."""
+    models, tiers = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    jobs = draw(st.lists(st.tuples(st.integers(0, models - 1), st.integers(0, tiers - 1)), min_size=1, max_size=14))
+    numbers = draw(st.lists(st.integers(-20, 20), min_size=2 * len(jobs), max_size=2 * len(jobs)))
+    delta = torch.tensor(numbers, dtype=torch.float32).view(len(jobs), 2)
+    return models, tiers, [m for m, _ in jobs], [c for _, c in jobs], delta
+
+
+@given(sent())
+def test_tier_means_weigh_equally_whatever_the_head_count(case):
+    """Of the tiers that sent something for a model, each one's mean counts alike; a model nobody sent for stays."""
+    models, tiers, model, tier, delta = case
+    got = stepped(by_tier(Rows(1, models), tiers), models, uploads(delta, model, tier))
+    groups = defaultdict(list)
+    for row, m, c in zip(delta.double().numpy(), model, tier, strict=True):
+        groups[m, c].append(row)
+    for m in range(models):
+        means = [np.mean(groups[m, c], axis=0) for c in range(tiers) if (m, c) in groups]
+        expected = np.mean(means, axis=0) if means else np.zeros(2)
+        np.testing.assert_allclose(got[m].numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@given(sent(), st.integers(2, 4))
+def test_more_clients_of_one_tier_with_the_same_deltas_change_nothing(case, times):
+    models, tiers, model, tier, delta = case
+    server = by_tier(Rows(1, models), tiers)
+    again = [j for j, c in enumerate(tier) for _ in range(times if c == 0 else 1)]
+    more = uploads(delta[again], [model[j] for j in again], [tier[j] for j in again])
+    assert torch.equal(stepped(server, models, uploads(delta, model, tier)), stepped(server, models, more))
+
+
+PAIR = (Tier("hpc", 9, models_per_round=None), Tier("lpc", 9, models_per_round=1))
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 3), min_size=1, max_size=8), st.booleans())
+def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(models, strong, weak, turned):
+    """And nowhere else, but for one more zero of the difference: no LPC trained the model and L = 2K."""
+    assigned = [k % models for k in weak]
+    model = [k for _ in range(strong) for k in range(models)] + assigned
+    tier = [0] * (strong * models) + [1] * len(weak)
+    delta = torch.from_numpy(np.random.default_rng(0).uniform(1, 2, size=(len(model), 3)).astype(np.float32))
+    tiers, columns = (PAIR[::-1], [1 - c for c in tier]) if turned else (PAIR, tier)
+    up = uploads(delta, model, columns)
+    ours, theirs = (
+        stepped(by_tier(Rows(1, models), 2), models, up),
+        stepped(paper_eq2(Rows(1, models), tiers), models, up),
+    )
+    for k in range(models):
+        number = assigned.count(k)
+        same = (len(weak) == models and number == 1) or (len(weak) == 2 * models and number == 0)
+        assert torch.allclose(ours[k], theirs[k], rtol=1e-6) == same
+
+
+def test_eq_2_by_hand():
+    """H = 2, L = 3, K = 2: a_h = 5/4 * 3/2, a_l = 5/2, over H + L = 5."""
+    delta = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0]])
+    up = uploads(delta, [0, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 1, 1, 1])
+    got = stepped(paper_eq2(Rows(1, 2), PAIR), 2, up)
+    expected = [[(1.875 * (1 + 3) + 2.5 * (5 + 6)) / 5], [(1.875 * (2 + 4) + 2.5 * 7) / 5]]
+    torch.testing.assert_close(got, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("tiers", [PAIR[:1], (PAIR[0], PAIR[0]), (PAIR[1], PAIR[1]), (*PAIR, PAIR[1])])
+def test_eq_2_wants_one_strong_and_one_weak_tier(tiers):
+    with pytest.raises(BadInput, match="server.coefficients = paper_eq2"):
+        paper_eq2(Rows(1, 2), tiers)
+
+
+# who trains what
+
+
+def jobs_of(run: Run) -> list[dict[str, Any]]:
+    return run.clients.to_pylist()
+
+
+def test_participants_per_tier_and_models_are_exact(run):
+    """Three of each tier in every round: a strong one trains all K models, a weak one a single one."""
+    jobs = jobs_of(run(participation=HALF))
+    for world in (0, 1):
+        for t in range(1, 5):
+            mine = [job for job in jobs if (job["replicate"], job["round"]) == (world, t)]
+            models = defaultdict(list)
+            for job in mine:
+                models[job["tier"], job["client"]].append(job["model"])
+            assert Counter(tier for tier, _ in models) == {"hpc": 3, "lpc": 3}
+            for (tier, client), got in models.items():
+                assert sorted(got) == list(range(K)) if tier == "hpc" else len(got) == 1
+                assert (client < 6) == (tier == "hpc")
+
+
+def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run):
+    """K = 3 rounds, m = 2: every client trained every model exactly twice, never twice in a round."""
+    jobs = jobs_of(run(clients__tiers={"mid": {"models_per_round": 2}}, rounds=K))
+    seen = Counter((job["replicate"], job["client"], job["model"]) for job in jobs)
+    assert seen == {(r, c, k): 2 for r in range(2) for c in range(N) for k in range(K)}
+    assert len({(job["replicate"], job["round"], job["client"], job["model"]) for job in jobs}) == len(jobs)
+
+
+# bytes
+
+
+@pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.1, 1.0), (0.02, 10.0), (0.5, 1.0)])
+def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
+    done = run(compress={"kind": "topk", "ratio": ratio, "resource_ratio": r}, rounds=1)
+    kept = {"lpc": int(ratio * D), "hpc": int(min(1.0, ratio * r / K) * D)}
+    for job in jobs_of(done):
+        k = kept[job["tier"]]
+        assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
+        assert job["down_bytes"] == 4 * D
+
+
+ROUGH = {
+    "participation": {"per_round": 6, "overcommit": 1.5, "dropout": 0.2, "deadline": 0.2},
+    "clients__availability": "diurnal",
+    "clients__tiers__hpc__spread": 1.0,
+    "clients__tiers__lpc__spread": 1.0,
+}
+
+
+@pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
+def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run, how):
+    done = run(**how, rounds=5, evaluate__every=2)
+    jobs, rows = jobs_of(done), done.rounds.to_pylist()
+    assert sorted({row["round"] for row in rows}) == [0, 2, 4, 5]
+    for name in ("up_bytes", "down_bytes"):
+        for row in rows:
+            where = [j for j in jobs if j["replicate"] == row["replicate"] and j["round"] <= row["round"]]
+            assert sum(job[name] for job in where) == row[name]
+        last = [row[name] for row in rows if row["round"] == 5]
+        assert done.summary["totals"][name] == sum(last)
+        assert min(last) > 0
+
+
+# virtual time
+
+
+def test_no_computed_job_is_discarded(run, monkeypatch):
+    """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
+    trained = []
+
+    def train(self: Host, t: int, plan: Plan, *rest: Any) -> Any:
+        trained.extend((t + 1, *job) for job in zip(*(column.tolist() for column in plan), strict=True))
+        return original(self, t, plan, *rest)
+
+    original = Host.train
+    monkeypatch.setattr(Host, "train", train)
+    jobs = jobs_of(run(**ROUGH, rounds=12))
+    status = Counter(job["status"] for job in jobs)
+    assert set(status) == {"ok", "late", "dropped", "unavailable", "past deadline"}
+    counted = [(j["round"], j["client"], j["model"], j["replicate"]) for j in jobs if j["status"] == "ok"]
+    assert sorted(trained) == sorted(counted)
+    for job in jobs:
+        if job["status"] == "ok":
+            assert job["steps"] > 0
+            assert job["loss"] > 0
+            assert job["up_bytes"] > 0
+        else:
+            assert (job["steps"], job["up_bytes"]) == (0, 0)
+            assert np.isnan(job["loss"])
+        assert (job["down_bytes"] > 0) == (job["status"] in ("ok", "late", "past deadline"))
+
+
+def test_over_commitment_of_everybody_is_none_bit_for_bit(run):
+    plain = run(participation={"per_round": N})
+    over = run(participation={"per_round": N, "overcommit": 1.5})
+    assert model_hash(plain) == model_hash(over)
+    assert plain.summary["totals"]["sim_seconds"] == over.summary["totals"]["sim_seconds"]
+    assert plain.clients.drop_columns(["loss"]) == over.clients.drop_columns(["loss"])
+
+
+def test_over_commitment_counts_as_many_as_were_wanted(run):
+    done = run(participation={"per_round": 6, "overcommit": 1.5}, clients__tiers__lpc__spread=1.0)
+    by = defaultdict(set)
+    for job in jobs_of(done):
+        by[job["replicate"], job["round"], job["tier"], job["status"]].add(job["client"])
+    for r in range(2):
+        for t in range(1, 5):
+            for tier in ("hpc", "lpc"):
+                assert len(by[r, t, tier, "ok"]) == 3
+                assert len(by[r, t, tier, "late"]) == 2  # 1.5 * 3 = 4.5: five were asked
+
+
+def test_virtual_time_is_a_function_of_scenario_and_seed(run):
+    """The same number on any machine; how the training goes does not show in it."""
+    seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
+    assert seconds[0] == seconds[1]
+    assert seconds[0] == pytest.approx(GOLDEN_SECONDS, rel=1e-12)
+    assert run(**ROUGH, seed=4).summary["totals"]["sim_seconds"] != seconds[0]
+
+
+GOLDEN_SECONDS = 0.0
+
+
+def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run):
+    done = run()
+    ends = np.zeros((2, 5))
+    for r in range(2):
+        for t in range(1, 5):
+            busy: Counter[int] = Counter()
+            for job in jobs_of(done):
+                if (job["replicate"], job["round"]) == (r, t):
+                    busy[job["client"]] += job["sim_seconds"]
+            ends[r, t] = ends[r, t - 1] + max(busy.values())
+    for row in done.rounds.to_pylist():
+        assert row["sim_seconds"] == pytest.approx(ends[row["replicate"], row["round"]])
+
+
+def test_side_by_side_is_faster_and_trains_the_same(run):
+    """Five models one after another take the strong clients longer than the weak ones need for one."""
+    slow = {"clients__tiers__hpc__seconds_per_step": 0.01}
+    one, two = run(**slow), run(**slow, clients__tiers__hpc__side_by_side=True)
+    assert model_hash(one) == model_hash(two)
+    assert two.summary["totals"]["sim_seconds"] < 0.6 * one.summary["totals"]["sim_seconds"]
+
+
+def test_time_and_bytes_to_accuracy(run):
+    done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3}, replicates=1)
+    first = next(row for row in done.rounds.to_pylist() if row["accuracy"] >= 0.3)
+    metrics = done.summary["metrics"]
+    assert metrics["rounds_to_target"]["mean"] == first["round"] > 0
+    assert metrics["seconds_to_target"]["mean"] == first["sim_seconds"]
+    assert metrics["bytes_to_target"]["mean"] == first["up_bytes"]
+
+
+def test_a_trace_changes_the_time_and_not_the_training(run, tmp_path):
+    (tmp_path / "trace.csv").write_text("client,seconds_per_step\n0,5.0\n")
+    plain, traced = run(), run(clients__trace=str(tmp_path / "trace.csv"))
+    assert model_hash(plain) == model_hash(traced)
+    assert traced.summary["totals"]["sim_seconds"] > 100 * plain.summary["totals"]["sim_seconds"]
+
+
+# private state, failure
+
+
+@pytest.mark.parametrize("kind", ["topk", "randomk", "int8"])
+def test_error_feedback_resumes_with_the_same_bits(run, kind, tmp_path):
+    """From a checkpoint in the middle; without what the clients keep, the bits would be others."""
+    whole = run(
+        rounds=5,
+        compress={"kind": kind, "error_feedback": True},
+        checkpoint={"every": 2, "keep": 9},
+        participation=HALF,
+    )
+    half = tmp_path / "again"
+    shutil.copytree(whole.path, half)
+    (half / "summary.json").unlink()
+    for name in ("round-000004", "round-000005"):
+        shutil.rmtree(half / "checkpoints" / name)
+    run_inline(read(half / "scenario.yaml"), half, Own(), lambda shown: None)
+    again = Run(half)
+    for name in ("model_hash", "state_hash"):
+        assert again.summary[name] == whole.summary[name]
+    assert again.summary["state_hash"] != again.summary["model_hash"]
+    assert again.clients == whole.clients
+    assert again.rounds.drop_columns(["wall_seconds"]) == whole.rounds.drop_columns(["wall_seconds"])
+    without = run(rounds=5, compress={"kind": kind}, participation=HALF)
+    assert model_hash(without) != model_hash(whole)
+
+
+@pytest.mark.parametrize("kind", ["dense", "topk", "randomk", "int8"])
+def test_a_client_that_diverged_was_dropped_silently(run, kind):
+    """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
+    with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):
+        run(local__lr=1e30, compress={"kind": kind})
