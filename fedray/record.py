@@ -6,6 +6,7 @@ Parts never straddle a checkpoint, so resuming drops whole parts that are newer 
 from __future__ import annotations
 
 import fcntl
+import fcntl
 import json
 import platform
 import shutil
@@ -84,6 +85,21 @@ def _locked(file: IO[str]) -> bool:
     except OSError:  # a file system without locks: nothing can be promised
         return True
     return True
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Holds a run directory for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        BadInput: another process runs in it.
+    """
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{out} is in use by another fedray: wait for it, or choose another --out") from None
+        yield
 
 
 class Recorder:

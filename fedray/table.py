@@ -15,6 +15,10 @@ from fedray.core import BadInput, FedrayError
 from fedray.scenario import NamedCell, Scenario, cells, dump, read
 
 DONE = "summary.json"
+FIRST = (
+    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse", "nll",
+    "nll_none", "nll_residual", "sharpness", "entropy",
+)  # fmt: skip
 
 
 def run_table(
@@ -92,10 +96,11 @@ def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 4) -> str:
+def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
     """The table for people: one line a cell; published metrics first, with their values."""
     published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
-    rest = [m for m in dict.fromkeys(r["metric"] for r in rows) if m not in published and not m.startswith("hold_out")]
+    known = {r["metric"] for r in rows}
+    rest = [m for m in FIRST if m in known and m not in published]
     shown = published + rest[: max(0, most - len(published))]
     head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]

@@ -25,7 +25,7 @@ __all__ = ["no_report"]
 # What a method needs beside the small scenario: its name is enough for most.
 NEEDS: dict[str, dict[str, Any]] = {
     "fedbe": {"method": {"server_data": 0.2}},
-    "bayesian_linear": {"data": {"name": "sine"}, "model": {"name": "rbf"}},
+    "bayesian_linear": {"data": {"name": "cubic"}, "model": {"name": "linear"}},
     "deep_ensemble": {"data": {"name": "cubic"}},
 }
 ROUND_COLUMNS = ["replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]
@@ -132,7 +132,8 @@ def test_the_seed_decides_every_bit(run: fedray.Run, no_report: None) -> None:
     assert again.summary["state_hash"] == run.summary["state_hash"]
     assert rows(again.rounds) == rows(run.rounds)
     assert rows(again.clients) == rows(run.clients)
-    assert other.summary["model_hash"] != run.summary["model_hash"]
+    draws = method != "bayesian_linear"  # a closed form of all rows
+    assert (other.summary["model_hash"] != run.summary["model_hash"]) is draws
 
 
 @pytest.mark.parametrize("last_round", [2, None], ids=["from the middle", "from nothing"])

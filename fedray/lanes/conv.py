@@ -109,9 +109,11 @@ def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
 
 
 def _fold(x: Tensor) -> Tensor:
-    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, channels last in memory."""
+    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, channels last in memory (said by strides, for one channel too)."""
     s, w, b, c, h, v = x.shape
-    return x.permute(0, 2, 4, 5, 1, 3).contiguous().view(s, b, h, v, w * c).permute(0, 1, 4, 2, 3)
+    n = w * c
+    rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
+    return rows.as_strided((s, b, n, h, v), (b * h * v * n, h * v * n, 1, v * n, n))
 
 
 def features(cut: Cut, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:

@@ -109,7 +109,7 @@ def figure_contour(view: View) -> Figure | None:
     ticks(axes, "x", pair[0])
     ticks(axes, "y", pair[1])
     bar = figure.colorbar(ScalarMappable(norm, shades()), ax=axes, label=label)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     percent(bar.ax.yaxis, view.objectives[0])
     return figure
 

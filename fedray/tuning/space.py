@@ -219,7 +219,7 @@ def grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Each parameter at each of its ends, with the values that its conditions need: what a sweep checks at the start."""
+    """Each parameter at each of its ends, with values that its conditions need: what a sweep checks at the start."""
     known = {parameter.key: parameter for parameter in space}
 
     def needed(parameter: Parameter) -> dict[str, Any]:

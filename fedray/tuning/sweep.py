@@ -69,7 +69,10 @@ class Pruner:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, checked. base: the scenario's own keys with the sweep's overrides; trials None: the whole grid, or 20."""
+    """A sweep file, checked.
+
+    base: the scenario's own keys with the sweep's overrides; trials: None is the whole grid, or 20.
+    """
 
     name: str
     base: Tree
