@@ -87,21 +87,6 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Holds a run directory for this process; the lock goes with the process, however it ends.
-
-    Raises:
-        BadInput: another process runs in it.
-    """
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{out} is in use by another fedray: wait for it, or choose another --out") from None
-        yield
-
-
 class Recorder:
     """Writes one run's rows; buffers between flushes hold plain arrays."""
 

@@ -54,11 +54,6 @@ def resume(out: Path, own: Own, watch: Watch, address: str | None = None) -> dic
 
 def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | None) -> dict[str, Any]:
     """Runs from wherever the directory stands, then writes the report."""
-    with record.alone(out):
-        return _proceed(scenario, out, own, watch, address)
-
-
-def _proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | None) -> dict[str, Any]:
     if scenario.runtime == "ray":
         from fedray.runtime.ray import run_on_ray
 

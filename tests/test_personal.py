@@ -370,8 +370,8 @@ def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "model", "clients"),
     [
-        ({"name": "femnist"}, {"name": "cnn", "channels": [4, 8], "hidden": [16]}, 105),
-        ({"name": "shakespeare", "stride": 80}, {"name": "lstm", "hidden": 8}, 156),
+        ({"name": "femnist", "partition": {"name": "natural"}}, {"name": "cnn", "channels": [4, 8], "hidden": [16]}, 105),
+        ({"name": "shakespeare", "stride": 80, "partition": {"name": "natural"}}, {"name": "lstm", "hidden": 8}, 156),
         ({"name": "shakespeare", "stride": 80, "partition": {"name": "iid"}}, {"name": "lstm", "hidden": 8}, 10),
     ],
     ids=["femnist by writer", "shakespeare by role", "shakespeare iid"],
@@ -380,14 +380,11 @@ def test_natural_clients_are_tested_on_their_own_rows(
     data: dict[str, Any], model: dict[str, Any], clients: int
 ) -> None:
     """Train and test lie inside each client; where they do not (IID) the test set follows its label shares."""
-    number = {"number": clients} if data.get("partition") else {}
-    tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": number, "rounds": 1,
+    natural = data["partition"]["name"] == "natural"
+    tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
                      "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
-    if not number:
-        tree["clients"].pop("number")
     study = build(read(tree))
     assert study.clients.number == clients
-    natural = not data.get("partition")
     shards, group = study.shards, study.shards.data.test.group
     for client in range(0, clients, 9):
         own = shards.client_test(0, client)
