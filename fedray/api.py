@@ -20,6 +20,7 @@ from fedray.core import BadInput, FloatArray, State
 from fedray.engine import Progress
 from fedray.models import net as nets
 from fedray.runtime.host import Host
+from fedray.runtime.personal import own_models
 from fedray.scenario import read
 from fedray.study import Study
 
@@ -28,8 +29,8 @@ from fedray.study import Study
 class Prediction:
     """What an ensemble answers for n inputs.
 
-    mean `[n, C]` probabilities or `[n, q]` targets in original units; variance, likewise: the population variance of the
-    models' answers (knowledge uncertainty, FE section V-B); probabilities `[n, C]` for classification, else None.
+    mean `[n, C]` probabilities or `[n, q]` targets in original units; variance, likewise: the population variance of
+    the models' answers (knowledge uncertainty, FE section V-B); probabilities `[n, C]` for classification, else None.
     """
 
     mean: FloatArray
@@ -86,7 +87,8 @@ class Run:
         """The ensemble's answer for raw inputs `[n, *sample]` (as the data set stores them).
 
         Args:
-            client: a known client's id: its own weights over the models (FE eqs. 3-4) instead of equal ones.
+            client: a known client's id: its own weights over the models (FE eqs. 3-4) instead of equal ones, or its own
+                models where the method keeps some (Ditto, LG-FedAvg).
         """
         study, state = self.study, self.progress.state
         inputs = torch.as_tensor(np.asarray(x))
@@ -99,9 +101,15 @@ class Run:
             raise BadInput(
                 f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
             )
-        host = Host(study)
-        outputs = torch.cat([host.outputs(state, world, models, part) for part in inputs.split(500)], dim=1)
-        weights = None if client is None else self._weights(host, state, world, client, models)
+        host, weights = Host(study), None
+        rows, counters = (part[world * models : (world + 1) * models] for part in (state.models, state.counters))
+        if client is not None and not 0 <= client < study.clients.number:
+            raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")
+        if client is not None and study.method.phases[0].is_personal:
+            rows = self._own_models(host, state, world, client)
+        elif client is not None:
+            weights = self._weights(host, state, world, client, models)
+        outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(500)], dim=1)
         if study.classes:
             members = predict.probabilities(outputs.numpy())
             kind = "logits" if study.evaluation.average == "logits" else "probabilities"
@@ -111,13 +119,21 @@ class Run:
         return Prediction(mean, variance, None)
 
     def _weights(self, host: Host, state: State, world: int, client: int, models: int) -> FloatArray:
-        number = self.study.clients.number
-        if not 0 <= client < number:
-            raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}")
         gamma = self.study.evaluation.gamma
         losses = host.losses_of(state, world, np.array([client]), models).double().numpy().T
         own: FloatArray = predict.personal_weights(losses, np.inf if gamma is None else gamma)[0]
         return own
+
+    def _own_models(self, host: Host, state: State, world: int, client: int) -> torch.Tensor:
+        """A client's models `[K, d]`: of several passes those that are best on its held-out rows."""
+        host.private.restore(checkpoint.load(self.path / "checkpoints")[1])
+        study, phase = self.study, self.study.method.phases[0]
+        rows = own_models(host.private, study.net.layout, phase, state, world, client)
+        passes = rows.view(-1, phase.models, rows.shape[1])
+        if len(passes) == 1:
+            return passes[0]
+        held = host.known(state, [(world, client)])[world, client][1]
+        return passes[int(torch.nan_to_num(held, nan=-1.0).argmax())]
 
 
 def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:

@@ -235,7 +235,11 @@ def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
             everyone = np.arange(min(known.clients.number, 100_000))
             mean = float(known.figure("uplink", everyone).mean())
             keep = compress.keep_by_bandwidth(layout, keep, lambda client: known.figure("uplink", client), mean)
-        made = compress.top_k(layout, keep) if keys.kind == "topk" else compress.random_k(layout, keep, not keys.error_feedback)
+        made = (
+            compress.top_k(layout, keep)
+            if keys.kind == "topk"
+            else compress.random_k(layout, keep, not keys.error_feedback)
+        )
     return compress.error_feedback(made) if keys.error_feedback else made
 
 

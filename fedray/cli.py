@@ -107,10 +107,11 @@ def _tell(folder: Path) -> None:
     totals = summary["totals"]
     for name, value in summary["metrics"].items():
         spread = f" +- {value['sd']:.4f} (n = {value['n']})" if value["sd"] is not None else ""
-        click.echo(f"{name:20} {value['mean']:.4f}{spread}")
+        mean = "not a number" if value["mean"] is None else f"{value['mean']:.4f}"
+        click.echo(f"{name:20} {mean}{spread}")
     click.echo(
-        f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, virtual time {span(totals['sim_seconds'])}, "
-        f"wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
+        f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, "
+        f"virtual time {span(totals['sim_seconds'])}, wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
     )
     click.echo(f"{folder / 'report.html'}")
 

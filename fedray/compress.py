@@ -118,7 +118,7 @@ def int8(layout: Layout) -> Compress:
 
 
 def restricted(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """A compression of some columns of the row (`columns` `[s]`, rising) as one of the whole row `[d]`; the rest is 0."""
+    """A compression of some columns of the row, `[s]`, rising, as one of the whole row `[d]`; the rest is 0."""
 
     def whole(part: Tensor) -> Tensor:
         return part.new_zeros(len(part), d).index_copy_(1, columns, part)

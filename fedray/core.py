@@ -237,7 +237,7 @@ class Local:
 LAYERS, PERSONAL = "layers", "personal/"  # private vectors: kept layers; the model of pass p is `personal/p`
 
 Schedule = Callable[[int, State | None], Plan]
-Predict = Callable[..., Any]
+Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> all its training rows as the networks see them
 
 
 @dataclass(frozen=True)
@@ -269,36 +269,25 @@ class Phase:
 
 
 class Answer(NamedTuple):
-    """The models that answer for a state: rows `[R * A, d]`, A a world, and their weights `[R, A]` (None: equal).
-
-    spread: where the answer is a Gaussian over the weights of one linear model, its variances `[R, d]` or covariance
-    `[R, d, d]`. noise: observation noise variances `[R]` that the method itself knows, in standardised units. owner
-    `[R, A]`: whose upload each model is, -1 for nobody's; clients then tell the residuals of their own.
-    """
+    """The models that answer for a state: rows `[R * A, d]`, A a world, and their weights `[R, A]` (None: equal)."""
 
     state: State
     models: int
     weights: FloatArray | None = None
-    spread: Tensor | None = None
-    noise: FloatArray | None = None
-    owner: IntArray | None = None
-
-
-Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> all its training rows as the networks see them
+    spread: Tensor | None = None  # of a Gaussian over a linear model's weights: variances `[R, d]` or covariances
+    noise: FloatArray | None = None  # observation noise variances `[R]` the method knows, in standardised units
+    owner: IntArray | None = None  # whose upload each model is, `[R, A]`, -1: nobody's
 
 
 @dataclass(frozen=True)
 class Method:
-    """A paper: its phases, and which models answer.
-
-    prepare: computes the first state from the data (closed forms). mine: known client i answers with model i.
-    """
+    """A paper: its phases, and which models answer."""
 
     name: str
     phases: tuple[Phase, ...]
     answer: Callable[[State], Answer] | None = None  # None: the trained models themselves
-    prepare: Callable[[State, Pooled], State] | None = None
-    mine: bool = False
+    prepare: Callable[[State, Pooled], State] | None = None  # the first state from the data (closed forms)
+    mine: bool = False  # known client i answers with model i
 
 
 class JobRows(NamedTuple):

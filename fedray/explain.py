@@ -26,7 +26,10 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
     jobs, d = len(plan.client), layout.d
     actors = actor_count(scenario, study)
     rows = [
-        ("method", f"{study.method.name}: {phase.models} models, {study.rounds} rounds, schedule {scenario.schedule.kind}"),
+        (
+            "method",
+            f"{study.method.name}: {phase.models} models, {study.rounds} rounds, schedule {scenario.schedule.kind}",
+        ),
         ("data", f"{scenario.data.name}, {study.clients.number:,} clients by {scenario.data.partition.name}"),
         ("model", f"{scenario.model.name}: {d:,} parameters and buffers, {amount(4.0 * d)}"),
         ("engine", f"{engine.name}, up to {engine.width} lanes ({engine.why})"),

@@ -103,6 +103,10 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     for row in rows[-10:]:
         scores = [f"{row['metrics'].get(n, float('nan')):.4f}" for n in names]
         table.add_row(
-            f"{row['round']}/{row['rounds']}", *scores, amount(row["up_bytes"]), span(row["sim_seconds"]), span(row["wall_seconds"])
+            f"{row['round']}/{row['rounds']}",
+            *scores,
+            amount(row["up_bytes"]),
+            span(row["sim_seconds"]),
+            span(row["wall_seconds"]),
         )
     return table

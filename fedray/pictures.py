@@ -17,7 +17,7 @@ from fedray.plane import loss_plane
 from fedray.study import Study
 from fedray.targets import members
 
-LEVELS = tuple(round(0.1 * step, 1) for step in range(1, 10)) + (0.95,)  # of the coverage curve
+LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # of the coverage curve
 MOST_CLIENTS = 2_000
 
 

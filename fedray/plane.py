@@ -46,7 +46,7 @@ def basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 
 
 def loss_plane(study: Study, state: State) -> Plane | None:
-    """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is not small."""
+    """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
     engine = choose(study.net)
     if study.method.phases[0].models < 3 or engine.name != "mlp":
         return None
@@ -60,8 +60,10 @@ def loss_plane(study: Study, state: State) -> Plane | None:
     at = torch.from_numpy(np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2))
     rows = (state.models[0].double() + at @ axes).to(state.models.dtype)
     losses = []
-    for part in rows.split(ROWS):
-        outputs = engine.outputs(study.net, part, state.counters[:1].expand(len(part), -1), x.expand(len(part), *x.shape))
-        losses.append(per_sample(study.net.objective, outputs, y.expand(len(part), *y.shape)).double().mean(1))
+    for a in range(0, len(rows), ROWS):
+        part = rows[a : a + ROWS]
+        counters, n = state.counters[:1].expand(len(part), -1), len(part)
+        outputs = engine.outputs(study.net, part, counters, x.expand(n, *x.shape))
+        losses.append(per_sample(study.net.objective, outputs, y.expand(n, *y.shape)).double().mean(1))
     log = torch.cat(losses).clamp(min=1e-12).log().reshape(GRID, GRID)
     return Plane(log.numpy(), points, np.array([across[0], across[-1], up[0], up[-1]]))

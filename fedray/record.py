@@ -6,7 +6,6 @@ Parts never straddle a checkpoint, so resuming drops whole parts that are newer 
 from __future__ import annotations
 
 import fcntl
-import fcntl
 import json
 import platform
 import shutil

@@ -1,7 +1,7 @@
 """WHO trains WHAT: schedules turn (round, state) into a `Plan`.
 
-A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone equals
-round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the state.
+A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
+equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the state.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def permutation(models: int, rows: str = "client") -> Assignment:
         seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
     ) -> tuple[IntArray, IntArray]:
         row = drawn.client if rows == "client" else drawn.slot
-        order = rng.permutations(rng.keys(seed, "permutation", t // models, row), models)
         who = np.repeat(np.arange(len(row)), m)
+        if models == 1:
+            return who, np.zeros(len(who), dtype=np.int64)
+        order = rng.permutations(rng.keys(seed, "permutation", t // models, row), models)
         entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
         return who, order[who, (t + entry) % models]
 

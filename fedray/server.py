@@ -48,7 +48,10 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
     def reduce(uploads: Uploads) -> Stats:
         group, weight = rows.of(uploads), weights(uploads, weighting)
-        return {"sum": exact_sum(uploads.delta, group, rows.number, weight), **totals(uploads, group, weight, rows.number)}
+        return {
+            "sum": exact_sum(uploads.delta, group, rows.number, weight),
+            **totals(uploads, group, weight, rows.number),
+        }
 
     def step(state: State, stats: Stats, t: int) -> State:
         weight = stats["weight"].total
@@ -109,9 +112,9 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weighting: Weighting = "uniform") -> Server:
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
-    extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: nobody's)
-    `[M, slots]`. `bootstrap`: the uploads themselves; `omc`: draws from N(mu, diag variance). The mean is `mean`'s, bit
-    for bit.
+    extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: no
+    client's) `[M, slots]`. `bootstrap`: the uploads themselves; `omc`: draws from N(mu, diag variance). The mean is
+    `mean`'s, bit for bit.
     """
     base = mean(rows, weighting)
 
@@ -121,7 +124,8 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
         weight = torch.zeros(len(models), slots, dtype=torch.float64)
         weight[:, 0] = 1.0
         client = torch.full((len(models), slots), -1, dtype=torch.int64)
-        return {"variance": torch.zeros_like(models), "sample": sample, "sample_weight": weight, "sample_client": client}
+        extra = {"sample": sample, "sample_weight": weight, "sample_client": client}
+        return {"variance": torch.zeros_like(models), **extra}
 
     def reduce(uploads: Uploads) -> Stats:
         group, weight = rows.of(uploads), weights(uploads, weighting)

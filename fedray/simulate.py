@@ -69,9 +69,7 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
     return summary
 
 
-def run_inline(
-    scenario: Scenario, out: Path, own: Own, watch: Watch, measure: Measure = evaluator
-) -> dict[str, Any]:
+def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch, measure: Measure = evaluator) -> dict[str, Any]:
     """Runs in this process."""
     one_thread()
     study = build(scenario, own)

@@ -84,7 +84,7 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pooled(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Training rows of a world's (first) clients, one after another: network inputs and targets, `[n, ...]` each."""
+        """Training rows of a world's (first) clients, one after another: network inputs and targets `[n, ...]`."""
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         everyone, where = np.arange(number), torch.tensor([world])
         fetched = self.shards.fetch(np.full_like(everyone, world), everyone)

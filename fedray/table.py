@@ -16,8 +16,8 @@ from fedray.scenario import NamedCell, Scenario, cells, dump, read
 
 DONE = "summary.json"
 FIRST = (
-    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse", "nll",
-    "nll_none", "nll_residual", "sharpness", "entropy",
+    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
+    "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
 
 
@@ -39,7 +39,9 @@ def run_table(
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         list(pool.map(lambda cell: _run(cell, out / "cells" / cell.name, address, modules), wanted))
     rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
-    pq.write_table(pa.Table.from_pylist(rows), out / "table.parquet")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    checkpoint.write_atomically(out / "table.parquet", sink.getvalue().to_pybytes())
     text = markdown(rows, [cell.name for cell in wanted])
     checkpoint.write_atomically(out / "table.md", text.encode())
     return text
@@ -59,11 +61,12 @@ def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str,
     if given.is_file():
         command = ["resume", str(folder)]
     else:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         source = folder.parent / f"{folder.name}.yaml"
         checkpoint.write_atomically(source, dump(cell.scenario).encode())
         command = ["run", str(source), "--out", str(folder)]
-    done = subprocess.run([sys.executable, "-m", "fedray.cli", *command, *options], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedray.cli", *command, *options], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         kind = BadInput if done.returncode == 2 else FedrayError

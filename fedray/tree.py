@@ -100,6 +100,7 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
         out[COARSE] = x.new_zeros(groups, x.shape[1], dtype=torch.float64)
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
     step = max(1024, _CHUNK // max(1, len(x)))
+    alone = len(x) == groups == 1
     for a in range(0, x.shape[1], step):
         rest = x[:, a : a + step].double()
         if rest.dtype is x.dtype:
@@ -114,7 +115,7 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
             rest = rest - head
         for k in range(limbs):
             head = _round(rest, k) if k + 1 < limbs else _round_(rest, k)
-            out[k][:, a : a + step] = pick @ head
+            out[k][:, a : a + step] = head if alone else pick @ head
             if k + 1 < limbs:
                 rest = rest - head
     return ExactSum(out)

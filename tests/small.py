@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import io
 import shutil
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import fedray
+from fedray import cli
+from fedray.core import State
+from fedray.engine import begin, one_round
+from fedray.runtime.inline import Inline
 from fedray.scenario.nested import merge
+from fedray.study import Study
 
 SCENARIO: dict[str, Any] = {
     "rounds": 4,
@@ -54,3 +61,32 @@ def copied(run: fedray.Run, to: Path, last_round: int | None) -> Path:
     for name in ("summary.json", "report.html", "pictures.npz"):
         (to / name).unlink(missing_ok=True)
     return to
+
+
+class Told(NamedTuple):
+    """What a command left: its exit status and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+def fed(*arguments: str | Path) -> Told:
+    """Runs `fedray ARGUMENTS` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    status = 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return Told(status, out.getvalue(), err.getvalue())
+
+
+def trained(study: Study, rounds: int) -> tuple[State, Inline]:
+    """The state after some rounds, and the runtime that holds the clients."""
+    runtime, progress = Inline(study), begin(study, study.method.phases[0])
+    for _ in range(rounds):
+        progress.state = one_round(study, runtime, study.method.phases[0], progress)[2]
+        progress.round += 1
+    return progress.state, runtime

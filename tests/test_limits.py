@@ -42,11 +42,11 @@ def test_fedprox_without_its_term_is_fedavg(engine: dict[str, Any]) -> None:
     assert not same_models(plain, run(engine, {"method": {"name": "fedprox", "mu": 0.5}}))
 
 
-@ENGINES
-@pytest.mark.parametrize("kind", ["permutation", "random", "balanced", "adaptive"])
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [({}, "permutation"), ({}, "random"), ({}, "balanced"), ({}, "adaptive"), (CNN, "permutation")],
+)
 def test_fed_ensemble_of_one_model_is_fedavg(engine: dict[str, Any], kind: str) -> None:
-    if engine and kind != "permutation":
-        pytest.skip("the schedules do not know the engine")
     one = run(engine, {"method": {"name": "fed_ensemble", "models": 1}, "schedule": {"kind": kind}})
     assert same_models(one, run(engine, FED_AVG))
 
@@ -103,72 +103,70 @@ def test_evaluation_does_not_change_training() -> None:
 def test_held_out_rows_are_not_trained_on() -> None:
     """Withheld rows change the training data, and nothing else does: the sizes say how many are gone."""
     whole, part = run(), run({"data": {"hold_out": 0.25}})
-    sizes = [sum(set(zip(r.clients["client"].to_pylist(), r.clients["samples"].to_pylist()))) for r in ()]
-    assert sizes == []
     per_client = [dict(zip(r.clients["client"].to_pylist(), r.clients["samples"].to_pylist())) for r in (whole, part)]
     assert per_client[1] == {client: n - int(n * 0.25 + 1e-9) for client, n in per_client[0].items()}
     assert "hold_out_accuracy" in part.rounds.column_names
     assert "hold_out_accuracy" not in whole.rounds.column_names
 
 
-class TestPredict:
-    """What a finished run answers."""
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    return run({"predict": {"gamma": 0.05}}, out=tmp_path_factory.mktemp("predict") / "run")
 
-    @pytest.fixture(scope="class")
-    def ensemble(self, tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
-        return run({"predict": {"gamma": 0.05}}, out=tmp_path_factory.mktemp("predict") / "run")
 
-    @pytest.fixture(scope="class")
-    def inputs(self, ensemble: fedray.Run) -> np.ndarray:
-        return ensemble.study.split("test", 0)[0][:50].numpy()
+@pytest.fixture(scope="module")
+def inputs(ensemble: fedray.Run) -> np.ndarray:
+    return ensemble.study.split("test", 0)[0][:50].numpy()
 
-    def test_probabilities_sum_to_one_and_the_mean_is_over_members(
-        self, ensemble: fedray.Run, inputs: np.ndarray
-    ) -> None:
-        answer = ensemble.predict(inputs)
-        members = np.stack([softmax(plain(ensemble, state)(torch.from_numpy(inputs))) for state in ensemble.models])
-        np.testing.assert_allclose(answer.mean.sum(-1), 1.0, rtol=1e-12)
-        np.testing.assert_allclose(answer.mean, members.mean(0), atol=1e-6)
-        np.testing.assert_allclose(answer.variance, members.var(0), atol=1e-6)
-        np.testing.assert_array_equal(answer.probabilities, answer.mean)
 
-    def test_the_accuracy_of_its_answers_is_the_one_in_the_summary(self, ensemble: fedray.Run) -> None:
-        x, y = (part.numpy() for part in ensemble.study.split("test", 0))
-        right = (ensemble.predict(x).mean.argmax(-1) == y).mean()
-        assert right == pytest.approx(ensemble.summary["metrics"]["accuracy"]["mean"], abs=1e-12)
+def test_probabilities_sum_to_one_and_the_mean_is_over_members(ensemble: fedray.Run, inputs: np.ndarray) -> None:
+    answer = ensemble.predict(inputs)
+    members = np.stack([softmax(plain(ensemble, state)(torch.from_numpy(inputs))) for state in ensemble.models])
+    np.testing.assert_allclose(answer.mean.sum(-1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(answer.mean, members.mean(0), atol=1e-6)
+    np.testing.assert_allclose(answer.variance, members.var(0), atol=1e-6)
+    np.testing.assert_array_equal(answer.probabilities, answer.mean)
 
-    def test_a_client_at_infinite_temperature_answers_like_a_new_one(
-        self, ensemble: fedray.Run, inputs: np.ndarray
-    ) -> None:
-        """gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
-        flat = run({"predict": {"gamma": float("inf")}})
-        for client in range(6):
-            np.testing.assert_allclose(flat.predict(inputs, client=client).mean, flat.predict(inputs).mean, rtol=1e-12)
-        sharp = [ensemble.predict(inputs, client=client).mean for client in range(6)]
-        assert all(np.allclose(mean.sum(-1), 1.0) for mean in sharp)
-        assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
 
-    def test_one_model_knows_no_variance(self, inputs: np.ndarray) -> None:
-        single = run(FED_AVG).predict(inputs)
-        assert (single.variance == 0).all()
+def test_the_accuracy_of_its_answers_is_the_one_in_the_summary(ensemble: fedray.Run) -> None:
+    x, y = (part.numpy() for part in ensemble.study.split("test", 0))
+    right = (ensemble.predict(x).mean.argmax(-1) == y).mean()
+    assert right == pytest.approx(ensemble.summary["metrics"]["accuracy"]["mean"], abs=1e-12)
 
-    def test_many_inputs_are_answered_like_few(self, ensemble: fedray.Run) -> None:
-        """More rows than one evaluation batch: each row's answer does not depend on the others."""
-        x = ensemble.study.split("test", 0)[0].numpy()
-        many = np.concatenate([x] * 5)[:1203]
-        np.testing.assert_allclose(ensemble.predict(many).mean[:7], ensemble.predict(x[:7]).mean, atol=1e-6)
 
-    def test_wrong_questions_are_one_line(self, ensemble: fedray.Run, inputs: np.ndarray) -> None:
-        for ask, says in (
-            (lambda: ensemble.predict(inputs[:, 0]), "but the model takes"),
-            (lambda: ensemble.predict(inputs, client=6), "client = 6, but the run has clients 0 to 5"),
-            (lambda: ensemble.predict(inputs, replicate=1), "replicate = 1, fold = 0"),
-            (lambda: ensemble.predict(inputs, fold=1), "replicate = 0, fold = 1"),
-            (lambda: fedray.load(ensemble.path / "checkpoints"), "is no run directory"),
-        ):
-            with pytest.raises(BadInput, match=says) as caught:
-                ask()
-            assert len(str(caught.value).splitlines()) == 1
+def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedray.Run, inputs: np.ndarray) -> None:
+    """gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
+    flat = run({"predict": {"gamma": float("inf")}})
+    for client in range(6):
+        np.testing.assert_allclose(flat.predict(inputs, client=client).mean, flat.predict(inputs).mean, rtol=1e-12)
+    sharp = [ensemble.predict(inputs, client=client).mean for client in range(6)]
+    assert all(np.allclose(mean.sum(-1), 1.0) for mean in sharp)
+    assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
+
+
+def test_one_model_knows_no_variance(inputs: np.ndarray) -> None:
+    single = run(FED_AVG).predict(inputs)
+    assert (single.variance == 0).all()
+
+
+def test_many_inputs_are_answered_like_few(ensemble: fedray.Run) -> None:
+    """More rows than one evaluation batch: each row's answer does not depend on the others."""
+    x = ensemble.study.split("test", 0)[0].numpy()
+    many = np.concatenate([x] * 5)[:1203]
+    np.testing.assert_allclose(ensemble.predict(many).mean[:7], ensemble.predict(x[:7]).mean, atol=1e-6)
+
+
+def test_wrong_questions_are_one_line(ensemble: fedray.Run, inputs: np.ndarray) -> None:
+    for ask, says in (
+        (lambda: ensemble.predict(inputs[:, 0]), "but the model takes"),
+        (lambda: ensemble.predict(inputs, client=6), "client = 6, but the run has clients 0 to 5"),
+        (lambda: ensemble.predict(inputs, replicate=1), "replicate = 1, fold = 0"),
+        (lambda: ensemble.predict(inputs, fold=1), "replicate = 0, fold = 1"),
+        (lambda: fedray.load(ensemble.path / "checkpoints"), "is no run directory"),
+    ):
+        with pytest.raises(BadInput, match=says) as caught:
+            ask()
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def softmax(logits: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""FedDyn, SCAFFOLD, Ditto and LG-FedAvg: what their papers promise, and where they reduce to known methods."""
+"""Ditto, LG-FedAvg and private state: where they reduce to known methods, and what never leaves a client."""
 
 from __future__ import annotations
 
@@ -10,135 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, no_report, scenario
+from small import copied, no_report, scenario, trained
 from torch import nn
 
 import fedray
 from fedray.build import Own, build
-from fedray.core import Plan, State
-from fedray.data.split import Dataset, Split
+from fedray.core import Plan
 from fedray.engine import begin, one_round
-from fedray.known import best_pass, over_clients
+from fedray.known import best_pass, over_clients, questions
 from fedray.lanes import block as lanes
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
 from fedray.runtime.personal import own_models
 from fedray.scenario import read
-from fedray.study import Study
 from fedray.tree import digest
 
 __all__ = ["no_report"]
-
-D, N = 3, 6  # the quadratics: numbers of a model, clients
-
-
-def quadratics() -> Dataset:
-    """Client i's loss is `1/2 mean (x . w - y)^2` with its own curvature and optimum: rows are its own."""
-    g = np.random.default_rng(0)
-    each = 8
-    scale = np.exp(0.5 * g.normal(size=(N, 1, D)))  # curvatures differ by client and direction
-    x = (g.normal(size=(N, each, D)) * scale).astype(np.float32)
-    y = (x @ (2.0 * g.normal(size=(N, D, 1)))).astype(np.float32)
-    owner = np.repeat(np.arange(N), each)
-    rows = Split(x.reshape(-1, D), y.reshape(-1, 1), owner)
-    zero, one = np.zeros((1, D), np.float32), np.ones((1, D), np.float32)
-    still = (np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
-    return Dataset("quadratics", rows, rows, 0, (), zero, one, *still)
-
-
-def quadratic_study(method: dict[str, Any], **local: Any) -> Study:
-    tree = {
-        "rounds": 1, "runtime": "inline", "method": method, "data": {"name": "table", "path": "x", "target": "y",
-        "partition": {"name": "natural"}}, "model": {"name": "linear", "objective": "half_mse"},
-        "clients": {"number": N}, "local": {"lr": 0.1, "lr_decay": 1.0, "batch_size": "full", "steps": 5, **local},
-    }  # fmt: skip
-    own = Own(quadratics(), lambda: nn.Linear(D, 1, bias=False))
-    return replace(build(read(tree), own), dtype=torch.float64)
-
-
-def trained(study: Study, rounds: int) -> tuple[State, Inline]:
-    """The state after some rounds, and the runtime that holds the clients."""
-    runtime, progress = Inline(study), begin(study, study.method.phases[0])
-    for _ in range(rounds):
-        progress.state = one_round(study, runtime, study.method.phases[0], progress)[2]
-        progress.round += 1
-    return progress.state, runtime
-
-
-def minimiser() -> np.ndarray:
-    """Of the mean of the clients' losses."""
-    data = quadratics().train
-    x, y = data.x.astype(np.float64), data.y.astype(np.float64)
-    return np.linalg.solve(x.T @ x, x.T @ y)[:, 0]
-
-
-def gap(state: State) -> float:
-    return float(np.abs(state.models[0].numpy() - minimiser()).max())
-
-
-def test_feddyn_ends_at_the_global_minimiser_and_fedavg_does_not() -> None:
-    """Heterogeneous quadratics, five local steps: FedAvg stops short of the minimiser, FedDyn reaches it."""
-    still, _ = trained(quadratic_study({"name": "fedavg"}), 60)
-    more, _ = trained(quadratic_study({"name": "fedavg"}), 61)
-    assert torch.allclose(still.models, more.models, atol=1e-6)  # FedAvg stands still,
-    assert gap(still) > 0.3  # at the wrong place
-    state, runtime = trained(quadratic_study({"name": "feddyn", "alpha": 1.0}), 80)
-    assert gap(state) < 1e-6
-    h = runtime.private()["dynamic/rows"]
-    assert float(h.mean(0).abs().max()) < 1e-5  # the clients' gradients at the optimum cancel
-    assert torch.allclose(h.mean(0), state.extra["dynamic"][0], atol=1e-9)  # the server's is their mean
-
-
-def test_feddyn_ensemble_brings_every_model_to_the_minimiser() -> None:
-    """Each model has its own corrections: K = 2 under the permutation schedule, each from its own start."""
-    method = {"name": "feddyn_ensemble", "models": 2, "alpha": 1.0}
-    state, runtime = trained(quadratic_study(method), 120)
-    assert len(runtime.private()["dynamic/keys"]) == 2 * N
-    assert float((state.models - torch.from_numpy(minimiser())).abs().max()) < 1e-4
-
-
-def test_scaffold_removes_client_drift_and_c_is_the_mean_of_the_clients_controls() -> None:
-    state, runtime = trained(quadratic_study({"name": "scaffold"}), 50)
-    assert gap(state) < 1e-6
-    controls = runtime.private()["control/rows"]
-    assert len(controls) == N
-    assert torch.allclose(controls.mean(0), state.extra["broadcast/control"][0], atol=1e-10)
-    assert float(controls.abs().max()) > 0.1  # they are not zero: clients really differ
-
-
-def test_scaffold_with_partial_participation_keeps_c_the_mean_of_all_clients() -> None:
-    study = quadratic_study({"name": "scaffold"})
-    phase = study.method.phases[0]
-    whole = phase.schedule
-    study = replace(study, method=replace(study.method, phases=(
-        replace(phase, schedule=lambda t, state: whole(t, state).take(np.arange(N) % 3 == t % 3)),)))  # fmt: skip
-    state, runtime = trained(study, 7)
-    controls = runtime.private()["control/rows"]
-    assert torch.allclose(controls.mean(0), state.extra["broadcast/control"][0], atol=1e-10)
-
-
-def test_feddyn_is_its_box() -> None:
-    """Three rounds against NumPy, line by line (Acar et al. 2021, Alg. 1)."""
-    alpha, lr, steps = 0.2, 0.1, 5
-    study = quadratic_study({"name": "feddyn", "alpha": alpha}, steps=steps, lr=lr)
-    state, runtime = trained(study, 3)
-    data = quadratics().train
-    x, y = data.x.astype(np.float64).reshape(N, -1, D), data.y.astype(np.float64).reshape(N, -1)
-    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
-    h, server = np.zeros((N, D)), np.zeros(D)
-    for _ in range(3):
-        ends = []
-        for i in range(N):
-            u = w.copy()
-            for _ in range(steps):
-                u -= lr * (x[i].T @ (x[i] @ u - y[i]) / len(y[i]) - h[i] + alpha * (u - w))
-            h[i] -= alpha * (u - w)
-            ends.append(u)
-        server = server - alpha / N * sum(u - w for u in ends)
-        w = np.mean(ends, axis=0) - server / alpha
-    np.testing.assert_allclose(state.models[0].numpy(), w, rtol=1e-9)
-    np.testing.assert_allclose(runtime.private()["dynamic/rows"].numpy(), h, rtol=1e-9, atol=1e-12)
-
 
 SMALL = {"rounds": 3, "evaluate": {"personal": True}}
 
@@ -175,7 +62,9 @@ def test_ditto_without_pull_is_local_training() -> None:
             width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
             index, weight = lanes.batches(fetched.rows.numpy(), size, steps, width, key)
 
-            def batch(lo: int, hi: int, index: Any = index, fetched: Any = fetched) -> tuple[torch.Tensor, torch.Tensor]:
+            def batch(
+                lo: int, hi: int, index: Any = index, fetched: Any = fetched
+            ) -> tuple[torch.Tensor, torch.Tensor]:
                 return study.shards.normalise(fetched.x[index[lo:hi]], torch.zeros(2)), fetched.y[index[lo:hi]]
 
             counters = torch.zeros(2, 0, dtype=torch.int64)
@@ -192,9 +81,10 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
         for pull in (0.0, 60.0)
     )
     distance = [
-        float((runtime.private()["personal/0/rows"] - state.models).norm(dim=1).mean()) for state, runtime in (weak, strong)
+        float((runtime.private()["personal/0/rows"] - state.models).norm(dim=1).mean())
+        for state, runtime in (weak, strong)
     ]
-    assert distance[1] < 0.3 * distance[0]
+    assert distance[1] < 0.5 * distance[0]
 
 
 def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows(no_report: None) -> None:
@@ -278,12 +168,13 @@ class Idle(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        answer: torch.Tensor = self.head(self.norm(x.flatten(1))) + 0.0 * self.idle.weight.sum()
+        answer: torch.Tensor = self.head(self.norm(x.flatten(1))) + 0.0 * self.idle(x.new_zeros(4)).sum()
         return answer
 
 
 def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> None:
-    study = build(read(scenario(LG)), Own(model=Idle))
+    whole = {"data": {"partition": {"name": "iid"}}, "local": {"batch_size": "full"}}  # no batch of one sample
+    study = build(read(scenario(LG, whole)), Own(model=Idle))
     phase, layout = study.method.phases[0], study.net.layout
     assert phase.private == ("idle", "norm")
     mask = torch.from_numpy(layout.mask(phase.private))
@@ -354,6 +245,20 @@ def test_two_client_actors_give_the_bits_of_one_process(method: str, no_report: 
         assert ray.summary[name] == inline.summary[name]
 
 
+@pytest.mark.parametrize("method", ["ditto", "lg_fedavg"])
+def test_a_known_client_is_answered_by_its_own_models(method: str, no_report: None) -> None:
+    """The answers of `predict(client=i)` have the accuracy that was reported for client i, in the mean over clients."""
+    run = fedray.run(scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2}}))
+    study = run.study
+    x, y = study.split("test", 0)
+    ask, right = questions(study, 0), []
+    for client in range(6):
+        asked = ask(client)
+        said = run.predict(x[asked.rows].numpy(), client=client).mean.argmax(-1)
+        right.append(((said == y[asked.rows].numpy()) * asked.weight).sum())
+    assert np.mean(right) == pytest.approx(run.rounds.to_pylist()[-1]["personal_accuracy"])
+
+
 def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
     """The distribution over clients is that of the clients' own models."""
     run = fedray.run(scenario({"method": {"name": "ditto", "lambda": 1.0}}), out=tmp_path / "run")
@@ -370,7 +275,11 @@ def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "model", "clients"),
     [
-        ({"name": "femnist", "partition": {"name": "natural"}}, {"name": "cnn", "channels": [4, 8], "hidden": [16]}, 105),
+        (
+            {"name": "femnist", "partition": {"name": "natural"}},
+            {"name": "cnn", "channels": [4, 8], "hidden": [16]},
+            105,
+        ),
         ({"name": "shakespeare", "stride": 80, "partition": {"name": "natural"}}, {"name": "lstm", "hidden": 8}, 156),
         ({"name": "shakespeare", "stride": 80, "partition": {"name": "iid"}}, {"name": "lstm", "hidden": 8}, 10),
     ],

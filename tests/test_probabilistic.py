@@ -74,7 +74,11 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
     whole = uploads(delta)
     parts = [
-        server.reduce(whole._replace(**{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "replicate", "tier", "size")}))
+        server.reduce(
+            whole._replace(
+                **{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "replicate", "tier", "size")}
+            )
+        )
         for i in (slice(3, 7), slice(0, 3))
     ]
     one, two = server.step(state, server.reduce(whole), 0), server.step(state, merge(parts), 0)
@@ -84,7 +88,7 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
 
 
 def test_omc_tends_to_the_moments_of_the_uploads_for_a_linear_model() -> None:
-    """Outputs of a linear model under N(mu, diag s2) are N(mu x, x s2 x): S draws miss both by Monte-Carlo error only."""
+    """Outputs of a linear model under N(mu, diag s2) are N(mu x, x s2 x): S draws are off by Monte-Carlo error."""
     draws = 4000
     linear = {"model": {"name": "linear", "hidden": None}, "rounds": 1}
     exact = fedray.run(of("fedag", linear))
@@ -114,7 +118,9 @@ def test_the_closed_form_is_what_sampling_tends_to() -> None:
 def test_nll_and_crps_against_numerical_integration() -> None:
     """CRPS = int (F(z) - 1[z >= y])^2 dz, properscoring's quadrature; NLL = -log of SciPy's density."""
     generator = np.random.default_rng(1)
-    for m, v, y in zip(generator.normal(size=6), generator.gamma(2.0, size=6), generator.normal(size=6) * 3, strict=True):
+    for m, v, y in zip(
+        generator.normal(size=6), generator.gamma(2.0, size=6), generator.normal(size=6) * 3, strict=True
+    ):
         normal = stats.norm(m, np.sqrt(v))
         below = integrate.quad(lambda z, f=normal: f.cdf(z) ** 2, -np.inf, y)[0]
         above = integrate.quad(lambda z, f=normal: f.sf(z) ** 2, y, np.inf)[0]

@@ -20,7 +20,7 @@ def blocks(kind: str) -> list[str]:
     return [body for name, body in BLOCKS if name == kind]
 
 
-@pytest.fixture()
+@pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     for folder in ("scenarios", "tune"):
         if (ROOT / folder).is_dir():
@@ -54,8 +54,8 @@ def test_every_command_of_the_readme_runs(block: str, workplace: Path) -> None:
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda b: b.split("\n", 1)[0][:60])
 def test_every_python_example_runs(block: str, workplace: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", block], cwd=workplace, env=environment(), capture_output=True,
-        text=True, check=False, timeout=200,
+        [sys.executable, "-W", "error::UserWarning", "-c", block], cwd=workplace, env=environment(),
+        capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -163,9 +163,12 @@ def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
 @pytest.mark.parametrize("data", ["digits", "synthetic"])
 def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_labels(data: str) -> None:
     """Inputs, sizes and all other clients are untouched; who is bad differs between replicates."""
+
     def shards(partition: dict[str, Any]) -> Any:
         changes = {"data": {"name": data}} if data == "synthetic" else {}
-        tree = scenario(changes, {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2})
+        tree = scenario(
+            changes, {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
+        )
         return build(read(tree)).shards
 
     true, bad = shards({}), shards({"flipped": 0.2, "noisy": 0.1})
@@ -178,7 +181,9 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
             z = b.labels(b.rows, torch.arange(1)[:, None])[0]
             assert torch.equal(x, b.x[b.rows[0]])
             kinds.append("true" if torch.equal(y, z) else "flipped" if torch.equal((y + 1) % 10, z) else "noisy")
-            assert torch.equal(z, bad.fetch(np.array([world]), np.array([client])).labels(b.rows, torch.arange(1)[:, None])[0])
+            assert torch.equal(
+                z, bad.fetch(np.array([world]), np.array([client])).labels(b.rows, torch.arange(1)[:, None])[0]
+            )
         assert sorted(kinds) == ["flipped"] * 2 + ["noisy"] + ["true"] * 7
         who.append(kinds)
         assert torch.equal(true.test(world)[1], bad.test(world)[1])
@@ -206,6 +211,7 @@ def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
 
 def test_what_robust_servers_are_for(no_report: None) -> None:
     """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
+
     def accuracy(**keys: Any) -> float:
         tree = scenario({
             "rounds": 12, "data": {"limit": 1200, "partition": {"name": "iid", "flipped": 1 / 3}},

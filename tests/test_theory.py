@@ -160,7 +160,7 @@ def test_the_decomposition_is_in_the_summary() -> None:
 
 
 def test_the_interval_widens_where_there_is_no_data() -> None:
-    """FE Fig. 2: the ensemble's interval in the gap against that on the data; a single model's is the same everywhere."""
+    """FE Fig. 2: the ensemble's interval in the gap against that on the data; a single model's is constant."""
     keys = {
         "runtime": "inline", "rounds": 20, "data": {"name": "interval"}, "clients": {"number": 50},
         "model": {"name": "rbf", "objective": "half_mse", "weight_sd": 1.0}, "predict": {"noise": "residual"},

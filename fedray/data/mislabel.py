@@ -1,8 +1,8 @@
 """Clients whose training labels are wrong, to see what robust servers are for.
 
-A share `flipped` of the clients has every label c as `(c + 1) mod C`, a share `noisy` has labels drawn uniformly; who and
-what is decided by address, from the world's seed. Test and held-out rows, and the label counts that describe a client's
-distribution, stay true.
+A share `flipped` of the clients has every label c as `(c + 1) mod C`, a share `noisy` has labels drawn uniformly; who
+and what is decided by address, from the world's seed. Test and held-out rows, and the label counts that describe a
+client's distribution, stay true.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
         raise BadInput("data.partition.flipped and noisy change labels, but the data has no classes: leave them out")
     if min(wrong) < 0 or sum(wrong) > 1 + 1e-9:
         raise BadInput(
-            f"data.partition.noisy = {wrong.noisy:g}, but data.partition.flipped is {wrong.flipped:g}: two shares of the "
-            "clients are at most 1 in sum"
+            f"data.partition.noisy = {wrong.noisy:g}, but data.partition.flipped is {wrong.flipped:g}: two shares of "
+            "the clients are at most 1 in sum"
         )
     return rest, wrong
 

@@ -32,8 +32,8 @@ class Block(NamedTuple):
     """W lanes, sorted by falling number of steps.
 
     start: `[W, d]`, where each lane starts. counters: `[W, c]`. read(lo, hi): inputs and targets of steps lo..hi,
-    `[s, W, B, ...]`. weight: `[S, W, B]`. steps: `[W]`. lr: this round's. anchor: `[W, d]`, or None: the pull is towards
-    `start`. offset: `[W, d]` or None. keys: `[W]`, for code that draws random numbers (dropout).
+    `[s, W, B, ...]`. weight: `[S, W, B]`. steps: `[W]`. lr: this round's. anchor: `[W, d]`, or None: the pull is
+    towards `start`. offset: `[W, d]` or None. keys: `[W]`, for code that draws random numbers (dropout).
     """
 
     start: Tensor

@@ -30,7 +30,7 @@ def joined(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 
 
 def optimiser(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
-    """A function `step(params, grads, lanes)` that updates the first `lanes` lanes (None: all) of stacked tensors in place.
+    """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
 
     anchor and offset are stacked like the parameters; empty where there is no pull or offset.
     """

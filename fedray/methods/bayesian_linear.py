@@ -73,8 +73,9 @@ def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Poste
 def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
     """The posterior for given precisions: design `[n, d]`, targets `[n]`."""
     precision = alpha * np.eye(x.shape[1]) + beta * x.T @ x
-    covariance = np.linalg.inv(precision)
-    return Posterior(beta * np.linalg.solve(precision, x.T @ y), covariance, alpha, beta)
+    covariance: FloatArray = np.linalg.inv(precision)
+    mean: FloatArray = beta * np.linalg.solve(precision, x.T @ y)
+    return Posterior(mean, covariance, alpha, beta)
 
 
 def unit(x: FloatArray, y: FloatArray) -> Posterior:

@@ -57,5 +57,3 @@ def closed_form(state: State, beta: str) -> Answer:
     """
     noise = np.ones(len(state.models)) if beta == "target" else None
     return Answer(state, 1, None, state.extra["variance"], noise)
-
-

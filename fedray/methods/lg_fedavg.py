@@ -1,8 +1,8 @@
 """LG-FedAvg: the last layers are averaged, the others stay with the client.
 
-Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning with
-Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors; `shared_layers` says
-how many of the last ones are shared. What is private is neither sent nor counted, BatchNorm's statistics included.
+Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning
+with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors; `shared_layers`
+says how many of the last ones are shared. What is private is neither sent nor counted, BatchNorm's statistics included.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.

@@ -27,7 +27,7 @@ def scaffold(setting: Setting) -> Method:
     local, p = setting.local, setting.layout.trainable
     if local.optimizer != "sgd" or local.momentum:
         key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
-        raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use plain sgd")
+        raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use that")
 
     def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:
         assert shared is not None

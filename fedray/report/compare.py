@@ -180,3 +180,27 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     return {
         k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()
     }
+
+
+def figure_decomposition(runs: list[Run]) -> Figure | None:
+    """Noise, bias and variance of each run on a toy with a known mean (FE eq. 10): they add up to the squared error."""
+    parts = ("noise", "bias2", "variance")
+    found = [(run.name, run.summary.get("metrics", {})) for run in runs]
+    found = [(name, metrics) for name, metrics in found if all(part in metrics for part in parts)]
+    if not found:
+        return None
+    values = np.array([[max(0.0, metrics[part]["mean"]) for part in parts] for _, metrics in found])
+    best = int(values[:, 2].argmin())
+    title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    paint = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
+    for i, colour in enumerate(paint):
+        style.bars(axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=colour)
+    error = [1.96 * (m["variance"]["sd"] or 0.0) / max(1, m["variance"]["n"]) ** 0.5 for _, m in found]
+    axes.errorbar(np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=style.INK, elinewidth=1.2)
+    axes.set_xticks(np.arange(len(found)), [name for name, _ in found])
+    axes.set_ylabel("squared error (target units)")
+    axes.set_ylim(bottom=0)
+    style.key(axes, ["noise", "bias\u00b2", "variance"], paint)
+    style.grid(axes)
+    return figure

@@ -110,6 +110,8 @@ def render_many(runs: list[Run]) -> str:
             figures = [(compare.overlay(runs, metric, what), BAND) for what in ("rounds", "bytes", "seconds")]
             if metric == "accuracy":
                 figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
+            if metric == "rmse":
+                figures.append((compare.figure_decomposition(runs), "Whiskers: 95 % interval of the variance."))
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
             sections.append(Section(title, paired(pictures(figures, f"c{metric}"))))
     return filled(

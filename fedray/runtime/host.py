@@ -103,7 +103,8 @@ class Host:
         plan = real.plan
         uploads = Uploads(
             delta[:n].cpu(), plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
-            personal.sent_counters(study.net.layout, phase, trained.counters[:n].cpu()), {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
+            personal.sent_counters(study.net.layout, phase, trained.counters[:n].cpu()),
+            {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
         )  # fmt: skip
         return self._send(t, uploads, plan, phase), trained.loss[:n]
 

@@ -82,8 +82,8 @@ def missing(seat: Seat, tier: str, room: Room) -> str:
     """What an actor that never came needs, and what there is."""
     return (
         f" of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, {seat.resources or 'nothing else'}); "
-        f"the cluster has {room.cpus:g} CPU, {room.gpus:g} GPU, {room.resources or 'nothing else'}: add nodes or lower the "
-        "tier's needs"
+        f"the cluster has {room.cpus:g} CPU, {room.gpus:g} GPU, {room.resources or 'nothing else'}: add nodes or lower "
+        "the tier's needs"
     )
 
 

@@ -101,7 +101,7 @@ class TierKeys:
 class ClientKeys:
     """number N (None: follows from a natural partition), and how clients are packed into actors.
 
-    trace: a CSV or Parquet file of measured devices (`fedray.devices`); availability: diurnal clients are there half a day.
+    trace: a CSV or Parquet file of measured devices (`fedray.devices`); availability: diurnal clients come half the day.
     """
 
     number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
@@ -165,8 +165,8 @@ class CompressKeys:
 class ServerKeys:
     """How uploads become the next models.
 
-    lr, momentum: of the server optimiser. trim: b, values dropped at each end by trimmed_mean; byzantine: f, bad clients
-    that krum and multi_krum are to survive.
+    lr, momentum: of the server optimiser. trim: b, values that trimmed_mean drops at each end; byzantine: f, bad
+    clients that krum and multi_krum survive.
     """
 
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"

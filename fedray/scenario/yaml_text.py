@@ -29,7 +29,7 @@ _CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
 
 class _Dumper(yaml.SafeDumper):

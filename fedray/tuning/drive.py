@@ -67,7 +67,7 @@ def limit_of(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]
 def drive(course: Course, submit: Submit) -> None:
     """Runs the trials that are missing."""
     for frozen in course.study.get_trials(deepcopy=False):
-        known = frozen.user_attrs.get("training")
+        known = stores.noted(frozen).get("training")
         if frozen.state.is_finished() and known:
             course.trainings[known["key"]] = Training(*known["is"])
     queue = deque(stores.unfinished(course.study))
@@ -144,9 +144,10 @@ def _repeat(course: Course, trial: optuna.Trial, twin: Any) -> None:
         for step, value in twin.intermediate_values.items():
             trial.report(value, step)
     values = list(twin.values) if twin.state == TrialState.COMPLETE else []
-    outcome = Outcome(names[twin.state], values, error=twin.user_attrs.get("error", ""))  # type: ignore[arg-type]
-    seconds = float(twin.user_attrs.get("seconds", 0.0)) or float(twin.user_attrs.get("saved", 0.0))
-    _tell(course, trial, outcome, {"how": "looked up", "run": twin.user_attrs.get("run", ""), "saved": seconds})
+    notes = stores.noted(twin)
+    outcome = Outcome(names[twin.state], values, error=notes.get("error", ""))  # type: ignore[arg-type]
+    seconds = float(notes.get("seconds", 0.0)) or float(notes.get("saved", 0.0))
+    _tell(course, trial, outcome, {"how": "looked up", "run": notes.get("run", ""), "saved": seconds})
 
 
 def _block(course: Course, scenario: Scenario, chosen: Values) -> tuple[int, int]:
@@ -178,7 +179,7 @@ def _land(course: Course, future: Future[Outcome]) -> None:
     run = str(job.folder.relative_to(course.out))
     facts: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}
     if outcome.state != "failed":
-        training = Training(run, outcome.state, outcome.seconds, job.scenario.seed, job.scenario.replicates)
+        training = Training(run, outcome.state, outcome.whole, job.scenario.seed, job.scenario.replicates)
         shared = job.replicate is not None
         known = training._replace(seeds=training.seeds if shared else 1)
         course.trainings[key] = known
@@ -188,8 +189,7 @@ def _land(course: Course, future: Future[Outcome]) -> None:
 
 def _tell(course: Course, trial: optuna.Trial, outcome: Outcome, facts: Mapping[str, Any]) -> None:
     """Notes how a trial was answered, and tells the study."""
-    for name, value in {**facts, **({"error": outcome.error} if outcome.error else {})}.items():
-        trial.set_user_attr(name, value)
+    trial.set_user_attr(stores.NOTES, {**facts, **({"error": outcome.error} if outcome.error else {})})
     state = STATES[outcome.state]
     study = course.study
     study.sampler = stores.sampler(course.sweep.sampler, trial.number, 0)

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.core import FloatArray
 from fedray.report import style
 from fedray.tuning.space import Parameter, said
+from fedray.tuning.storage import noted
 from fedray.tuning.view import View, named, percent, places, scaled, shades, word
 
 AXES = 8  # parameters of the parallel coordinates at most
@@ -22,7 +23,7 @@ def figure_history(view: View, i: int) -> Figure | None:
     if not view.done:
         return None
     objective = view.objectives[i]
-    looked = np.array([trial.user_attrs.get("how") == "looked up" for trial in view.done])
+    looked = np.array([noted(trial).get("how") == "looked up" for trial in view.done])
     number = np.array([trial.number for trial in view.done])
     raw = [trial.values[i] for trial in view.done]
     values, label = scaled(objective, raw)

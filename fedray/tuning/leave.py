@@ -13,7 +13,8 @@ from fedray import checkpoint, record
 from fedray.core import FedrayError
 from fedray.scenario import dump
 from fedray.tuning.drive import Course
-from fedray.tuning.space import said
+from fedray.tuning.space import Parameter, said
+from fedray.tuning.storage import noted
 from fedray.tuning.training import measured
 
 WORDS = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
@@ -29,7 +30,7 @@ def leave(course: Course) -> dict[str, Any]:
     write_trials(course, trials)
     won = winners(course.study)
     if not won:
-        reasons = [trial.user_attrs["error"] for trial in trials if "error" in trial.user_attrs]
+        reasons = [noted(trial)["error"] for trial in trials if "error" in noted(trial)]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     summary = {**counted(course, trials), "winners": [_won(course, trial) for trial in won]}
     write_scenarios(course, won)
@@ -55,7 +56,7 @@ def winners(study: optuna.Study) -> list[FrozenTrial]:
 
 def counted(course: Course, trials: list[FrozenTrial]) -> dict[str, Any]:
     """How many trials there were, and what looking up has saved."""
-    how = [trial.user_attrs.get("how") for trial in trials]
+    how = [noted(trial).get("how") for trial in trials]
     states = [WORDS.get(trial.state, "running") for trial in trials]
     return {
         "name": course.sweep.name,
@@ -63,9 +64,9 @@ def counted(course: Course, trials: list[FrozenTrial]) -> dict[str, Any]:
         **{word: states.count(word) for word in WORDS.values()},
         "trainings": how.count("trained"),
         "looked_up": how.count("looked up"),
-        "seconds_trained": sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in trials),
-        "seconds_saved": sum(float(trial.user_attrs.get("saved", 0.0)) for trial in trials),
-        "rounds_trained": sum(int(trial.user_attrs.get("rounds", 0)) for trial in trials),
+        "seconds_trained": sum(float(noted(trial).get("seconds", 0.0)) for trial in trials),
+        "seconds_saved": sum(float(noted(trial).get("saved", 0.0)) for trial in trials),
+        "rounds_trained": sum(int(noted(trial).get("rounds", 0)) for trial in trials),
     }
 
 
@@ -90,14 +91,14 @@ def write_trials(course: Course, trials: list[FrozenTrial]) -> None:
     rows = []
     names = [objective.name for objective in course.sweep.objectives]
     for trial in trials:
-        attrs = trial.user_attrs
+        attrs = noted(trial)
         values = trial.values if trial.state == TrialState.COMPLETE and trial.values else [None] * len(names)
         rows.append(
             {
                 "number": trial.number,
                 "state": WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
-                "params": {p.key: _cell(p.kind, trial.params.get(p.key)) for p in course.sweep.space},
+                "params": {p.key: _cell(p, trial.params.get(p.key)) for p in course.sweep.space},
                 "run_directory": attrs.get("run") or None,
                 "how": attrs.get("how"),
                 "rounds": attrs.get("rounds"),
@@ -111,18 +112,27 @@ def write_trials(course: Course, trials: list[FrozenTrial]) -> None:
     checkpoint.write_atomically(course.out / "trials.parquet", sink.getvalue().to_pybytes())
 
 
-def _cell(kind: str, value: Any) -> Any:
-    return value if kind != "categorical" or value is None or isinstance(value, str) else said(value)
+def _cell(parameter: Parameter, value: Any) -> Any:
+    return value if value is None or _type(parameter) != pa.string() or isinstance(value, str) else said(value)
+
+
+def _type(parameter: Parameter) -> Any:
+    """The column type of a parameter: that of all its choices, or text where they differ."""
+    kinds = {type(choice) for choice in parameter.choices}
+    if parameter.kind == "int" or kinds == {int}:
+        return pa.int64()
+    if parameter.kind == "float" or (kinds and kinds <= {int, float}):
+        return pa.float64()
+    return pa.bool_() if kinds == {bool} else pa.string()
 
 
 def _schema(course: Course) -> pa.Schema:
-    kinds = {"int": pa.int64(), "float": pa.float64(), "categorical": pa.string()}
     return pa.schema(
         [
             ("number", pa.int64()),
             ("state", pa.string()),
             ("values", pa.struct([(objective.name, pa.float64()) for objective in course.sweep.objectives])),
-            ("params", pa.struct([(p.key, kinds[p.kind]) for p in course.sweep.space])),
+            ("params", pa.struct([(parameter.key, _type(parameter)) for parameter in course.sweep.space])),
             ("run_directory", pa.string()),
             ("how", pa.string()),
             ("rounds", pa.int64()),
@@ -136,8 +146,8 @@ def _schema(course: Course) -> pa.Schema:
 def _won(course: Course, trial: FrozenTrial) -> dict[str, Any]:
     """A winner: its values, and its scores on the test set, which nothing has looked at before."""
     scenario = course.sweep.scenario(trial.params)
-    folder = course.out / trial.user_attrs["run"]
-    known = next((t for t in course.trainings.values() if t.run == trial.user_attrs["run"]), None)
+    folder = course.out / noted(trial)["run"]
+    known = next((t for t in course.trainings.values() if t.run == noted(trial)["run"]), None)
     replicate = scenario.seed - known.seed if known is not None and known.seeds > 1 else None
     rows = measured(folder, scenario, course.own, replicate, test=True)
     test = {k: v["mean"] for k, v in record.pooled(rows).items() if not k.startswith("hold_out_")}  # type: ignore[arg-type]
@@ -146,7 +156,7 @@ def _won(course: Course, trial: FrozenTrial) -> dict[str, Any]:
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
         "params": dict(trial.params),
-        "run_directory": trial.user_attrs["run"],
+        "run_directory": noted(trial)["run"],
         "test": test,
     }
 

@@ -18,6 +18,7 @@ from fedray.report.page import Card, Section, filled, paired, pictures
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.drive import Course
+from fedray.tuning.storage import noted
 from fedray.tuning.training import courses_of
 from fedray.tuning.view import View, named, word
 
@@ -54,7 +55,7 @@ def view_of(course: Course, trials: list[FrozenTrial], winners: list[int]) -> Vi
     objectives = course.sweep.objectives
     whole = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     done = [trial for trial in whole if all(math.isfinite(value) for value in trial.values)]
-    trained = [t for t in trials if t.user_attrs.get("how") == "trained" and t.user_attrs.get("training")]
+    trained = [t for t in trials if noted(t).get("how") == "trained" and noted(t).get("training")]
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(course, trial)) is not None}
@@ -64,7 +65,7 @@ def view_of(course: Course, trials: list[FrozenTrial], winners: list[int]) -> Vi
 def _curve(course: Course, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
     """The first objective that is read at every round, over the rounds; the mean over worlds."""
     metric = next((o.metric for o in course.sweep.objectives if o.kind != "total"), course.sweep.objectives[0].metric)
-    worlds = courses_of(course.out / trial.user_attrs["run"])
+    worlds = courses_of(course.out / noted(trial)["run"])
     short = min(len(rows) for rows in worlds)
     if any(metric not in row for rows in worlds for row in rows):
         return None
@@ -117,7 +118,7 @@ def _notes(view: View) -> list[str]:
         else []
     )
     if failed:
-        notes.append(f"{len(failed)} trials failed; the first: {failed[0].user_attrs.get('error', '')}")
+        notes.append(f"{len(failed)} trials failed; the first: {noted(failed[0]).get('error', '')}")
     return notes
 
 
@@ -173,6 +174,6 @@ def _trials(view: View) -> Table:
         values = [
             Cell(word(o, v), trial.number in view.winners) for o, v in zip(view.objectives, trial.values, strict=True)
         ]
-        how = trial.user_attrs.get("run", "") if trial.user_attrs.get("how") == "looked up" else "its own training"
+        how = noted(trial).get("run", "") if noted(trial).get("how") == "looked up" else "its own training"
         rows.append([Cell(str(trial.number)), *values, *_params(view, trial), Cell(how)])
     return head, rows

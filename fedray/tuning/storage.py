@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
 
 from fedray import rng
 from fedray.core import BadInput
 from fedray.tuning.space import Parameter, counts
 from fedray.tuning.sweep import Pruner, Sampler, Sweep
 
+NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 JOURNAL = "study.journal"
 
 
@@ -68,6 +71,12 @@ def start_study(sweep: Sweep, place: Place, resume: bool) -> optuna.Study:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
+
+
+def noted(trial: FrozenTrial) -> Mapping[str, Any]:
+    """What `drive` noted of a trial: how it was answered (trained, looked up, refused), run, seconds, rounds, ..."""
+    found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
+    return found
 
 
 def pruner(place: Place) -> optuna.pruners.BasePruner:

@@ -49,12 +49,14 @@ class Job:
 
 
 class Outcome(NamedTuple):
-    """What became of a job: values, one an objective; seconds and rounds of its training."""
+    """What became of a job: values, one an objective; seconds and rounds that it trained itself; whole: seconds with
+    those of the pruned training that it went on from."""
 
     state: State
     values: list[float]
     seconds: float = 0.0
     rounds: int = 0
+    whole: float = 0.0
     error: str = ""
 
 
@@ -85,7 +87,9 @@ def carry_out(job: Job) -> Outcome:
             state = _train(job)
         courses = courses_of(job.folder, job.replicate)
         last = courses[0][-1]
-        return Outcome(state, values_of(job.objectives, courses), last["wall_seconds"], int(last["round"]))
+        had = courses_of(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
+        seconds, rounds = last["wall_seconds"] - had["wall_seconds"], int(last["round"] - had["round"])
+        return Outcome(state, values_of(job.objectives, courses), seconds, rounds, last["wall_seconds"])
     except FedrayError as error:
         return Outcome("failed", [], error=str(error))
     except Exception as error:  # one bad corner of the space must not end the sweep

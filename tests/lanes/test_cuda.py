@@ -24,7 +24,9 @@ def test_an_engine_on_cuda_equals_itself_on_the_cpu(engine: str, kind: str) -> N
         return x.cuda(), y.cuda()
 
     net.module.cuda()
-    moved = block._replace(start=block.start.cuda(), counters=block.counters.cuda(), read=read, weight=block.weight.cuda())
+    moved = block._replace(
+        start=block.start.cuda(), counters=block.counters.cuda(), read=read, weight=block.weight.cuda()
+    )
     final = ENGINES[engine].train(net, moved).final.cpu()
     net.module.cpu()
     assert (final - reference).abs().max() < 1e-4

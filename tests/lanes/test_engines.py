@@ -20,7 +20,9 @@ ENGINES = {"mlp": mlp, "conv": conv, "vmap": vmap}
 
 def perceptron(activation: type[nn.Module] = nn.ReLU, objective: str = "cross_entropy", out: int = 4) -> Net:
     return net_of(
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 9), activation(), nn.Linear(9, 5), activation(), nn.Linear(5, out)),
+        lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(6, 9), activation(), nn.Linear(9, 5), activation(), nn.Linear(5, out)
+        ),
         "mlp", objective, out,
     )  # fmt: skip
 

@@ -1,0 +1,42 @@
+"""Small sweeps for the tests: seconds of work, real training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from fedray.tuning.start import tune
+
+BASE: dict[str, Any] = {
+    "runtime": "inline",
+    "rounds": 6,
+    "method": {"name": "fed_ensemble", "models": 2},
+    "data": {"name": "digits", "limit": 400, "partition": {"name": "classes", "classes": 2}},
+    "model": {"name": "mlp", "hidden": [8]},
+    "clients": {"number": 8},
+    "local": {"lr": 0.3, "epochs": 1},
+}
+LR = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
+
+
+def sweep(space: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A sweep of BASE."""
+    return {"scenario": BASE, "space": space, "objectives": ["accuracy"], "trials": 4, **keys}
+
+
+def run(found: dict[str, Any], out: Path, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Runs a sweep in this process: its summary and the rows of trials.parquet."""
+    summary = tune(found, out, say=lambda line: None, **options)
+    return summary, rows(out)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The rows of trials.parquet."""
+    return pq.read_table(out / "trials.parquet").to_pylist()
+
+
+def told(found: list[dict[str, Any]]) -> list[Any]:
+    """What a sweep found: number, state, values, params of every trial."""
+    return [(row["number"], row["state"], row["values"], row["params"]) for row in found]

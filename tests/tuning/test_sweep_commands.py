@@ -1,0 +1,88 @@
+"""`fedray tune` as a user types it: the quick sweep, a kill in the middle, bad input, and trials as Ray tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweeps import LR, rows, run, sweep, told
+
+from fedray.scenario import yaml_text
+
+ROOT = Path(__file__).parents[2]
+
+
+def fedray(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedray.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)
+
+
+def test_the_quick_sweep_ends_to_end(tmp_path: Path) -> None:
+    """Two worker processes; half of the trials are looked up."""
+    done = fedray("tune", ROOT / "tune" / "quick.yaml", "--out", tmp_path / "q")
+    assert done.returncode == 0, done.stderr
+    assert "8 trials: 8 complete; 4 trainings" in done.stdout
+    assert {path.name for path in (tmp_path / "q").iterdir()} >= {
+        "study.journal", "sweep.yaml", "trials", "trials.parquet", "best.yaml", "report.html", "summary.json"
+    }  # fmt: skip
+    again = fedray("tune", ROOT / "tune" / "quick.yaml", "--out", tmp_path / "q")
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert "add --resume" in again.stderr
+
+
+def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(tmp_path: Path) -> None:
+    found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}}, trials=5,
+                  sampler={"name": "tpe", "startup": 3}, overrides={"rounds": 40, "checkpoint.every": 1})  # fmt: skip
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml_text.write(found))
+    command = [sys.executable, "-m", "fedray.cli", "tune", str(file), "--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begun = tmp_path / "cut" / "trials" / "00002" / "checkpoints" / "round-000003"
+    deadline = time.monotonic() + 200
+    while not begun.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "cut" / "best.yaml").exists()
+    done = fedray("tune", file, "--out", tmp_path / "cut", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "trial 1 " not in done.stderr  # finished before
+    assert "trial 2 " in done.stderr
+    summary, undisturbed = run(found, tmp_path / "whole")
+    assert told(rows(tmp_path / "cut")) == told(undisturbed)
+    assert (tmp_path / "cut" / "best.yaml").read_text() == (tmp_path / "whole" / "best.yaml").read_text()
+    assert summary["trainings"] == 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"trails": 3}, "fedray: trails is not a key of a sweep: did you mean trials?"),
+        ({"objectives": ["rmse"]}, "fedray: objectives: rmse cannot be had from digits, which has classes: "),
+        ({"space": {"local.lr": {"type": "float", "low": 2, "high": 1}}}, "fedray: space.local.lr.low = 2, but "),
+    ],
+)
+def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml_text.write({**sweep({"local.lr": LR}), **keys}))
+    done = fedray("tune", file, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_trials_as_ray_tasks_find_what_inline_trials_find(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.2, 0.3]}, sampler="grid", jobs=2, pruner={"name": "median", "startup": 5})
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml_text.write({**found, "overrides": {"runtime": "ray"}}))
+    done = fedray("tune", file, "--out", tmp_path / "ray")
+    assert done.returncode == 0, done.stderr
+    assert told(rows(tmp_path / "ray")) == told(run({**found, "jobs": 1}, tmp_path / "inline")[1])

@@ -1,0 +1,151 @@
+"""Sweep files: what is wrong is one line with the key and the remedy; what is right means what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweeps import BASE, LR, sweep
+
+from fedray.core import BadInput
+from fedray.tuning.objectives import read_objective, value_of
+from fedray.tuning.space import corners, grid, read_space
+from fedray.tuning.start import tune
+from fedray.tuning.sweep import read_sweep
+
+FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shipped_sweep_is_read_and_its_corners_are_scenarios(path: Path) -> None:
+    found = read_sweep(path)
+    assert found.scenario({}).data.hold_out == 0.2
+    assert len(list(corners(found.space))) >= 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"trails": 3}, "trails is not a key of a sweep: did you mean trials?"),
+        ({"space": {"local.lrr": [1]}}, "space.local.lrr: local.lrr is not a key of local: did you mean local.lr?"),
+        (
+            {"space": {"local.lr": {"type": "float", "low": 0.5, "high": 0.1}}},
+            "space.local.lr.low = 0.5, but space.local.lr.high is 0.1: lower it or raise space.local.lr.high",
+        ),
+        ({"space": {"local.lr": {"type": "float", "low": 0.1}}}, "space.local.lr.high is missing"),
+        ({"space": {"local.lr": {"type": "float", "low": 0, "high": 1, "log": True}}}, "a log range is above 0"),
+        ({"space": {"local.lr": {"type": "float", "low": 0, "high": 1, "lg": True}}}, "did you mean log?"),
+        ({"space": {"method.models": {"type": "int", "low": 0, "high": 3}}}, "method.models = 0 is out of range"),
+        ({"space": {"method.models": {"type": "int", "low": 1.5, "high": 3}}}, "is not a whole number"),
+        ({"space": {"local.epochs": {"type": "int", "low": 1, "high": 4, "step": 2}}}, "does not lead from 1 to 4"),
+        ({"space": {"local.lr": [0.1, 0.1]}}, "space.local.lr holds 0.1 twice"),
+        ({"space": {"local.lr": {**LR, "when": {"local.optimizer": "sgd"}}}}, "is not a parameter above"),
+        (
+            {"space": {"local.optimizer": ["sgd"], "local.lr": {**LR, "when": {"local.optimizer": "adam"}}}},
+            "space.local.lr.when.local.optimizer = 'adam' is no value of space.local.optimizer",
+        ),
+        ({"space": {"data.hold_out": [0.1]}}, "space.data.hold_out cannot be searched"),
+        ({"space": {}}, "space is missing or empty"),
+        ({"space": {"local.lr": LR}, "sampler": "grid"}, "space.local.lr has no step, which a grid needs"),
+        ({"objectives": []}, "objectives is missing or empty"),
+        ({"objectives": ["accuracy", "accuracy"]}, "objectives holds accuracy twice"),
+        ({"objectives": ["bytes_to_accuracy"]}, "needs a target"),
+        ({"objectives": [{"name": "accuracy", "target": 0.9}]}, "belongs to bytes_to_"),
+        ({"objectives": [{"name": "accuracy", "direction": "up"}]}, "objectives[0].direction = 'up' is not one of"),
+        ({"sampler": "tpee"}, "sampler.name = 'tpee' is not one of tpe, random, grid, nsga2: did you mean tpe?"),
+        (
+            {"pruner": {"name": "median", "start": 3}},
+            "pruner.start is not a key of pruner: did you mean pruner.startup?",
+        ),
+        ({"pruner": "median", "objectives": ["accuracy", "nll"]}, "needs one objective"),
+        ({"pruner": "asha", "objectives": ["up_bytes"]}, "cannot compare up_bytes on the way"),
+        ({"overrides": {"data.hold_out": 0}}, "a sweep reads held-out data"),
+        ({"overrides": {"evaluate.stop_at": {"metric": "accuracy", "value": 0.9}}}, "write hold_out_accuracy"),
+        ({"scenario": "nowhere.yaml"}, "nowhere.yaml does not exist"),
+    ],
+)
+def test_a_bad_sweep_is_one_line(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_sweep(sweep(**{"space": {"local.lr": LR}, **keys}))
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rmse", "hold_out_acuracy", "bytes_to_rmse"])
+def test_an_objective_that_the_data_cannot_give_is_one_line(name: str, tmp_path: Path) -> None:
+    objective = {"name": name, "target": 0.1} if "to_" in name else name
+    with pytest.raises(BadInput, match=r"cannot be had from digits, which has classes: (did you mean|choose)"):
+        tune(sweep({"local.lr": LR}, objectives=[objective]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:
+    space = read_space(
+        {
+            "local.optimizer": ["sgd", "adam"],
+            "local.momentum": {"type": "float", "low": 0, "high": 0.9, "points": 3, "when": {"local.optimizer": "sgd"}},
+            "method.models": {"type": "int", "low": 1, "high": 5, "step": 2},
+        }
+    )
+    points = grid(space)
+    assert len(points) == 3 * 3 + 3
+    assert {p["method.models"] for p in points} == {1, 3, 5}
+    assert all(("local.momentum" in p) == (p["local.optimizer"] == "sgd") for p in points)
+
+
+def test_lists_and_infinity_can_be_choices() -> None:
+    found = read_sweep(sweep({"model.hidden": [[8], [8, 8]], "predict.gamma": [0.1, float("inf")]}))
+    labels = [parameter.labels for parameter in found.space]
+    assert found.scenario({"model.hidden": labels[0][1]}).model.options["hidden"] == [8, 8]
+    assert found.scenario({"predict.gamma": labels[1][1]}).predict.gamma == float("inf")
+
+
+def test_defaults_follow_what_the_space_chooses() -> None:
+    """A method in the space brings its own defaults, and trials are evaluated once an age."""
+    found = read_sweep(sweep({"method.name": ["fed_ensemble", "shefl", "fedavg"], "method.models": [3]}))
+    assert found.scenario({"method.name": "shefl"}).compress.kind == "topk"
+    assert found.scenario({"method.name": "fedavg"}).method.models == 1
+    assert found.scenario({"method.models": 3}).evaluate.every == 3
+    to = read_sweep(sweep({"method.models": [3]}, objectives=[{"name": "bytes_to_accuracy", "target": 0.5}]))
+    assert to.scenario({"method.models": 3}).evaluate.every == 1
+
+
+def test_what_needs_no_training_of_its_own() -> None:
+    """gamma, averaging and noise act at inference only, unless the course of a training decides by them."""
+    assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise")
+    for objective, left in (
+        ({"name": "bytes_to_accuracy", "target": 0.5}, ("gamma",)),
+        ({"name": "personal_accuracy", "within_bytes": 1e6}, ("average", "noise")),
+    ):
+        assert read_sweep(sweep({"local.lr": LR}, objectives=[objective])).inference == left
+
+
+def test_values_of_a_course() -> None:
+    course = [
+        {"round": r, "up_bytes": 100 * r, "sim_seconds": 2.0 * r, "hold_out_accuracy": a, "hold_out_nll": 1 - a}
+        for r, a in enumerate([0.1, 0.6, 0.5, 0.8])
+    ]
+
+    def value(**entry: Any) -> float:
+        return value_of(read_objective("o", entry), course)
+
+    assert value(name="accuracy") == 0.8
+    assert value(name="up_bytes") == 300
+    assert value(name="bytes_to_accuracy", target=0.55) == 100
+    assert value(name="seconds_to_nll", target=0.45) == 2.0
+    assert value(name="rounds_to_accuracy", target=0.9) == float("inf")
+    assert value(name="accuracy", within_bytes=250) == 0.5
+    assert value(name="accuracy", within_seconds=2.0) == 0.6
+    assert [read_objective("o", name).direction for name in ("accuracy", "nll", "up_bytes")] == [
+        "maximize",
+        "minimize",
+        "minimize",
+    ]
+    assert read_objective("o", "worst_client_accuracy").metric == "hold_out_personal_worst"
+
+
+def test_the_base_scenario_is_not_changed_by_reading() -> None:
+    before = repr(BASE)
+    read_sweep(sweep({"local.lr": LR}, overrides={"rounds": 3}))
+    assert repr(BASE) == before

@@ -1,0 +1,263 @@
+"""Sweeps that run: what is shared, what is stopped, what is left behind, and what a resumed sweep is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pyarrow.parquet as pq
+import pytest
+from sweeps import BASE, LR, rows, run, sweep, told
+
+import fedray
+from fedray import checkpoint, record
+from fedray.core import BadInput, FedrayError
+from fedray.tuning import drive, storage, training
+
+GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
+
+
+def opened(out: Path, name: str = "sweep") -> optuna.Study:
+    return optuna.load_study(study_name=name, storage=storage.opened(str(out / "study.journal")))
+
+
+def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
+    found = sweep({"predict.gamma": GAMMA}, objectives=["personal_accuracy"], sampler="random", trials=50)
+    summary, trials = run(found, tmp_path / "s")
+    assert (summary["trials"], summary["trainings"], summary["looked_up"]) == (50, 1, 49)
+    assert len(list((tmp_path / "s" / "trials").iterdir())) == 1
+    assert summary["seconds_saved"] == pytest.approx(49 * summary["seconds_trained"])
+    assert len({row["values"]["personal_accuracy"] for row in trials}) > 1
+
+
+def test_a_looked_up_value_is_what_training_again_would_give(tmp_path: Path) -> None:
+    found = sweep({"predict.gamma": [0.05, 5.0]}, objectives=["personal_accuracy"], sampler="grid")
+    _, trials = run(found, tmp_path / "s")
+    assert [row["how"] for row in trials] == ["trained", "looked up"]
+    for row in trials:
+        alone = fedray.run(
+            BASE, out=tmp_path / str(row["number"]), predict__gamma=row["params"]["predict.gamma"], data__hold_out=0.2
+        )
+        assert row["values"]["personal_accuracy"] == alone.summary["metrics"]["hold_out_personal_accuracy"]["mean"]
+
+
+def test_seeds_share_lanes_and_change_no_bit(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.3], "seed": {"type": "int", "low": 0, "high": 2}}, sampler="grid", trials=None)
+    summary, shared = run(found, tmp_path / "shared")
+    assert (summary["trainings"], summary["looked_up"]) == (2, 4)
+    cut = dict(found, trials=5)  # not the whole grid: no lane may be trained in vain
+    summary, single = run(cut, tmp_path / "single")
+    assert (summary["trainings"], summary["looked_up"]) == (5, 0)
+    assert told(shared)[:5] == told(single)
+
+
+def test_the_same_values_are_never_trained_twice(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.3]}, sampler="random", trials=8)
+    summary, trials = run(found, tmp_path / "s")
+    assert (summary["trials"], summary["trainings"]) == (8, 2)
+    assert len({(row["params"]["local.lr"], row["values"]["accuracy"]) for row in trials}) == 2
+
+
+def test_the_same_sweep_gives_the_same_trials(tmp_path: Path) -> None:
+    found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}}, trials=6,
+                  sampler={"name": "tpe", "startup": 3})  # fmt: skip
+    one, two = (told(run(found, tmp_path / name)[1]) for name in "ab")
+    assert one == two
+    other = told(run({**found, "sampler": {"name": "tpe", "startup": 3, "seed": 1}}, tmp_path / "c", trials=2)[1])
+    assert other != one[:2]
+
+
+TPE, NSGA2 = {"name": "tpe", "startup": 2, "seed": 3}, {"name": "nsga2", "population": 2}
+
+
+@pytest.mark.parametrize(
+    ("moment", "sampler"), [("in a training", TPE), ("before the tell", NSGA2), ("between two parameters", TPE)]
+)
+def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
+    moment: str, sampler: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sweep({"local.lr": LR, "local.epochs": {"type": "int", "low": 1, "high": 3}}, sampler=sampler, trials=5)
+    found["overrides"] = {"checkpoint.every": 2}
+    undisturbed = told(run(found, tmp_path / "whole")[1])
+    calls = {"n": 0}
+
+    def killed(wrapped: Any, at: int) -> Any:
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            calls["n"] += 1
+            if calls["n"] == at:
+                raise KeyboardInterrupt
+            return wrapped(*args, **kwargs)
+
+        return inner
+
+    with monkeypatch.context() as patch:
+        if moment == "in a training":
+            patch.setattr(checkpoint, "save", killed(checkpoint.save, 8))
+        elif moment == "before the tell":
+            patch.setattr(optuna.Study, "tell", killed(optuna.Study.tell, 3))
+        else:
+            patch.setattr(drive.stores, "counts", killed(drive.stores.counts, 6))
+        with pytest.raises(FedrayError, match="--resume"):
+            run(found, tmp_path / "cut")
+    with pytest.raises(BadInput, match="--resume"):
+        run(found, tmp_path / "cut")
+    assert told(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
+    assert len(list((tmp_path / "cut" / "trials").iterdir())) == len(list((tmp_path / "whole" / "trials").iterdir()))
+    again = told(run(found, tmp_path / "cut", resume=True, trials=6)[1])
+    assert again[:5] == undisturbed
+    assert len(again) == 6
+
+
+def test_a_cut_last_line_of_the_journal_is_mended(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid")
+    _, before = run(found, tmp_path / "s", trials=1)
+    with (tmp_path / "s" / "study.journal").open("ab") as file:
+        file.write(b'{"op_code": 5, "wor')
+    _, after = run(found, tmp_path / "s", resume=True)
+    assert told(after)[:1] == told(before)
+    assert len(after) == 2
+
+
+def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> None:
+    space = {"local.lr": [0.3, 0.2, 1e-4, 2e-4]}
+    found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 2, "warmup": 1}, trials=None)
+    summary, trials = run(found, tmp_path / "s")
+    assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "pruned"]
+    assert [row["rounds"] for row in trials] == [6, 6, 4, 4]  # an age is K = 2 rounds
+    assert summary["rounds_trained"] == 20
+    for row in trials:
+        folder = tmp_path / "s" / row["run_directory"]
+        done = set(record.table(folder, "clients")["round"].to_pylist())
+        assert max(done) == row["rounds"] == checkpoint.rounds(folder / "checkpoints")[-1]
+        assert (folder / "summary.json").exists() == (row["state"] == "complete")
+    steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
+    assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
+    resumed = fedray.resume(tmp_path / "s" / trials[2]["run_directory"])
+    assert resumed.summary["rounds"] == 6
+
+
+def test_a_pruned_training_goes_on_for_another_gamma(tmp_path: Path) -> None:
+    """Its rounds are kept: only what lies behind them is trained."""
+    space = {"local.lr": [0.3, 1e-4], "predict.gamma": [0.1, 10.0]}
+    found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
+                  objectives=["personal_accuracy"])  # fmt: skip
+    _, trials = run(found, tmp_path / "s")
+    assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
+    assert [row["rounds"] for row in trials] == [6, None, 4, 2]
+    assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
+
+
+@pytest.mark.parametrize("name", ["hyperband", "asha"])
+def test_the_other_pruners_prune_too(name: str, tmp_path: Path) -> None:
+    space = {"local.lr": [0.3, 0.2, 0.1, 1e-4, 2e-4, 3e-4]}
+    summary, _ = run(sweep(space, sampler="grid", pruner={"name": name, "reduction": 2}, trials=None), tmp_path / "s")
+    assert summary["pruned"] >= 1
+    assert summary["rounds_trained"] < 6 * 6
+
+
+def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> None:
+    objectives = [{"name": "bytes_to_accuracy", "target": 0.2}, {"name": "accuracy", "within_bytes": 15_000}]
+    found = sweep({"compress.ratio": [0.1, 1.0]}, objectives=objectives, sampler="grid",
+                  overrides={"rounds": 40, "compress.kind": "topk"})  # fmt: skip
+    summary, trials = run(found, tmp_path / "s")
+    assert all(row["rounds"] < 40 for row in trials)
+    for row in trials:
+        course = record.table(tmp_path / "s" / row["run_directory"], "rounds").to_pylist()
+        assert course[-1]["up_bytes"] > 15_000
+        within = [point for point in course if point["up_bytes"] <= 15_000]
+        assert row["values"]["accuracy"] == within[-1]["hold_out_accuracy"]
+    assert {winner["number"] for winner in summary["winners"]} <= {0, 1}
+    assert sorted(p.stem for p in (tmp_path / "s" / "pareto").iterdir()) == [
+        f"{n:05d}" for n in sorted(w["number"] for w in summary["winners"])
+    ]
+
+
+def test_the_test_set_is_left_to_the_winners(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["worst_client_accuracy", "nll"])
+    summary, trials = run(found, tmp_path / "s")
+    for row in trials:
+        for name in record.table(tmp_path / "s" / row["run_directory"], "rounds").column_names:
+            assert name.startswith("hold_out_") or name in (
+                "replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"
+            )  # fmt: skip
+    assert all({"accuracy", "nll"} <= set(winner["test"]) for winner in summary["winners"])
+    assert len(summary["winners"]) < 3
+
+
+def test_best_yaml_repeats_the_trial(tmp_path: Path) -> None:
+    summary, _ = run(sweep({"local.lr": LR}, trials=3), tmp_path / "s")
+    again = fedray.run(tmp_path / "s" / "best.yaml", out=tmp_path / "again")
+    best = summary["winners"][0]
+    assert again.summary["metrics"]["hold_out_accuracy"]["mean"] == best["values"]["accuracy"]
+    assert again.summary["metrics"]["accuracy"]["mean"] == best["test"]["accuracy"]
+
+
+def test_a_bad_corner_fails_alone(tmp_path: Path) -> None:
+    """A combination that no scenario allows is a failed trial, not the end of the sweep."""
+    space = {"method.models": [1, 4], "clients.tiers.hpc.models_per_round": [1, 4]}
+    found = sweep(space, sampler="grid", overrides={"method": {"name": "shefl", "models": 4}})
+    summary, trials = run(found, tmp_path / "s")
+    assert (summary["failed"], summary["complete"]) == (1, 3)
+    assert "models_per_round = 4, but method.models is 1" in trials[1]["error"]
+
+
+def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no such\nkernel")
+
+    monkeypatch.setattr(training, "run_inline", broken)
+    with pytest.raises(FedrayError, match="no trial came to its end: RuntimeError: no such kernel"):
+        run(sweep({"local.lr": [0.1]}, sampler="grid"), tmp_path / "s")
+    assert "in broken" in (tmp_path / "s" / "trials" / "00000" / "error.txt").read_text()
+    assert rows(tmp_path / "s")[0]["state"] == "failed"
+
+
+def test_a_directory_holds_one_sweep(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1]}, sampler="grid")
+    run(found, tmp_path / "s")
+    with pytest.raises(BadInput, match="holds a sweep: choose another directory, or add --resume"):
+        run(found, tmp_path / "s")
+    with pytest.raises(BadInput, match="holds another sweep"):
+        run(sweep({"local.lr": [0.2]}, sampler="grid"), tmp_path / "s", resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(BadInput, match="holds other files"):
+        run(found, tmp_path / "other")
+
+
+def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
+    found = sweep({"local.lr": LR}, trials=2, pruner={"name": "median", "startup": 1})
+    url = f"sqlite:///{tmp_path}/study.db"
+    _, there = run(found, tmp_path / "url", storage=url)
+    _, here = run(found, tmp_path / "journal")
+    assert told(there) == told(here)
+    assert not (tmp_path / "url" / "study.journal").exists()
+    assert url not in "".join(p.read_text() for p in (tmp_path / "url").glob("*.*") if p.suffix in (".yaml", ".json"))
+    with pytest.raises(BadInput, match="give the --storage"):
+        run(found, tmp_path / "url", resume=True)
+    with pytest.raises(BadInput, match="is a study of this storage"):
+        run(found, tmp_path / "twice", storage=url)
+    with pytest.raises(BadInput, match=r"--storage nosuch://... cannot be opened"):
+        run(found, tmp_path / "wrong", storage="nosuch://user:secret@host/db")
+
+
+def test_the_page_has_every_picture(tmp_path: Path) -> None:
+    space = {"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}, "local.optimizer": ["sgd", "adam"]}
+    run(sweep(space, objectives=["accuracy", "up_bytes"], trials=8, sampler="random"), tmp_path / "s")
+    page = (tmp_path / "s" / "report.html").read_text()
+    for title in ("Best accuracy:", "matters most", "against each parameter", "over", "that no other beats",
+                  "Every trial, from its parameters to its value", "The course of", "Winners"):  # fmt: skip
+        assert title in page, title
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "$" not in page
+
+
+def test_the_summary_and_the_table_agree(tmp_path: Path) -> None:
+    summary, trials = run(sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid"), tmp_path / "s")
+    assert json.loads((tmp_path / "s" / "summary.json").read_text()) == summary
+    assert summary["trainings"] == sum(row["how"] == "trained" for row in trials) == 2
+    table = pq.read_table(tmp_path / "s" / "trials.parquet")
+    assert table.column_names[:5] == ["number", "state", "values", "params", "run_directory"]
