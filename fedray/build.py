@@ -6,6 +6,7 @@ import importlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 
 from fedray import compress, rng
 from fedray.clock import Rule
-from fedray.core import BadInput, Clients, Compress, Layout, Local, Net, Objective
-from fedray.data.dataset import Dataset, Split
+from fedray.core import BadInput, Clients, Compress, Layout, Local, Method, Net, Objective
+from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards, build_shards
+from fedray.data.split import limited
 from fedray.data.store import open_dataset
 from fedray.devices import Devices, diurnal, traced
 from fedray.distil import Distil, student
@@ -26,8 +28,15 @@ from fedray.methods.setting import Optimizer, Robust
 from fedray.models import build_net
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
-from fedray.schedule import Participation, full, sampled, strata
+from fedray.schedule import KINDS, Participation, full, overcommitted, sampled, shared_out, strata
 from fedray.study import Evaluation, Study
+
+BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
+    "schedule.kind": tuple(KINDS),
+    "graph.kind": ("ring",),
+    "graph.transition": ("uniform",),
+    "on_client_error": ("fail",),
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
+    check_built(scenario)
     scenario = pooled(scenario)
     data = dataset(scenario, own)
     folds = fold_numbers(scenario, data)
@@ -72,31 +82,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
         server=float(scenario.method.options.get("server_data", 0.0)),
     )
     clients = Clients(tier_table(scenario, shards.number))
-    net = network(scenario, data, own)
-    known = devices(scenario, clients)
-    setting = Setting(
-        models=scenario.method.models,
-        layout=net.layout,
-        clients=clients,
-        seeds=tuple(seeds),
-        participation=participation(scenario, clients),
-        kind=scenario.schedule.kind,
-        rows=scenario.schedule.rows,
-        local=local(scenario),
-        weighting=scenario.server.weighting,  # type: ignore[arg-type]
-        coefficients=scenario.server.coefficients,
-        robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
-        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
-        hold_out=scenario.data.hold_out > 0,
-        compressor=lambda layout: compression(scenario, layout, known),
-        participants=sum(chosen(scenario, clients)),
-        features=partial(features, net.module) if is_linear(net.module) else None,
-        distil=learning(scenario, net, shards),
-        options=scenario.method.options,
-    )
-    method = compose(scenario, own)(setting)
-    if scenario.schedule.kind == "adaptive":
-        method = remembering(method, len(seeds), clients.number)
+    net, known = network(scenario, data, own), devices(scenario, clients)
+    method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
     return Study(
         name=scenario.method.name,
         method=method,
@@ -119,6 +106,51 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     )
 
 
+def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:
+    """The pieces a method is made of."""
+    clients = known.clients
+    return Setting(
+        models=scenario.method.models,
+        layout=net.layout,
+        clients=clients,
+        seeds=seeds,
+        participation=participation(scenario, clients),
+        kind=scenario.schedule.kind,
+        rows=scenario.schedule.rows,
+        local=local(scenario),
+        weighting=scenario.server.weighting,  # type: ignore[arg-type]
+        coefficients=scenario.server.coefficients,
+        robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
+        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
+        hold_out=scenario.data.hold_out > 0,
+        compressor=lambda layout: compression(scenario, layout, known),
+        participants=sum(chosen(scenario, clients)),
+        features=partial(features, net.module) if is_linear(net.module) else None,
+        distil=learning(scenario, net, shards),
+        options=scenario.method.options,
+    )
+
+
+def composed(scenario: Scenario, own: Own, pieces: Setting) -> Method:
+    """The method, of as many models as the scenario asks for."""
+    method = compose(scenario, own)(pieces)
+    if scenario.method.models > 1 == method.phases[0].models:
+        raise BadInput(
+            f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
+        )
+    if scenario.schedule.kind == "adaptive":
+        return remembering(method, len(pieces.seeds), pieces.clients.number)
+    return method
+
+
+def check_built(scenario: Scenario) -> None:
+    """Refuses what the keys allow and nothing reads yet."""
+    for key, works in BUILT.items():
+        value = attrgetter(key)(scenario)
+        if value not in works:
+            raise BadInput(f"{key} = {value} cannot run yet: choose {' or '.join(works)}")
+
+
 def dataset(scenario: Scenario, own: Own) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
@@ -128,20 +160,6 @@ def dataset(scenario: Scenario, own: Own) -> Dataset:
     limit = options.pop("limit", None)
     data = open_dataset(scenario.data.name, root, options)
     return data if limit is None else limited(data, limit)
-
-
-def limited(data: Dataset, rows: int) -> Dataset:
-    """The same data set with at most `rows` training and `rows` test samples, picked by address."""
-
-    def some(split: Split, purpose: str) -> Split:
-        keep = np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows])
-        return Split(split.x[keep], split.y[keep], None if split.group is None else split.group[keep])
-
-    columns = {
-        name: values[np.sort(rng.stream(0, "limit_train").permutation(len(values))[:rows])]
-        for name, values in data.columns.items()
-    }
-    return data._replace(train=some(data.train, "limit_train"), test=some(data.test, "limit_test"), columns=columns)
 
 
 def fold_numbers(scenario: Scenario, data: Dataset) -> list[int]:
@@ -175,25 +193,16 @@ def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
 
 
 def per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Participants of a round from each tier, in proportion to the tiers' sizes (largest remainder)."""
+    """Participants of a round from each tier."""
     keys = scenario.participation
     if keys.per_round is None and keys.fraction is None:
-        number = clients.number
-    else:
-        number = keys.per_round or max(1, round(keys.fraction * clients.number))  # type: ignore[operator]
-    share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
-    out = np.floor(share).astype(int)
-    for c in np.argsort(out - share, kind="stable")[: number - int(out.sum())]:
-        out[c] += 1
-    return [int(n) for n in out]
+        return shared_out(clients, clients.number)
+    return shared_out(clients, keys.per_round or max(1, round(keys.fraction * clients.number)))  # type: ignore[operator]
 
 
 def chosen(scenario: Scenario, clients: Clients) -> list[int]:
     """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
-    return [
-        min(tier.number, int(np.ceil(n * scenario.participation.overcommit - 1e-9)))
-        for tier, n in zip(clients.tiers, per_tier(scenario, clients), strict=True)
-    ]
+    return overcommitted(clients, per_tier(scenario, clients), scenario.participation.overcommit)
 
 
 def participation(scenario: Scenario, clients: Clients) -> Participation:
@@ -297,6 +306,3 @@ def compose(scenario: Scenario, own: Own) -> Composition:
     if scenario.method.name not in METHODS:
         raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
     return METHODS[scenario.method.name]
-
-
-__all__ = ["Own", "Shards", "build"]

@@ -111,7 +111,8 @@ def _tell(folder: Path) -> None:
         click.echo(f"{name:20} {mean}{spread}")
     click.echo(
         f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, "
-        f"virtual time {span(totals['sim_seconds'])}, wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
+        f"virtual time {span(totals['sim_seconds'])}, "
+        f"wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
     )
     click.echo(f"{folder / 'report.html'}")
 

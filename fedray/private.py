@@ -6,11 +6,15 @@ clients were packed, so a run can resume on another cluster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.core import Plan
+from fedray.core import IntArray, Plan
 
 Key = tuple[int, int, int]
 
@@ -68,4 +72,15 @@ def merged(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         order = torch.from_numpy(np.lexsort(keys.T[::-1]))
         out[f"{name}/keys"] = torch.from_numpy(keys)[order]
         out[f"{name}/rows"] = torch.cat([part[f"{name}/rows"] for part in mine])[order]
+    return out
+
+
+def dealt(state: dict[str, Tensor], home: Callable[[IntArray], IntArray], hosts: int) -> list[dict[str, NDArray[Any]]]:
+    """The inverse of `merged`: what each host gets, as NumPy arrays; `home(clients [n])` are their hosts `[n]`."""
+    out: list[dict[str, NDArray[Any]]] = [{} for _ in range(hosts)]
+    for name in sorted({key.rsplit("/", 1)[0] for key in state}):
+        at = torch.from_numpy(home(state[f"{name}/keys"][:, 1].numpy()))
+        for host, mine in enumerate(out):
+            for part in (f"{name}/keys", f"{name}/rows"):
+                mine[part] = state[part][at == host].numpy()
     return out

@@ -1,7 +1,8 @@
 """WHO trains WHAT: schedules turn (round, state) into a `Plan`.
 
 A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
-equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the state.
+equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only
+`adaptive` reads the state.
 """
 
 from __future__ import annotations
@@ -26,6 +27,27 @@ class Drawn(NamedTuple):
 Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who takes part
 Assignment = Callable[[int, int, Drawn, IntArray, "State | None", int], tuple[IntArray, IntArray]]
 # (seed, round, drawn, models per client [P], state, world) -> (index into drawn [J], model [J])
+
+
+def shared_out(clients: Clients, number: int) -> list[int]:
+    """`number` participants over the tiers, in proportion to their sizes (largest remainder).
+
+    Example:
+        >>> from fedray.core import Tier
+        >>> shared_out(Clients((Tier("strong", 50), Tier("weak", 100))), 10)
+        [3, 7]
+    """
+    share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
+    out = np.floor(share).astype(int)
+    for c in np.argsort(out - share, kind="stable")[: number - int(out.sum())]:
+        out[c] += 1
+    return [int(n) for n in out]
+
+
+def overcommitted(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
+    """Clients chosen of each tier where `per_tier` of them are waited for: `factor` times as many, if there are."""
+    wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
+    return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def full(clients: Clients) -> Participation:

@@ -95,29 +95,28 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     pick = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)
     pick[group, torch.arange(len(x), device=x.device)] = 1.0
     big = largest > 1.0
-    out = {k: x.new_zeros(groups, x.shape[1], dtype=torch.float64) for k in range(limbs)}
-    if bool(big.any()):
-        out[COARSE] = x.new_zeros(groups, x.shape[1], dtype=torch.float64)
+    kept = (COARSE, *range(limbs)) if bool(big.any()) else tuple(range(limbs))
+    out = {k: x.new_empty(groups, x.shape[1], dtype=torch.float64) for k in kept}
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
-    step = max(1024, _CHUNK // max(1, len(x)))
-    alone = len(x) == groups == 1
+    step, alone = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
     for a in range(0, x.shape[1], step):
-        rest = x[:, a : a + step].double()
-        if rest.dtype is x.dtype:
-            rest = rest.clone()
+        here = slice(a, a + step)
+        rest = out[limbs - 1][:, here].copy_(x[:, here]) if alone else x[:, here].to(torch.float64, copy=True)
         if square:
             rest.square_()
         if scale is not None:
             rest *= scale
         if COARSE in out:
             head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
-            out[COARSE][:, a : a + step] = pick @ head
-            rest = rest - head
-        for k in range(limbs):
-            head = _round(rest, k) if k + 1 < limbs else _round_(rest, k)
-            out[k][:, a : a + step] = head if alone else pick @ head
-            if k + 1 < limbs:
-                rest = rest - head
+            out[COARSE][:, here] = pick @ head
+            rest -= head
+        for k in range(limbs - 1):
+            head = _round(rest, k)
+            out[k][:, here] = pick @ head
+            rest -= head
+        _round_(rest, limbs - 1)  # where the one row stands alone this is the sum already
+        if not alone:
+            out[limbs - 1][:, here] = pick @ rest
     return ExactSum(out)
 
 

@@ -13,4 +13,4 @@ if __name__ == "__main__":
     prepare()
     one_thread()
     name, mode, out = sys.argv[1:]
-    Path(out).write_text(json.dumps([result._asdict() for result in ROWS[name].measure(mode == "quick")]))
+    Path(out).write_text(json.dumps([result._asdict() for result in ROWS[name].function(mode == "quick")]))

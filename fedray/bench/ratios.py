@@ -38,7 +38,7 @@ def wide_cnn(quick: bool) -> list[Result]:
 def fedag(quick: bool) -> list[Result]:
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
-    return [ratio(what, 0.01, works.boston(epochs), (1, 1), 1 if quick else 3, works.boston(1))]
+    return [ratio(what, 0.01, works.boston(epochs), (1, 1), 1 if quick else 2, works.boston(1))]
 
 
 def ratio(

@@ -21,11 +21,12 @@ class Row(NamedTuple):
     """A row's function, by module and name: modules load where they run."""
 
     module: str
-    function: str
+    name: str
 
-    def measure(self, quick: bool) -> list[Result]:
-        results: list[Result] = getattr(import_module(f"fedray.bench.{self.module}"), self.function)(quick)
-        return results
+    @property
+    def function(self) -> Callable[[bool], list[Result]]:
+        found: Callable[[bool], list[Result]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
+        return found
 
 
 ROWS = {

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray import rng
 from fedray.core import IntArray
 
 Array = NDArray[Any]
@@ -144,3 +145,17 @@ def stratified(labels: IntArray, fraction: float, generator: np.random.Generator
     place = np.arange(len(order)) - np.repeat(first, count)  # position inside the class
     is_test = place < np.repeat(np.rint(count * fraction), count)
     return np.sort(order[~is_test]), np.sort(order[is_test])
+
+
+def limited(data: Dataset, rows: int) -> Dataset:
+    """The same data set with at most `rows` training and `rows` test samples, picked by address."""
+
+    def some(split: Split, purpose: str) -> Split:
+        keep = np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows])
+        return Split(split.x[keep], split.y[keep], None if split.group is None else split.group[keep])
+
+    columns = {
+        name: values[np.sort(rng.stream(0, "limit_train").permutation(len(values))[:rows])]
+        for name, values in data.columns.items()
+    }
+    return data._replace(train=some(data.train, "limit_train"), test=some(data.test, "limit_test"), columns=columns)

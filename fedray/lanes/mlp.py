@@ -1,8 +1,8 @@
 """Stacks of linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
 
 With plain SGD one call folds the gradient, the decay and the step: `w <- beta w - lr g^T h`. The longer side of a
-weight lies contiguous, `[W, out, in]` as in the layout or, where a layer widens, `[W, in, out]`: products with rows of a few
-numbers run at a third of the speed or less.
+weight lies contiguous, `[W, out, in]` as in the layout or, where a layer widens, `[W, in, out]`: products with rows
+of a few numbers run at a third of the speed or less.
 """
 
 from __future__ import annotations

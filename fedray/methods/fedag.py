@@ -6,7 +6,8 @@ restart from the mean; the sample is the uploads themselves (`bootstrap`, the pa
 
 Deviations:
     1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
-       residual variance. Both readings of the NLL are reported (`nll_none`, `nll_residual`).
+       residual variance, each client's that of its own upload (of the mean, for `omc` and linear models). Both readings
+       of the NLL are reported (`nll_none`, `nll_residual`).
     2. The variance is computed over deltas: the same number with less cancellation.
     3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
     4. Under partial participation the sample holds the clients of the last round in which the model was trained.

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fedray.core import BadInput, FedrayError, JobRows, Phase, Plan, State, Stat
 from fedray.engine import Lost
 from fedray.known import known_clients
 from fedray.lanes import block as lanes
-from fedray.private import merged
+from fedray.private import dealt, merged
 from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
 from fedray.runtime.host import Host
@@ -190,15 +191,8 @@ class Rays:
     def restore(self, private: dict[str, Tensor]) -> None:
         if not self.stateful:
             return
-        calls = []
-        for a, actor in enumerate(self.actors):
-            mine = {}
-            for name in {key.rsplit("/", 1)[0] for key in private}:
-                client = private[f"{name}/keys"][:, 1].numpy()
-                here = torch.from_numpy(packing.homes(self.study.clients, self.seats, client) == a)
-                for part in ("keys", "rows"):
-                    mine[f"{name}/{part}"] = private[f"{name}/{part}"][here].numpy()
-            calls.append((a, actor.restore, (mine,)))
+        mine = dealt(private, partial(packing.homes, self.study.clients, self.seats), len(self.actors))
+        calls = [(a, self.actors[a].restore, (part,)) for a, part in enumerate(mine)]
         stateful, self.stateful = self.stateful, False  # an actor that dies here is simply told again
         self._each(calls)
         self.stateful = stateful

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core import BadInput
+from fedray.scenario.faults import line
 from fedray.scenario.kinds import (
     either,
     flag,
@@ -24,11 +25,9 @@ from fedray.scenario.kinds import (
     maybe,
     one_of,
     real,
-    shown,
     text,
     whole,
 )
-from fedray.scenario.options import unknown
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
@@ -101,7 +100,7 @@ class TierKeys:
 class ClientKeys:
     """number N (None: follows from a natural partition), and how clients are packed into actors.
 
-    trace: a CSV or Parquet file of measured devices (`fedray.devices`); availability: diurnal clients come half the day.
+    trace: a CSV or Parquet file of measured devices (`fedray.devices`); availability: diurnal clients come and go.
     """
 
     number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
@@ -291,26 +290,4 @@ def checked(tree: Mapping[str, Any]) -> Scenario:
     try:
         return _ADAPTER.validate_python(tree)
     except ValidationError as wrong:
-        raise BadInput(_line(wrong)) from None
-
-
-def _line(wrong: ValidationError) -> str:
-    """pydantic's first error in our words."""
-    error = wrong.errors(include_url=False)[0]
-    place = [part for part in error["loc"] if part != "[key]"]
-    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
-    value, kind = error.get("input"), error["type"]
-    if kind == "unexpected_keyword_argument":
-        section = ".".join(
-            "*" if place[:i] in (["clients", "tiers"], ["table"]) else str(p) for i, p in enumerate(place[:-1])
-        )
-        return unknown(path[: -len(str(place[-1])) - 1], str(place[-1]), section_fields(section))
-    if kind == "value_error":
-        if error["loc"][-1] == "[key]":
-            return f"clients.tiers has the name {shown(value)}, which {error['ctx']['error']}"
-        return f"{path} = {shown(value)} {error['ctx']['error']}"
-    if kind == "missing":
-        return f"{path} is missing: give it a value"
-    if kind == "list_type":
-        return f"{path} = {shown(value)} is not a list: write its entries as '- ...' lines below it"
-    return f"{path} = {shown(value)} is not a mapping: write its keys below it"
+        raise BadInput(line(wrong.errors(include_url=False)[0], section_fields)) from None

@@ -91,8 +91,9 @@ def figure_parallel(view: View) -> Figure | None:
     best = objective.direction == "maximize"
     figure, axes = style.canvas("Every trial, from its parameters to its value", size=(style.WIDE, 4.2))
     rank = values.argsort() if best else (-values).argsort()
+    colours = shades() if best else shades().reversed()
     lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
-    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=shades(), linewidths=1.3, alpha=0.75))
+    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colours, linewidths=1.3, alpha=0.75))
     axes.set_xlim(-0.2, table.shape[1] - 0.8)
     axes.set_ylim(-0.12, 1.12)
     names = [*(p.key for p in space), named(objective)]

@@ -15,7 +15,7 @@ from matplotlib.tri import Triangulation
 from fedray.core import FloatArray
 from fedray.report import style
 from fedray.tuning.space import Parameter
-from fedray.tuning.view import View, named, percent, places, scaled, shades, ticks
+from fedray.tuning.view import View, headed, named, percent, places, scaled, shades, ticks
 
 LEVELS = 12  # of the contour
 PANELS = 12  # slices at most
@@ -70,9 +70,7 @@ def figure_slices(view: View, i: int) -> Figure | None:
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (style.WIDE if columns > 1 else style.NARROW, 2.7 * rows + 0.2)
-    figure, grid = style.canvas(
-        f"{named(objective).capitalize()} against each parameter", rows, columns, size=size, squeeze=False
-    )
+    figure, grid = style.canvas(f"{headed(objective)} against each parameter", rows, columns, size=size, squeeze=False)
     values, label = scaled(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
@@ -101,7 +99,7 @@ def figure_contour(view: View) -> Figure | None:
     values, label = scaled(view.objectives[0], [trial.values[0] for trial in view.done])
     keep = np.isfinite(x) & np.isfinite(y)
     x, y, values = x[keep], y[keep], values[keep]
-    title = f"{named(view.objectives[0]).capitalize()} over {pair[0].key} and {pair[1].key}"
+    title = f"{headed(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
     figure, axes = style.canvas(title, size=(style.NARROW, 3.9))
     norm = Normalize(float(values.min()), float(values.max()))
     _filled_contour(axes, pair, (x, y, values), norm)

@@ -20,6 +20,9 @@ from fedray.tuning.objectives import Objective
 from fedray.tuning.space import Parameter, said
 
 
+SHORT = ("nll", "ece", "rmse", "crps")  # read as letters
+
+
 class View(NamedTuple):
     """A sweep as its pictures see it. done: complete trials whose values are all finite; curves: trial number ->
     (round, the first objective's metric)."""
@@ -52,13 +55,19 @@ def scaled(objective: Objective, values: Sequence[float]) -> tuple[FloatArray, s
 
 def named(objective: Objective) -> str:
     """An objective in words, with its budget or target."""
-    name = objective.name.replace("_", " ")
+    name = " ".join(part.upper() if part in SHORT else part for part in objective.name.split("_"))
     if objective.limit is None:
         return name
     if objective.kind == "reach":
         return f"{name} {style.number(objective.limit, objective.metric)}"
     human = style.human_bytes if objective.axis == "up_bytes" else style.human_seconds
     return f"{name} within {human(objective.limit)}"
+
+
+def headed(objective: Objective) -> str:
+    """Its name at the beginning of a title."""
+    name = named(objective)
+    return name[0].upper() + name[1:]
 
 
 def word(objective: Objective, value: float) -> str:

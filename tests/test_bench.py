@@ -1,0 +1,40 @@
+"""The benchmark compares like with like: fedray and the plain loop arrive at the same weights from the same batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedray.bench import works
+from fedray.bench.ratios import difference, flops
+from fedray.bench.rows import ROWS, bench
+from fedray.bench.table import Result, line
+from fedray.core import BadInput
+
+WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(works.small_cnn, 2)}
+
+
+@pytest.mark.parametrize("kind", WORKS)
+def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
+    assert difference(WORKS[kind](), torch.float64) < 1e-10
+
+
+def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
+    boston = works.Work(works.boston(1).scenario, works.Own(works.like_boston(), works.boston_mlp), works.boston_mlp)
+    assert difference(boston, torch.float32) < 1e-4
+
+
+def test_flops_of_a_round_count_products_forward_and_backward() -> None:
+    work = works.small_clients(20, 6)
+    a_sample = 2 * (2 * 64 * 64) + 3 * (2 * 64 * 10)  # nothing below the inputs needs a gradient
+    assert flops(work.study(), work) == 6 * 20 * a_sample
+
+
+def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
+    assert all(callable(row.function) for row in ROWS.values())
+    with pytest.raises(BadInput, match="no such row: choose among thousand"):
+        bench(["nothing"], True, print)
+
+
+def test_a_row_that_misses_its_target_says_so() -> None:
+    assert "| >= 1.8 x | **no** |" in line(Result("scaling", 1.2, "x", 1.8, True, None, ""))

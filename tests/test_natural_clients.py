@@ -1,0 +1,50 @@
+"""Clients as the data comes: writers and roles, each tested on rows of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from small import scenario, trained
+
+from fedray.build import build
+from fedray.scenario import read
+
+
+@pytest.mark.skipif("FEDRAY_DATA" not in os.environ, reason="the data sets' files are not here")
+@pytest.mark.parametrize(
+    ("data", "model", "clients"),
+    [
+        (
+            {"name": "femnist", "partition": {"name": "natural"}},
+            {"name": "cnn", "channels": [4, 8], "hidden": [16]},
+            105,
+        ),
+        ({"name": "shakespeare", "stride": 80, "partition": {"name": "natural"}}, {"name": "lstm", "hidden": 8}, 156),
+        ({"name": "shakespeare", "stride": 80, "partition": {"name": "iid"}}, {"name": "lstm", "hidden": 8}, 10),
+    ],
+    ids=["femnist by writer", "shakespeare by role", "shakespeare iid"],
+)
+def test_natural_clients_are_tested_on_their_own_rows(
+    data: dict[str, Any], model: dict[str, Any], clients: int
+) -> None:
+    """Train and test lie inside each client; where they do not (IID) the test set follows its label shares."""
+    natural = data["partition"]["name"] == "natural"
+    tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
+                     "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
+    study = build(read(tree))
+    assert study.clients.number == clients
+    shards, group = study.shards, study.shards.data.test.group
+    for client in range(0, clients, 9):
+        own = shards.client_test(0, client)
+        assert (own is not None) == natural
+        if own is not None and group is not None and len(own):
+            fetched = shards.fetch(np.zeros(1, int), np.array([client]))
+            rows = fetched.rows[0].numpy()
+            assert len(set(group[own])) == 1
+            assert set(shards.data.train.group[rows]) == set(group[own])
+    state, runtime = trained(study, 1)
+    own = runtime.host.known(state, [(0, client) for client in range(0, clients, 13)])
+    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in own.values())
