@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedray import compress, rng
+from fedray import compress
 from fedray.clock import Rule
 from fedray.core import BadInput, Clients, Compress, Layout, Local, Method, Net, Objective
 from fedray.data.dataset import Dataset
@@ -21,10 +20,10 @@ from fedray.data.shards import Shards, build_shards
 from fedray.data.split import limited
 from fedray.data.store import open_dataset
 from fedray.devices import Devices, diurnal, traced
-from fedray.distil import Distil, student
-from fedray.methods import METHODS, Composition, Setting
+from fedray.distil import learner
+from fedray.methods import METHODS, Composition
 from fedray.methods.adaptive import remembering
-from fedray.methods.setting import Optimizer, Robust
+from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models import build_net
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
@@ -126,7 +125,7 @@ def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds:
         compressor=lambda layout: compression(scenario, layout, known),
         participants=sum(chosen(scenario, clients)),
         features=partial(features, net.module) if is_linear(net.module) else None,
-        distil=learning(scenario, net, shards),
+        distil=learner(net, shards, scenario.method.options),
         options=scenario.method.options,
     )
 
@@ -281,22 +280,6 @@ def evaluation(scenario: Scenario) -> Evaluation:
         stop_at=(stop.metric, stop.value) if stop else None,
         target=(target.metric, target.value) if target else None,
     )
-
-
-def learning(scenario: Scenario, net: Net, shards: Shards) -> Any:
-    """How a model learns at the server, for methods that have inputs there; None for the others."""
-    keys = scenario.method.options
-    if "server_data" not in keys:
-        return None
-    if not len(shards.unlabelled(0)):
-        raise BadInput(f"method.server_data = {keys['server_data']} leaves the server no rows: raise it")
-    how = Distil(keys["distil_epochs"], keys["distil_lr"], keys["distil_batch"], keys["temperature"])
-
-    def learn(world: int, teachers: Any, key: rng.Keys) -> Any:
-        x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
-        return student(net, how, x, teachers, key)
-
-    return learn
 
 
 def compose(scenario: Scenario, own: Own) -> Composition:

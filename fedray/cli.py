@@ -212,6 +212,19 @@ def list_(kind: str | None) -> None:
                 click.echo(f"  {name:18} {meaning}")
 
 
+@commands.command()
+@click.option("--quick", is_flag=True, help="Fewer and shorter laps (minutes).")
+@click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
+@click.option("--out", type=click.Path(path_type=Path), help="A Markdown file for the table.")
+def bench(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
+    """Measure what fedray costs against a plain PyTorch loop, row by row."""
+    from fedray.bench.rows import bench as measure
+
+    lines = measure(only, quick, click.echo)
+    if out is not None:
+        out.write_text(lines)
+
+
 @commands.group()
 def data() -> None:
     """Data sets."""

@@ -8,7 +8,9 @@ outputs. Normalisation layers keep the student's statistics, dropout is off.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedray import rng
-from fedray.core import Net
+from fedray.core import BadInput, Net
+from fedray.data.shards import Shards
 from fedray.models.loss import per_sample
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
@@ -44,7 +47,8 @@ def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -
     total, kept = torch.zeros_like(teachers[0], dtype=torch.float64), 0
     for epoch in range(how.epochs):
         order = torch.from_numpy(rng.permutations(rng.fresh(key, epoch), len(x)))
-        for batch in order.split(how.batch_size):
+        for a in range(0, len(x), how.batch_size):
+            batch = order[a : a + how.batch_size]
             out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (x[batch],))
             grads = torch.autograd.grad(_loss(net, out, target[batch]), params)
             with torch.no_grad():
@@ -57,13 +61,32 @@ def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -
     return (total / max(kept, 1)).to(teachers.dtype) if kept else teachers[0]
 
 
+Learn = Callable[[int, Tensor, rng.Keys], Tensor]  # (world, teachers [S, d], address) -> student [d]
+
+
+def learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
+    """How a model learns at the server, for methods whose options give it inputs; None for the others."""
+    if "server_data" not in options:
+        return None
+    if not len(shards.unlabelled(0)):
+        raise BadInput(f"method.server_data = {options['server_data']} leaves the server no rows: raise it")
+    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
+
+    def learn(world: int, teachers: Tensor, key: rng.Keys) -> Tensor:
+        x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
+        return student(net, how, x, teachers, key)
+
+    return learn
+
+
 def taught(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
     """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs."""
     total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
     with torch.no_grad():
         for row in teachers:
             views = net.layout.views(row)
-            out = torch.cat([functional_call(net.module, views, (part,)) for part in x.split(PIECE)]).double()
+            parts = [functional_call(net.module, views, (x[a : a + PIECE],)) for a in range(0, len(x), PIECE)]
+            out = torch.cat(parts).double()
             total += out.softmax(-1) if net.objective == "cross_entropy" else out
     mean = total / len(teachers)
     if net.objective == "cross_entropy":

@@ -46,9 +46,9 @@ def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Pr
                     each = client_accuracy(study, world, joined(kept, world), alpha, "hold_out")
                     row |= over_clients(each, "hold_out_")
             if own:
-                asked, held = own_accuracy(own, world)
-                row |= over_clients(best_pass(asked, held)) if test else {}
-                row |= over_clients(best_pass(held, held), "hold_out_")
+                asked, withheld = own_accuracy(own, world)
+                row |= over_clients(best_pass(asked, withheld)) if test else {}
+                row |= over_clients(best_pass(withheld, withheld), "hold_out_")
             rows.append(row)
         if test and study.replicates > 1 and study.shards.data.noise is not None:
             rows = [row | more for row, more in zip(rows, decomposed(study, pieces, answer), strict=True)]
@@ -70,7 +70,7 @@ def scores(
     outputs = present(outputs, answer, world)
     if study.classes:
         probs = predict.probabilities(outputs.numpy())
-        kind = "logits" if study.evaluation.average == "logits" else "probabilities"
+        kind: predict.Kind = "logits" if study.evaluation.average == "logits" else "probabilities"
         voice = predict.average(outputs.numpy(), kind) if kind == "logits" else None
         each = [metrics.accuracy(member, y.numpy()) for member in probs]
         return {**metrics.classification(probs, y.numpy(), voice), "member_accuracy": each}

@@ -16,7 +16,7 @@ WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(
 
 @pytest.mark.parametrize("kind", WORKS)
 def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
-    assert difference(WORKS[kind](), torch.float64) < 1e-10
+    assert difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:

@@ -1,91 +1,225 @@
-"""A real local Ray gives the bits of the inline runtime, whatever the packing, and survives killed actors."""
+"""A real local Ray gives the bits of the inline runtime, whatever the packing, and survives killed actors.
+
+One cluster serves the whole file. Images of 6 x 6 pixels, made here, travel to the actors as a Python object.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from small import no_report, rows
+from torch import Tensor, nn
 
 import fedray
-from fedray.core import BadInput
+from fedray.core import BadInput, FedrayError
+from fedray.data.split import Dataset, Split, classification
+from fedray.scenario.nested import merge
 
-SCENARIO: dict[str, Any] = {
-    "rounds": 6,
+__all__ = ["no_report"]
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+BASE: dict[str, Any] = {
+    "rounds": 4,
     "method": {"models": 3},
+    "data": {"partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [6]},
     "clients": {"number": 10},
-    "data": {"partition": {"name": "classes", "classes": 2}},
-    "local": {"epochs": 2, "lr": 0.1},
+    "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
     "checkpoint": {"every": 2},
 }
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
+PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
+TIERS: dict[str, Any] = {"strong": {"number": 4, "models_per_round": "all", "num_cpus": 2}, "weak": {"num_cpus": 0.5}}
+CPUS = 12
+
+
+def pictures(n: int = 240) -> Dataset:
+    """Small images of three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
+    half = 2 * n // 3
+    return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
+    """A local Ray with more CPUs than the machine has, so that every packing fits."""
     from fedray.runtime import environment
 
     environment.prepare()
     import ray
 
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        resources={"lab": 1},
+    )  # fmt: skip
     yield
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def inline_hash(tmp_path_factory: pytest.TempPathFactory) -> str:
-    run = fedray.run(SCENARIO, out=tmp_path_factory.mktemp("inline") / "run", runtime="inline")
-    return str(run.summary["model_hash"])
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    scenario = BASE
+    for change in changes:
+        scenario = merge(scenario, change)
+    return fedray.run(scenario, data=pictures(), **{"runtime": "ray", **options})
 
 
-@pytest.mark.parametrize("packing", [{"actors": 1}, {"actors": 2}, {"actors": 3}, {"per_actor": 1}])
-def test_the_packing_never_changes_a_bit(packing: dict[str, int], inline_hash: str, tmp_path: Path) -> None:
-    scenario = {**SCENARIO, "clients": {"number": 10, **packing}}
-    run = fedray.run(scenario, out=tmp_path / "run", runtime="ray")
-    assert run.summary["model_hash"] == inline_hash
+def hashes(done: fedray.Run) -> tuple[str, str]:
+    return done.summary["model_hash"], done.summary["state_hash"]
 
 
-def test_private_state_is_the_same_on_both_runtimes(tmp_path: Path) -> None:
-    keys = {**SCENARIO, "method": {"name": "shefl", "models": 3}, "compress": {"error_feedback": True}}
-    a = fedray.run(keys, out=tmp_path / "a", runtime="inline").summary
-    b = fedray.run({**keys, "clients": {"number": 10, "actors": 2}}, out=tmp_path / "b", runtime="ray").summary
-    assert (a["model_hash"], a["state_hash"]) == (b["model_hash"], b["state_hash"])
+KNOWN: dict[str, tuple[str, str]] = {}
 
 
-def kill_when_running(name: str, out: Path) -> threading.Thread:
-    """Kills one process of a Ray actor class once the run has its first checkpoint."""
+def inline(*changes: dict[str, Any]) -> tuple[str, str]:
+    """The hashes of the inline runtime, computed once a scenario."""
+    key = repr(changes)
+    if key not in KNOWN:
+        KNOWN[key] = hashes(run(*changes, runtime="inline"))
+    return KNOWN[key]
+
+
+@pytest.mark.parametrize(
+    ("packing", "change"),
+    [
+        ({"actors": 1}, {}),
+        ({"actors": 2}, {}),
+        ({"actors": 3}, {}),
+        ({"per_actor": 1}, {}),
+        ({"actors": 3}, CNN),
+        ({"per_actor": 4, "tiers": TIERS}, {"clients": {"tiers": TIERS}}),
+        ({"actors": 2}, PRIVATE),
+    ],
+    ids=["1 actor", "2 actors", "3 actors", "an actor a client", "cnn", "tiers", "private state"],
+)
+def test_the_packing_never_changes_a_bit(packing: dict[str, Any], change: dict[str, Any]) -> None:
+    """Inline, any number of actors, one actor a client, tiers of other sizes: one hash."""
+    assert hashes(run(change, {"clients": packing})) == inline(change)
+
+
+def test_rows_are_the_same_on_both_runtimes() -> None:
+    here, there = run(runtime="inline"), run({"clients": {"actors": 2}})
+    assert rows(here.rounds) == rows(there.rounds)
+    assert rows(here.clients) == rows(there.clients)
+
+
+def mine(name: str) -> list[int]:
+    """Process ids of an actor class of this file's own cluster: below this process, and no one else's."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)], names[int(entry.name)] = int(stat[1]), (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+    below = {os.getpid()}
+    while new := {child for child, parent in parents.items() if parent in below} - below:
+        below |= new
+    return sorted(pid for pid in below if names.get(pid, b"").startswith(f"ray::{name}".encode()))
+
+
+def killed(name: str, out: Path) -> Callable[[], list[int]]:
+    """Kills one actor of a class as soon as the run has a checkpoint; returns a function that says whom."""
+    found: list[int] = []
 
     def work() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not list((out / "checkpoints").glob("round-*")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        found = subprocess.run(["pgrep", "-f", f"ray::{name}"], capture_output=True, text=True, check=False).stdout.split()
-        if found:
-            os.kill(int(found[-1]), signal.SIGKILL)
+            time.sleep(0.01)
+        for pid in mine(name)[-1:]:
+            os.kill(pid, signal.SIGKILL)
+            found.append(pid)
 
     thread = threading.Thread(target=work)
     thread.start()
-    return thread
+
+    def who() -> list[int]:
+        thread.join()
+        return found
+
+    return who
 
 
-@pytest.mark.parametrize("name", ["Client", "Coordinator"])
-def test_a_killed_actor_changes_no_bit(name: str, tmp_path: Path) -> None:
-    keys = {**SCENARIO, "rounds": 60, "evaluate": {"every": 20}, "clients": {"number": 10, "actors": 2}}
-    want = fedray.run(keys, out=tmp_path / "whole", runtime="inline").summary["model_hash"]
-    thread = kill_when_running(name, tmp_path / "killed")
-    got = fedray.run(keys, out=tmp_path / "killed", runtime="ray").summary["model_hash"]
-    thread.join()
-    assert got == want
+LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": {"every": 10}}
 
 
-def test_more_than_the_cluster_has_is_one_line(tmp_path: Path) -> None:
-    scenario = {**SCENARIO, "clients": {"number": 10, "tiers": {"a": {"resources": {"moon": 1}}}}}
-    with pytest.raises(BadInput, match="moon") as caught:
-        fedray.run(scenario, out=tmp_path / "run", runtime="ray")
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("Client", {}), ("Client", PRIVATE), ("Coordinator", {})],
+    ids=["client", "client with private state", "coordinator"],
+)
+def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """kill -9 in the middle of a run: it goes on by itself and ends in the same models and state."""
+    want, who = inline(LONG, change), killed(name, tmp_path / "run")
+    done = run(LONG, change, {"clients": {"actors": 2}}, out=tmp_path / "run")
+    assert who(), "nobody was killed"
+    assert hashes(done) == want
+    assert done.rounds["round"].to_pylist() == [0, 50, 100, 150]
+    assert done.clients.num_rows == 150 * 10
+
+
+class Broken(nn.Module):
+    """Works in the coordinator and fails in the client actors, where `place` says."""
+
+    def __init__(self, place: str) -> None:
+        nn.Module.__init__(self)
+        self.linear, self.place = nn.Linear(36, 3), place
+        self.fail("build")
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.fail("train")
+        return self.linear(x.flatten(1))
+
+    def fail(self, place: str) -> None:
+        if place == self.place and b"Client" in Path("/proc/self/cmdline").read_bytes():
+            raise ValueError("the layer\nis broken")
+
+
+@pytest.mark.parametrize("place", ["build", "train"])
+def test_an_error_in_a_client_is_one_line_with_its_cause(place: str) -> None:
+    """No hang and no page of frames; the report of Ray hangs on the exception for whoever wants it."""
+
+    def broken() -> nn.Module:
+        return Broken(place)
+
+    with pytest.raises(FedrayError) as caught:
+        run({"clients": {"actors": 1}}, model=broken)
+    assert str(caught.value) == "client actor 0 failed: ValueError: the layer is broken"
+    assert "Traceback" in str(caught.value.__cause__) or "broken" in str(caught.value.__cause__)
+
+
+def test_divergence_in_a_client_names_it() -> None:
+    with pytest.raises(FedrayError, match=r"training diverged .* at client \d+ .*: lower local.lr") as caught:
+        run({"local": {"lr": 1e18, "epochs": 4}, "clients": {"actors": 1}})
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("tier", "says"),
+    [
+        ({"num_cpus": 100}, "1 actors need 100 CPU, but the cluster has 12: lower clients.tiers.NAME.num_cpus"),
+        ({"num_gpus": 3}, "1 actors need 3 GPU, but the cluster has 0: lower clients.tiers.NAME.num_gpus"),
+        ({"resources": {"moon": 1}}, "1 actors need 1 moon, but the cluster has 0: lower clients.tiers.NAME.resources"),
+        ({"resources": {"lab": 2}}, "1 actors need 2 lab, but the cluster has 1"),
+    ],
+)
+def test_more_than_the_cluster_has_is_one_line(tier: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """No hang, and no directory is left in the way of the next try."""
+    began = time.monotonic()
+    with pytest.raises(BadInput) as caught:
+        run({"clients": {"actors": 1, "tiers": {"all": tier}}}, out=tmp_path / "run")
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    assert time.monotonic() - began < 120

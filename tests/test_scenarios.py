@@ -121,7 +121,7 @@ def train_a_round(scenario: Scenario, out: Path) -> None:
     out.mkdir()
     summary = run_inline(scenario, out, Own(), lambda shown: None)
     assert summary["rounds"] == 1
-    assert (summary["totals"]["up_bytes"] > 0) is (scenario.method.name != "bayesian_linear")  # a closed form sends nothing
+    assert (summary["totals"]["up_bytes"] > 0) is (scenario.method.name != "bayesian_linear")
     assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
 
 

@@ -73,8 +73,8 @@ def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Poste
 def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
     """The posterior for given precisions: design `[n, d]`, targets `[n]`."""
     precision = alpha * np.eye(x.shape[1]) + beta * x.T @ x
-    covariance: FloatArray = np.linalg.inv(precision)
-    mean: FloatArray = beta * np.linalg.solve(precision, x.T @ y)
+    covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
+    mean = np.asarray(beta * np.linalg.solve(precision, x.T @ y), dtype=np.float64)
     return Posterior(mean, covariance, alpha, beta)
 
 

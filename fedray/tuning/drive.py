@@ -59,6 +59,8 @@ class Course:
 
 def limit_of(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
     """How many trials there will be, and the grid's points."""
+    if trials is not None and trials < 1:
+        raise BadInput(f"--trials = {trials}: give at least 1")
     points = grid(sweep.space) if sweep.sampler.name == "grid" else None
     wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
     return (wanted if points is None else min(wanted, len(points))), points

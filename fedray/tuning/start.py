@@ -33,36 +33,28 @@ def tune(
     modules: tuple[str, ...] = (),
     say: Say = print,
 ) -> dict[str, Any]:
-    """Runs a sweep into a directory, or goes on with one, and returns its summary.
+    """Runs a sweep (a file or its keys) into a directory, or goes on with one, and returns its summary.
 
     Args:
-        source: a sweep file or its keys.
-        trials: how many in all, instead of the file's.
-        resume: go on where the directory stands (or begin, if it is empty).
+        trials: how many in all, instead of the file's. resume: go on where the directory stands.
         storage: an Optuna storage URL; default: a journal file in `out`.
-        address: of an existing Ray cluster, where the base scenario has `runtime: ray`.
-        modules: your own code, imported in every worker.
-        say: is told a line a trial.
+        address: of an existing Ray cluster. modules: your own code, for every worker. say: is told a line a trial.
 
     Raises:
         BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end.
     """
     prepare()
     sweep, folder = read_sweep(source), Path(out)
-    if trials is not None and trials < 1:
-        raise BadInput(f"--trials = {trials}: give at least 1")
-    own = Own(modules=tuple(modules)).imported()
-    base = sweep.scenario({})
-    study = build(base, own)
-    check_producible(sweep.objectives, study.classes, base.data.name)
+    own, base = Own(modules=modules).imported(), sweep.scenario({})
+    check_producible(sweep.objectives, build(base, own).classes, base.data.name)
     limit, points = limit_of(sweep, trials)
     journal = folder.absolute() / stores.JOURNAL
     _take(sweep, folder, resume, journal if storage is None else None)
     with record.alone(folder):
         stores.mend(journal)
         place = stores.Place(storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models)
-        found = stores.start_study(sweep, place, resume)
-        course = Course(sweep, folder.absolute(), found, place, own, limit, points, say)
+        study = stores.start_study(sweep, place, resume)
+        course = Course(sweep, folder.absolute(), study, place, own, limit, points, say)
         try:
             with workers(sweep.jobs, base, address) as submit:
                 drive(course, submit)

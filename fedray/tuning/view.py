@@ -19,7 +19,6 @@ from fedray.report import style
 from fedray.tuning.objectives import Objective
 from fedray.tuning.space import Parameter, said
 
-
 SHORT = ("nll", "ece", "rmse", "crps")  # read as letters
 
 
