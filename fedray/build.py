@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from fedray import compress
-from fedray.clock import Rule
+from fedray import compress, metrics
 from fedray.core import BadInput, Clients, Compress, Layout, Local, Method, Net, Objective
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards, build_shards
 from fedray.data.split import limited
 from fedray.data.store import open_dataset
-from fedray.devices import Devices, diurnal, traced
+from fedray.devices import Devices
 from fedray.distil import learner
+from fedray.fleet import chosen, devices, participation, rule
 from fedray.methods import METHODS, Composition
 from fedray.methods.adaptive import remembering
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models import build_net
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
-from fedray.schedule import KINDS, Participation, full, overcommitted, sampled, shared_out, strata
+from fedray.schedule import KINDS
 from fedray.study import Evaluation, Study
 
 BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
@@ -70,16 +70,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     starts = [scenario.seed + r for r in range(scenario.replicates)]
     replicates = starts if scenario.vary == "all" else [scenario.seed] * scenario.replicates
     seeds = [seed for seed in replicates for _ in folds]
-    shards = build_shards(
-        data,
-        scenario.data.partition.name,
-        scenario.data.partition.options,
-        scenario.clients.number,
-        replicates,
-        folds=folds,
-        hold_out=scenario.data.hold_out,
-        server=float(scenario.method.options.get("server_data", 0.0)),
-    )
+    shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
     net, known = network(scenario, data, own), devices(scenario, clients)
     method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
@@ -95,13 +86,27 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
         input_shape=sample_shape(data),
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
-        evaluation=evaluation(scenario),
+        evaluation=evaluation(scenario, data.classes),
         devices=known,
         rule=rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
+    )
+
+
+def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
+    """The clients' data, dealt as the scenario says."""
+    return build_shards(
+        data,
+        scenario.data.partition.name,
+        scenario.data.partition.options,
+        scenario.clients.number,
+        seeds,
+        folds=folds,
+        hold_out=scenario.data.hold_out,
+        server=float(scenario.method.options.get("server_data", 0.0)),
     )
 
 
@@ -191,45 +196,6 @@ def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
     return build_net(scenario.model.name, sample_shape(data), outputs, objective, **scenario.model.options)
 
 
-def per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Participants of a round from each tier."""
-    keys = scenario.participation
-    if keys.per_round is None and keys.fraction is None:
-        return shared_out(clients, clients.number)
-    return shared_out(clients, keys.per_round or max(1, round(keys.fraction * clients.number)))  # type: ignore[operator]
-
-
-def chosen(scenario: Scenario, clients: Clients) -> list[int]:
-    """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
-    return overcommitted(clients, per_tier(scenario, clients), scenario.participation.overcommit)
-
-
-def participation(scenario: Scenario, clients: Clients) -> Participation:
-    """Who is chosen in a round."""
-    rows, counts = scenario.schedule.rows, chosen(scenario, clients)
-    if sum(counts) == clients.number and rows == "client":
-        return full(clients)
-    return (sampled if rows == "client" else strata)(clients, counts)
-
-
-def rule(scenario: Scenario, clients: Clients) -> Rule:
-    """Which of the chosen count."""
-    keys = scenario.participation
-    first = tuple(per_tier(scenario, clients)) if keys.overcommit > 1 else None
-    return Rule(first, keys.dropout, keys.deadline)
-
-
-def devices(scenario: Scenario, clients: Clients) -> Devices:
-    """What each simulated device is like."""
-    keys = scenario.clients
-    known = traced(clients, Path(keys.trace).expanduser()) if keys.trace else Devices(clients)
-    if keys.availability == "diurnal":
-        if known.available is not None:
-            raise BadInput("clients.availability = diurnal, but clients.trace says when clients are there: drop one")
-        return replace(known, available=diurnal())
-    return known
-
-
 def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
     """What survives the uplink."""
     keys, tiers = scenario.compress, known.clients.tiers
@@ -268,9 +234,13 @@ def local(scenario: Scenario) -> Local:
     )
 
 
-def evaluation(scenario: Scenario) -> Evaluation:
+def evaluation(scenario: Scenario, classes: int) -> Evaluation:
     """What is measured, and when."""
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
+    for key, wanted in (("stop_at", scenario.evaluate.stop_at), ("target", scenario.evaluate.target)):
+        if wanted and not metrics.belongs(wanted.metric, classes):
+            has = "has classes" if classes else "has none"
+            raise BadInput(f"evaluate.{key}.metric = {wanted.metric}, but {scenario.data.name} {has}: choose another")
     gamma = scenario.predict.gamma
     return Evaluation(
         every=scenario.evaluate.every,

@@ -187,6 +187,8 @@ def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
     if name not in row:
         known = ", ".join(k for k, v in row.items() if isinstance(v, float))
         raise BadInput(f"evaluate.stop_at.metric = {name}: this run has no such metric: choose one of {known}")
+    if row[name] is None:  # not measured in this round
+        return False
     return bool(row[name] <= value if name.removeprefix("hold_out_") in LOWER_IS_BETTER else row[name] >= value)
 
 

@@ -19,10 +19,10 @@ def export_models(folder: Path, out: Path) -> list[Path]:
     """
     run = load(folder)
     study, models = run.study, run.study.method.phases[0].models
-    paths = []
+    states, paths = run.models, []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for m, state in enumerate(run.models):
+        for m, state in enumerate(states):
             world, k = divmod(m, models)
             replicate, fold = world // study.per_replicate, int(study.folds[world])
             path = out / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"

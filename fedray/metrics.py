@@ -244,6 +244,18 @@ def regression(
     return scores | _spread("rmse", [rmse(row, y) for row in rows])
 
 
+def belongs(name: str, classes: int) -> bool:
+    """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
+
+    Example:
+        >>> belongs("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
+        (False, True, False)
+    """
+    tasks = classification(np.full((1, 1, 2), 0.5), [0]), regression(np.zeros((1, 1)), [0.0])
+    own, other = tasks if classes else tasks[::-1]
+    return name in own or name.removeprefix("hold_out_") not in other
+
+
 def per_client(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:
     """One score a client, `[N]` (`predict.by_client`), in three numbers; clients without data (NaN) do not count.
 

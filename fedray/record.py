@@ -203,8 +203,9 @@ def history(study: Study, out: Path) -> list[dict[str, float]]:
         course = [row for row in rows if (row["replicate"], row["fold"]) == where]
         values: dict[str, float] = {}
         for name in ("accuracy", "rmse"):
-            if name in course[-1]:
-                values[f"{name}_last3"] = float(np.mean([row[name] for row in course[-3:]]))
+            scores = [row[name] for row in course if row.get(name) is not None]
+            if scores:
+                values[f"{name}_last3"] = float(np.mean(scores[-3:]))
         if study.evaluation.target is not None:
             first = next((row for row in course if meets(row, study.evaluation.target)), None)
             if first is not None:
@@ -253,7 +254,7 @@ def _finite(value: Any) -> Any:
 
 def manifest(extra: dict[str, Any]) -> dict[str, Any]:
     """Versions, host and commit; nothing from the environment's secrets."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)

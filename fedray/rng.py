@@ -73,7 +73,7 @@ def bits(key: ArrayLike, n: int) -> Keys:
 
 def uniform(key: ArrayLike, n: int) -> NDArray[np.float64]:
     """n numbers in [0, 1) a key: `[...]` -> `[..., n]`."""
-    return (bits(key, n) >> _S11) * 2.0**-53
+    return (bits(key, n) >> _S11).astype(np.float64) * 2.0**-53
 
 
 def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:

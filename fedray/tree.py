@@ -160,8 +160,8 @@ def merge(stats: list[Stats]) -> Stats:
     return out
 
 
-def fold(stats: Stats, change: Callable[[Tensor], Tensor]) -> Stats:
-    """Applies a tensor function (a move between devices, say) to every tensor of the statistics."""
+def fold(stats: Stats, change: Callable[[Any], Any]) -> Stats:
+    """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
 
     def one(value: Any) -> Any:
         if isinstance(value, ExactSum):

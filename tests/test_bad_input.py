@@ -1,92 +1,188 @@
-"""Bad input is one line on stderr, exit status 2 (1 while running), no traceback, and nothing that existed changes."""
+"""Bad input is one line on stderr, exit status 2 (1 while running), no traceback, and nothing that existed changes.
+
+One table: what is typed, and what the line must say. `{run}` is a finished run, `{out}` a directory that does not
+exist, `{full}` one that holds a user's file, `{data}` an empty folder, `{broken}` one with a damaged MNIST, `{file}` a
+scenario.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import shlex
 from pathlib import Path
 
 import pytest
-from small import fed
+import yaml
+from small import fed, no_report, scenario
 
-BASE = "runtime: inline\nrounds: 1\nclients: {number: 10}\nparticipation: {per_round: 4}\nlocal: {epochs: 1}\n"
-SCENARIOS = {
-    "unknown key": (["local.learning_rate=1"], "local.lr"),
-    "unknown section": (["locale.lr=1"], "local"),
-    "unknown method": (["method.name=fedavgg"], "fedavg"),
-    "unknown data": (["data.name=minst"], "mnist"),
-    "unknown model": (["model.name=cnnn"], "cnn"),
-    "unknown partition": (["data.partition.name=dirichlett"], "dirichlet"),
-    "wrong type": (["rounds=ten"], "rounds"),
-    "no models": (["method.models=0"], "method.models"),
-    "negative rounds": (["rounds=-1"], "rounds"),
-    "more HPC than clients": (["clients.tiers.hpc.number=60"], "clients.tiers.hpc.number"),
-    "a third and a bit of a GPU": (["clients.tiers.a.num_gpus=0.3"], "num_gpus"),
-    "more classes than there are": (
-        ["data.partition.name=classes", "data.partition.classes=20"],
-        "data.partition.classes",
+import fedray
+
+__all__ = ["no_report"]
+
+RUN = "run {file} --out {out} "
+BAD: list[tuple[str, str]] = [
+    # the command line itself
+    ("", "Usage: fedray"),
+    ("rnu x", "No such command 'rnu'"),
+    ("run", "Missing argument 'SCENARIO': see `fedray run --help`"),
+    ("run {file} --ouy x", "No such option '--ouy'"),
+    ("table {file} --out {out} --jobs many", "'many' is not a valid integer"),
+    ("table {file}", "Missing option '--out'"),
+    ("list nothing", "'nothing' is not one of 'methods'"),
+    ("data get nothing --root {data}", "no such data set"),
+    ("data get femnist --root {data}", "it cannot be downloaded"),
+    # scenario files
+    ("run {data}/no.yaml --out {out}", "no.yaml does not exist"),
+    ("run {data} --out {out}", "is a directory"),
+    ("run {bad} --out {out}", "not valid YAML"),
+    ("check {empty}", "the scenario is empty"),
+    ("check {bad}", "bad.yaml, line 2"),
+    ("table {file} --out {out}", "table is empty"),
+    # keys: unknown, of a wrong type, out of range
+    (RUN + "local.learning_rate=1", "local.learning_rate is not a key of local: did you mean local.lr?"),
+    (RUN + "locale.lr=1", "locale is not a key of a scenario: did you mean local?"),
+    (RUN + "method.name=fedavgg", "method.name = 'fedavgg' is not a known method: did you mean fedavg?"),
+    (RUN + "data.name=minst", "data.name = 'minst' is not a known data set: did you mean mnist?"),
+    (RUN + "model.name=cnnn", "model.name = 'cnnn' is not a known model: did you mean cnn?"),
+    (RUN + "data.partition.name=dirichlett", "did you mean dirichlet?"),
+    (RUN + "rounds=ten", "rounds = 'ten' is not a whole number"),
+    (RUN + "rounds=-1", "rounds = -1 is out of range"),
+    (RUN + "rounds=1.5", "rounds = 1.5 is not a whole number"),
+    (RUN + "rounds", "'rounds' is not an override: write key=value"),
+    (RUN + "local=3", "local = 3 is not a mapping"),
+    (RUN + "local.lr=-1", "local.lr = -1 is out of range"),
+    (RUN + "local.lr=.nan", "local.lr"),
+    (RUN + "method.models=0", "method.models = 0 is out of range"),
+    (RUN + "method.name=fedavg method.models=5", "method.models = 5, but fedavg trains one model"),
+    (RUN + "method.name=fedprox method.models=5", "method.models = 5, but fedprox trains one model"),
+    (RUN + "clients.number=1e12", "clients.number = 1000000000000"),
+    (RUN + "compress.kind=topk compress.ratio=0", "compress.ratio = 0 is out of range"),
+    # keys against each other, and against the data
+    (
+        RUN + "clients.tiers.hpc.number=60 clients.tiers.lpc.number=1",
+        "clients.tiers.hpc.number = 60, but clients.number",
     ),
-    "more participants than clients": (["participation.per_round=11"], "participation.per_round"),
-    "a learning rate below zero": (["local.lr=-1"], "local.lr"),
-    "nothing is kept": (["compress.kind=topk", "compress.ratio=0"], "compress.ratio"),
-    "more clients than samples": (["clients.number=5000", "participation.per_round=5"], "clients.number"),
-    "a population out of bounds": (["clients.number=1e12"], "clients.number"),
-    "missing data files": (["data.name=mnist", "data.root=/nowhere"], "mnist"),
-    "missing trace": (["clients.trace=/nowhere.csv"], "clients.trace"),
-    "a metric that is not there": (["evaluate.stop_at.metric=rmse", "evaluate.stop_at.value=1"], "evaluate.stop_at"),
-}
+    (RUN + "clients.tiers.a.num_gpus=0.3", "clients.tiers.a.num_gpus = 0.3"),
+    (RUN + "clients.tiers.a.models_per_round=9", "models_per_round = 9, but method.models is 5"),
+    (RUN + "participation.per_round=7", "participation.per_round = 7, but clients.number is 6"),
+    (RUN + "local.epochs=2 local.steps=2", "give one of the two"),
+    (RUN + "clients.number=5000", "clients.number = 5000, but"),
+    (RUN + "data.partition.name=classes data.partition.classes=20", "data.partition.classes = 20, but the data has 10"),
+    (RUN + "data.partition.name=natural", "data.partition.name = natural"),
+    (RUN + "data.fold=3", "data.fold = 3, but digits has folds 0 to 0"),
+    (RUN + "model.objective=half_mse", "model.objective = half_mse, but digits has classes"),
+    (RUN + "evaluate.stop_at='{{metric: rmse, value: 1}}'", "evaluate.stop_at.metric = rmse"),
+    (RUN + "clients.tiers.a.num_gpus=1", "num_gpus = 1"),
+    (RUN + "clients.trace={data}/no.csv", "no.csv"),
+    # what the keys allow and nothing reads yet
+    (RUN + "schedule.kind=walk", "schedule.kind = walk"),
+    (RUN + "graph.kind=torus", "graph.kind = torus"),
+    (RUN + "on_client_error=skip", "on_client_error = skip"),
+    # data files
+    (RUN + "data.name=mnist data.root={data} data.limit=20", "data.name = mnist, but there is no {data}"),
+    (RUN + "data.name=cifar10 data.root={data}/nowhere data.limit=20", "run `fedray data get cifar10`"),
+    (RUN + "data.name=mnist data.root={broken} data.limit=20", "is damaged"),
+    (RUN + "data.name=uci/energy data.root={data}", "data.name = uci/energy, but there is no"),
+    (RUN + "data.name=table data.target=y data.path={data}/no.csv", "no.csv"),
+    (RUN + "data.name=table data.target=y data.path={full}/precious.txt", "precious.txt"),
+    # directories
+    ("run {file} --out {run}", "holds another run: choose another directory, or `fedray resume"),
+    ("run {file} --out {full}", "holds other files: choose another directory"),
+    ("run {file} --out {full}/precious.txt", "holds other files"),
+    ("run {file} --out {full}/precious.txt/below", "cannot be made (Not a directory)"),
+    ("resume {full}", "is no run directory"),
+    ("resume {out}", "is no run directory"),
+    ("report {full}", "no scenario.yaml there"),
+    ("report {run} {out}", "no scenario.yaml there"),
+    ("report {run} --out {full}/precious.txt/x.html", "cannot be written"),
+    ("export {full}", "is no run directory"),
+    # own code and clusters
+    (RUN + "--import no_such_module", "--import no_such_module: ModuleNotFoundError"),
+    (RUN + "--import ..bad", "--import ..bad"),
+    (RUN + "runtime=ray --address 127.0.0.1:1", "--address 127.0.0.1:1: nobody answers there"),
+]
+WHILE_RUNNING: list[tuple[str, str]] = [
+    (RUN + "local.lr=1e30 local.epochs=3", "training diverged (NaN, infinite or huge weights) at client"),
+    ("export {cut}", "holds no checkpoint"),
+    ("resume {damaged}", "state.safetensors is damaged"),
+    ("export {damaged}", "state.safetensors is damaged"),
+]
 
 
-@pytest.fixture()
-def scenario(tmp_path: Path) -> Path:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(BASE)
-    return path
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What the table's names stand for."""
+    home = tmp_path_factory.mktemp("bad")
+    where = {name: home / name for name in ("run", "out", "full", "data", "broken", "cut", "damaged")}
+    for name in ("full", "data", "broken"):
+        where[name].mkdir()
+    for name in ("run", "cut", "damaged"):
+        fedray.run(scenario({"rounds": 1}), out=where[name])
+    (where["full"] / "precious.txt").write_text("mine")
+    raw = where["broken"] / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (raw / f"{part}-ubyte.gz").write_bytes(b"not gzip")
+    (where["cut"] / "checkpoints" / "round-000001").rename(where["cut"] / "elsewhere")
+    (where["damaged"] / "checkpoints" / "round-000001" / "state.safetensors").write_bytes(b"\xff" * 9)
+    for name, text in {
+        "file": yaml.safe_dump(scenario()),
+        "bad": "rounds: 1\n\tx: 2\n",
+        "empty": "# nothing\n",
+    }.items():
+        where[name] = home / f"{name}.yaml"
+        where[name].write_text(text)
+    return where
 
 
-def refused(arguments: list[str], status: int = 2) -> str:
-    """Runs the CLI, checks the form of the refusal and returns its line."""
-    done = fed(*arguments)
-    assert done.status == status, done.err
-    lines = [line for line in done.err.splitlines() if line.startswith("fedray: ")]
-    assert len(lines) == 1, done.err
-    assert "Traceback" not in done.err
-    return lines[0]
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """No data, no cache and no runs of the user's are near."""
+    if not request.node.callspec.params.get("typed", "").startswith("report"):
+        request.getfixturevalue("no_report")
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("case", SCENARIOS)
-def test_a_bad_scenario_is_one_line_with_the_remedy(case: str, scenario: Path, tmp_path: Path) -> None:
-    overrides, mention = SCENARIOS[case]
-    line = refused(["run", str(scenario), *overrides, "--out", str(tmp_path / "out")])
-    assert mention in line
-    assert not (tmp_path / "out" / "summary.json").exists()
+def everything(places: dict[str, Path]) -> dict[str, str]:
+    """Every file below the table's places, with a digest of what it holds."""
+    home = places["full"].parent
+    files = [path for path in home.rglob("*") if path.name != ".lock"]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in files}
 
 
-@pytest.mark.parametrize(
-    ("text", "mention"),
-    [("", "empty"), ("rounds: [", "line"), ("rounds: 1\nrounds: 2\n", "rounds"), ("- 1\n", "")],
-)
-def test_a_file_that_is_no_scenario_is_one_line(text: str, mention: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    assert mention in refused(["check", str(path)])
+def refused(typed: str, says: str, places: dict[str, Path], status: int) -> list[str]:
+    """Runs a line of the table; returns what stood on stderr."""
+    told = fed(*shlex.split(typed.format(**places)))
+    assert told.status == status, told
+    assert "Traceback" not in told.err + told.out
+    assert says.format(**places) in told.err, told.err
+    return told.err.splitlines()
 
 
-def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
-    for command in ("resume", "export", "report"):
-        assert str(tmp_path) in refused([command, str(tmp_path)])
-    assert "nowhere.yaml" in refused(["run", str(tmp_path / "nowhere.yaml")])
-    assert "no_such_module" in refused(["run", str(tmp_path), "--import", "no_such_module"])
+@pytest.mark.parametrize(("typed", "says"), BAD, ids=[typed.removeprefix(RUN) or "nothing" for typed, _ in BAD])
+def test_bad_input_is_one_line_and_changes_nothing(typed: str, says: str, places: dict[str, Path]) -> None:
+    before = everything(places)
+    lines = refused(typed, says, places, 2)
+    assert everything(places) == before
+    if typed:  # without a command fedray shows its help
+        assert len(lines) == 1, lines
+        assert re.match(r"fedray: \S", lines[0])
+        assert len(lines[0]) < 700
 
 
-def test_a_directory_that_holds_something_is_left_as_it_is(scenario: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "precious.txt").write_text("mine")
-    assert str(out) in refused(["run", str(scenario), "--out", str(out)])
-    assert [path.name for path in out.iterdir()] == ["precious.txt"]
-    assert (out / "precious.txt").read_text() == "mine"
-
-
-def test_training_that_diverges_names_the_clients(scenario: Path, tmp_path: Path) -> None:
-    line = refused(["run", str(scenario), "rounds=30", "local.lr=1e30", "--out", str(tmp_path / "out")], status=1)
-    assert "client" in line
-    assert "local.lr" in line
+@pytest.mark.parametrize(("typed", "says"), WHILE_RUNNING, ids=[typed for typed, _ in WHILE_RUNNING])
+def test_what_fails_while_running_is_one_line(typed: str, says: str, places: dict[str, Path]) -> None:
+    """Behind the run's progress, if it made any; nothing that existed before is gone."""
+    before = everything(places)
+    lines = refused(typed, says, places, 1)
+    assert [line for line in lines if not line.startswith("round ")] == lines[-1:]
+    assert lines[-1].startswith("fedray: ")
+    after = everything(places)
+    own = (str(places["out"]), str(places["damaged"] / "manifest.json"))
+    assert {path: digest for path, digest in after.items() if not path.startswith(own)} == {
+        path: digest for path, digest in before.items() if not path.startswith(own)
+    }

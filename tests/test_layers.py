@@ -27,15 +27,16 @@ LAYERS = (
     ("clock", "server", "metrics"),
     ("robust", "optimized", "teachers"),
     ("methods", "scenario", "models", "data", "report", "loggers", "live"),
-    ("lanes", "distil"),
+    ("lanes", "distil", "fleet"),
     ("study",),
     ("engine", "known", "targets", "plane"),
     ("checkpoint", "evaluate"),
     ("record", "pictures"),
     ("coordinate",),
-    ("build", "runtime"),
+    ("build",),
+    ("runtime",),
     ("simulate", "runtime.ray", "api", "explain", "table"),
-    ("export", "tuning"),
+    ("export", "tuning", "bench"),
     ("cli",),
 )
 
@@ -117,7 +118,7 @@ def outsiders(allowed: set[str], wanted: set[str]) -> list[str]:
 
 def test_one_place_each() -> None:
     """Ray, names that meet functions, batched clients and YAML: one file or folder for each."""
-    assert outsiders({"fedray.runtime.ray"}, {"ray"}) == []
+    assert outsiders({"fedray.runtime.ray", "fedray.runtime.cluster"}, {"ray"}) == []
     assert [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")] == ["fedray.build"]
     both = [m for m in outsiders(set(), {"fedray.scenario"}) if m in outsiders(set(), {"fedray.methods"})]
     assert both == ["fedray.build"]

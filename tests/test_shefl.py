@@ -264,7 +264,7 @@ def test_participants_per_tier_and_models_are_exact(run):
 
 def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run):
     """K = 3 rounds, m = 2: every client trained every model exactly twice, never twice in a round."""
-    jobs = jobs_of(run(clients__tiers={"mid": {"models_per_round": 2}}, rounds=K))
+    jobs = jobs_of(run(clients__tiers={"hpc": None, "lpc": None, "mid": {"models_per_round": 2}}, rounds=K))
     seen = Counter((job["replicate"], job["client"], job["model"]) for job in jobs)
     assert seen == {(r, c, k): 2 for r in range(2) for c in range(N) for k in range(K)}
     assert len({(job["replicate"], job["round"], job["client"], job["model"]) for job in jobs}) == len(jobs)
@@ -284,7 +284,7 @@ def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
 
 
 ROUGH = {
-    "participation": {"per_round": 6, "overcommit": 1.5, "dropout": 0.2, "deadline": 0.2},
+    "participation": {"per_round": 4, "overcommit": 2.0, "dropout": 0.2, "deadline": 0.2},
     "clients__availability": "diurnal",
     "clients__tiers__hpc__spread": 1.0,
     "clients__tiers__lpc__spread": 1.0,
@@ -358,7 +358,7 @@ def test_virtual_time_is_a_function_of_scenario_and_seed(run):
     """How the training goes does not show in it."""
     seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
     assert seconds[0] == seconds[1]
-    assert run(**ROUGH, seed=4).summary["totals"]["sim_seconds"] != seconds[0]
+    assert run(**ROUGH, seed=14).summary["totals"]["sim_seconds"] != seconds[0]
 
 
 def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run):

@@ -27,7 +27,7 @@ def on_ray(work: Work, actors: int) -> Iterator[Runtime]:
 
 
 def overhead(quick: bool) -> list[Result]:
-    from fedray.runtime.ray import connect
+    from fedray.runtime.cluster import connect
 
     work = works.small_clients(1000, 100)
     connect(None, 2)
@@ -40,7 +40,7 @@ def overhead(quick: bool) -> list[Result]:
 
 
 def scaling(quick: bool) -> list[Result]:
-    from fedray.runtime.ray import connect
+    from fedray.runtime.cluster import connect
 
     work = works.images(works.small_cnn, per_round=40)
     connect(None, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -216,17 +217,32 @@ def build_shards(
     folds = folds or [0]
     _check(data, clients, folds, hold_out)
     if data.population:
-        if name not in ("iid", "natural"):
-            hint = "leave it out and use data.per_client for the classes a client holds"
-            raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
+        _check_generated(name)
         return Generated(data, data.population, clients or 0, seeds, hold_out, server, wrong)
     values, deal = _values(data, name, options), partial(partition.NAMES[name], **options)
     if clients is None and name not in partition.BY_VALUE:
         raise BadInput("clients.number is missing: give the number of clients")
-    worlds = [(seed, fold) for seed in seeds for fold in folds]
+    worlds = list(product(seeds, folds))
+    cut = partial(_dealt, data, values, partial(deal, clients=clients))
+    groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
+    shards = _stored(data, worlds, cut, groups, hold_out, server)
+    if wrong is not None:
+        shards.mislabel(wrong, [seed for seed, _ in worlds])
+    return shards
+
+
+def _stored(
+    data: Dataset,
+    worlds: list[tuple[int, int]],
+    deal: Callable[[int, int], Cut],
+    groups: Any,
+    hold_out: float,
+    server: float,
+) -> Stored:
+    """Cuts every world, takes the server's rows and the withheld ones out."""
     cuts, held, taken = [], [], []
     for seed, fold in worlds:
-        cut = _dealt(data, values, fold, partial(deal, clients=clients, generator=rng.stream(seed, "partition")))
+        cut = deal(seed, fold)
         if server:
             cut, rows = partition.shared(cut, server, rng.stream(seed, "server data", fold))
             taken.append(rows)
@@ -234,11 +250,13 @@ def build_shards(
             cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         cuts.append(cut)
-    groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
-    shards = Stored(data, [fold for _, fold in worlds], cuts, held, groups=groups, server=taken)
-    if wrong is not None:
-        shards.mislabel(wrong, [seed for seed, _ in worlds])
-    return shards
+    return Stored(data, [fold for _, fold in worlds], cuts, held, groups=groups, server=taken)
+
+
+def _check_generated(name: str) -> None:
+    if name not in ("iid", "natural"):
+        hint = "leave it out and use data.per_client for the classes a client holds"
+        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
 
 
 def _check(data: Dataset, clients: int | None, folds: list[int], hold_out: float) -> None:
@@ -253,12 +271,13 @@ def _check(data: Dataset, clients: int | None, folds: list[int], hold_out: float
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
 
 
-def _dealt(data: Dataset, values: Array, fold: int, deal: Callable[[Array], Cut]) -> Cut:
+def _dealt(data: Dataset, values: Array, deal: Callable[..., Cut], seed: int, fold: int) -> Cut:
     """A cut of the fold's training rows; its rows are rows of `data.train`."""
+    generator = rng.stream(seed, "partition")
     if not data.folds:
-        return deal(values)
+        return deal(values, generator=generator)
     train = data.folds[fold][0]
-    cut = deal(values[train])
+    cut = deal(values[train], generator=generator)
     return cut._replace(rows=train[cut.rows])
 
 

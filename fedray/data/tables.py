@@ -146,7 +146,7 @@ def table(
     other = _frame(table_file(test, "test")) if test else None
     targets = [target] if isinstance(target, str) else list(target or [])
     inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
-    _check_columns(frame, other, targets, inputs, group)
+    _check_columns(path, frame, other, targets, inputs, group)
     classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
     names = sorted(set(frame[targets[0]].unique())) if classes else []
     groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
@@ -162,11 +162,11 @@ def table(
     return data._replace(columns=columns)
 
 
-def _check_columns(frame: Any, other: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
+def _check_columns(path: Any, frame: Any, other: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
     if not targets:
         raise BadInput("data.target is missing: name the column to predict")
     if not inputs:
-        raise BadInput("data.features: the table has no numeric column beside the target: add one")
+        raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
     for part in (frame, other):
         for column in () if part is None else (*targets, *inputs, *([group] if group else [])):
             if column not in part:

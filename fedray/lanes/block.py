@@ -24,7 +24,7 @@ MIN_LANES = 2  # one lane alone would take other product kernels (matrix-vector)
 class Batches(NamedTuple):
     """Which rows every lane reads: index `[S, W, B]` into the data, weight `[S, W, B]` (1 / batch size, or 0)."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
     weight: Tensor
 
 

@@ -43,9 +43,9 @@ def optimiser(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequenc
         now = [p[:lanes] for p in params]
         g = list(grads)
         if offset:
-            g = torch._foreach_add(g, [o[:lanes] for o in offset])
+            g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
         if local.weight_decay or local.pull:
-            g = torch._foreach_add(g, now, alpha=local.weight_decay + local.pull)
+            g = list(torch._foreach_add(g, now, alpha=local.weight_decay + local.pull))
         if local.pull:
             torch._foreach_add_(g, [a[:lanes] for a in anchor], alpha=-local.pull)
         _move(local, lr, count, moments, now, g, lanes)

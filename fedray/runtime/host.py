@@ -37,6 +37,10 @@ class Jobs(NamedTuple):
     steps: IntArray
     key: rng.Keys
 
+    def twice(self) -> Jobs:
+        """The first job and its copy."""
+        return Jobs(*(column.take([0, 0]) for column in self))  # type: ignore[arg-type]
+
 
 class Host:
     """Holds the data view, the network and the engine of one process."""
@@ -77,7 +81,7 @@ class Host:
         """One block of lanes, from data to reduced statistics."""
         study, local, n = self.study, phase.local, len(real.size)
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
-        jobs = Jobs(*(column.take([0, 0]) for column in real)) if lone else real
+        jobs = real.twice() if lone else real
         row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
         broadcast = state.models.index_select(0, row)
         start = personal.started(self.private, study.net.layout, phase, jobs.plan, broadcast)

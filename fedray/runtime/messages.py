@@ -49,8 +49,8 @@ def to_reply(stats: Stats, rows: JobRows) -> Reply:
 
 def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
     """Unpacks an answer into memory of its own: the channel that brought it may be written again."""
-    rows = JobRows(*(np.array(column) for column in reply.rows))
-    return fold(reply.stats, lambda array: torch.from_numpy(np.array(array))), rows
+    stats = fold(reply.stats, lambda array: torch.from_numpy(np.array(array)))
+    return stats, JobRows(reply.rows.samples.copy(), reply.rows.steps.copy(), reply.rows.loss.copy())
 
 
 def _tensor(array: Any) -> torch.Tensor:

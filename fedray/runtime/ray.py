@@ -1,6 +1,6 @@
 """The Ray runtime: client actors that host many simulated clients each, and a coordinator actor that runs the engine.
 
-The only file that imports ray. The coordinator broadcasts the models once a round and gets reduced statistics back:
+The coordinator broadcasts the models once a round and gets reduced statistics back:
 over a compiled graph where messages are small (one shared-memory channel a hop), as ordinary calls with one `ray.put`
 otherwise. Client actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Actors die
 with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if it dies.
@@ -8,11 +8,9 @@ with the one that made them, so the driver makes the coordinator, and makes it a
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,14 @@ from torch import Tensor
 
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot, coordinate
-from fedray.core import BadInput, FedrayError, JobRows, Phase, Plan, State, Stats
+from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
 from fedray.engine import Lost
 from fedray.known import known_clients
 from fedray.lanes import block as lanes
 from fedray.private import dealt, merged
 from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
+from fedray.runtime.cluster import cause, connect, refused, room, workplace
 from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
 from fedray.scenario import Scenario
@@ -53,15 +52,15 @@ class Rays:
     def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
         self.study = study
         self.seats = packing.seats(study.clients, room(), scenario.clients.per_actor, scenario.clients.actors)
-        kind = ray.remote(Client)
+        kind: Any = ray.remote(Client)
         shared = (ray.put(scenario), ray.put(own))
-        self.actors = [
+        self.actors: list[Any] = [
             kind.options(
                 num_cpus=seat.num_cpus,
                 num_gpus=seat.num_gpus,
                 resources=seat.resources,
                 max_restarts=-1,
-                runtime_env={"env_vars": environment.WORKER},
+                runtime_env=workplace(),
             ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
             for index, seat in enumerate(self.seats)
         ]
@@ -83,7 +82,7 @@ class Rays:
             ray.get(self.actors[a].ready.remote(), timeout=max(1.0, deadline - time.monotonic()))
             return True
         except RayTaskError as error:
-            raise _cause(error, f"client actor {a}") from error
+            raise cause(error, f"client actor {a}") from error
         except (GetTimeoutError, RayActorError):  # it restarts
             if time.monotonic() > deadline:
                 raise self._waited(a) from None
@@ -116,7 +115,7 @@ class Rays:
                 self._ready(range(len(self.actors)))
                 self._check_private()
             except RayTaskError as error:
-                raise _cause(error, "a client actor") from error
+                raise cause(error, "a client actor") from error
         self._drop_graph()
         shared = ray.put(message)
         return self._each([(a, self.actors[a].train, (shared,)) for a in range(len(self.actors))])
@@ -145,7 +144,7 @@ class Rays:
             try:
                 return ray.get(ref, timeout=PATIENCE)
             except RayTaskError as error:
-                raise _cause(error, f"client actor {a}") from error
+                raise cause(error, f"client actor {a}") from error
             except GetTimeoutError:
                 raise self._waited(a) from None
             except RayActorError:
@@ -231,62 +230,6 @@ class Coordinator:
         return self.latest
 
 
-def room() -> packing.Room:
-    """What the cluster has, right now."""
-    has = ray.cluster_resources()
-    plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
-    return packing.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
-
-
-def _cause(error: RayTaskError, who: str) -> FedrayError:
-    """What an actor raised: one of ours as it is, anything else in one line (the report of Ray is chained to it)."""
-    cause = getattr(error, "cause", None) or error
-    if isinstance(cause, FedrayError):
-        return cause
-    return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
-
-
-def connect(address: str | None, actors: int) -> bool:
-    """Connects to a cluster, or starts a local one; True if it was started here."""
-    if ray.is_initialized():
-        return False
-    environment.prepare()
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
-    if address is not None:
-        environment.reach(address)
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            why = " ".join(str(error).split())[:200]
-            raise BadInput(f"--address {address}: {why}: start Ray there first") from error
-        return False
-    ray.init(
-        address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
-        num_cpus=max(os.cpu_count() or 1, actors),
-    )  # fmt: skip
-    return True
-
-
-@contextmanager
-def tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
-    """A function (function, *arguments) -> future that runs them as tasks of one CPU each on a cluster, for sweeps.
-
-    Args:
-        number: how many run at once; a local cluster is made large enough. gpus: of each task.
-    """
-    started = connect(address, number)
-
-    def send(function: Callable[..., Any], *arguments: Any) -> Any:
-        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": environment.WORKER})
-        return task.remote(*arguments).future()
-
-    try:
-        yield send
-    finally:
-        if started:
-            ray.shutdown()
-
-
 def run_on_ray(
     scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None], address: str | None
 ) -> dict[str, Any]:
@@ -296,16 +239,14 @@ def run_on_ray(
     try:
         return _drive(scenario, own, out, watch)
     except RayTaskError as error:
-        raise _cause(error, "the coordinator") from error
+        raise cause(error, "the coordinator") from error
     finally:
         if started:
             ray.shutdown()
 
 
 def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
-    kind = ray.remote(Coordinator).options(
-        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env={"env_vars": environment.WORKER}
-    )
+    kind: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=workplace())
     for _ in range(RESTARTS):
         coordinator = kind.remote(scenario, own, str(out))
         ref = coordinator.run.remote()
@@ -318,6 +259,6 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
                 if done:
                     summary: dict[str, Any] = ray.get(ref)
                     return summary
-        except RayActorError:
-            continue
+        except RayActorError as error:
+            refused(error)
     raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")

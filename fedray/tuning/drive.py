@@ -209,7 +209,7 @@ def _tell(course: Course, trial: optuna.Trial, outcome: Outcome, facts: Mapping[
 def workers(jobs: int, base: Scenario, address: str | None) -> Iterator[Submit]:
     """Where trainings run: this process (one at a time), a pool of processes, or tasks on a Ray cluster."""
     if base.runtime == "ray":
-        from fedray.runtime.ray import tasks
+        from fedray.runtime.cluster import tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
         with tasks(address, jobs, gpus) as send:

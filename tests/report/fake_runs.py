@@ -198,6 +198,7 @@ def _regression_pictures(rng: np.random.Generator) -> dict[str, Any]:
     levels = np.array([0.5, 0.8, 0.9, 0.95])
     return {
         "predictive": np.stack([x, y, 0.96 * x**3, sd], axis=1),
+        "errors": np.abs(rng.normal(size=(300, 2))) + 0.01,
         "pit": np.array([0.07, 0.09, 0.11, 0.12, 0.12, 0.13, 0.12, 0.1, 0.08, 0.06]),
         "coverage": np.stack([levels, levels - np.array([0.06, 0.05, 0.04, 0.02])], axis=1),
         "client_scores": rng.normal(0, 0.6, 10),

@@ -23,7 +23,7 @@ from fedray.report.read import Run, read_run
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {quality.figure_calibration, quality.figure_confusion, quality.figure_loss_plane, people.figure_data}
 OF_CLASSES |= {quality.figure_disagreement, people.figure_weights, people.figure_client_accuracy}
-OF_NUMBERS = {quality.figure_predictive, quality.figure_pit, quality.figure_coverage}
+OF_NUMBERS = {quality.figure_predictive, quality.figure_pit, quality.figure_coverage, quality.figure_sharpness}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,93 @@
+"""The Ray cluster: reached or started here, what it has, what its workers need, and tasks for sweeps.
+
+This file and `ray.py` are the only ones that import ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from fedray.core import BadInput, FedrayError
+from fedray.runtime import environment, packing
+
+
+def room() -> packing.Room:
+    """What the cluster has, right now."""
+    has = ray.cluster_resources()
+    plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
+    return packing.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
+
+
+def cause(error: RayTaskError, who: str) -> FedrayError:
+    """What an actor raised: one of ours as it is, anything else in one line (the report of Ray is chained to it)."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, FedrayError):
+        return cause
+    return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
+
+
+def refused(error: RayActorError) -> None:
+    """Raises if the coordinator could not even be made: making it again would end the same way."""
+    if error.actor_init_failed:
+        told = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
+        raise FedrayError(f"the coordinator could not start: {told[-1].strip()[:300]}") from error
+
+
+def workplace() -> dict[str, Any]:
+    """The runtime environment of every worker: its variables, and the driver's own import path.
+
+    A class from a user's own folder is sent by its name, so the worker has to find its module where the driver did.
+    """
+    own = [path for path in sys.path if path and Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
+    own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
+    return {"env_vars": environment.WORKER | {"PYTHONPATH": os.pathsep.join(own)}}
+
+
+def connect(address: str | None, actors: int) -> bool:
+    """Connects to a cluster, or starts a local one; True if it was started here."""
+    if ray.is_initialized():
+        return False
+    environment.prepare()
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
+    if address is not None:
+        environment.reach(address)
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadInput(f"--address {address}: {why}: start Ray there first") from error
+        return False
+    ray.init(
+        address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
+        num_cpus=max(os.cpu_count() or 1, actors),
+    )  # fmt: skip
+    return True
+
+
+@contextmanager
+def tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
+    """A function (function, *arguments) -> future that runs them as tasks of one CPU each on a cluster, for sweeps.
+
+    Args:
+        number: how many run at once; a local cluster is made large enough. gpus: of each task.
+    """
+    started = connect(address, number)
+
+    def send(function: Callable[..., Any], *arguments: Any) -> Any:
+        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=workplace())
+        return task.remote(*arguments).future()
+
+    try:
+        yield send
+    finally:
+        if started:
+            ray.shutdown()
