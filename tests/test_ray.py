@@ -199,6 +199,15 @@ def test_an_error_in_a_client_is_one_line_with_its_cause(place: str) -> None:
     assert "Traceback" in str(caught.value.__cause__) or "broken" in str(caught.value.__cause__)
 
 
+def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here: a class whose module the workers cannot find, as their import path is not the driver's."""
+    from fedray.runtime import environment
+
+    monkeypatch.setattr("fedray.runtime.ray.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}})
+    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray'"):
+        run(model=lambda: Broken("train"))
+
+
 def test_divergence_in_a_client_names_it() -> None:
     with pytest.raises(FedrayError, match=r"training diverged .* at client \d+ .*: lower local.lr") as caught:
         run({"local": {"lr": 1e18, "epochs": 4}, "clients": {"actors": 1}})

@@ -35,11 +35,11 @@ def cause(error: RayTaskError, who: str) -> FedrayError:
     return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
 
 
-def refused(error: RayActorError) -> None:
-    """Raises if the coordinator could not even be made: making it again would end the same way."""
-    if error.actor_init_failed:
+def refused(error: Exception, who: str) -> None:
+    """Raises if an actor could not even be made: waiting for it, or making it again, would end the same way."""
+    if isinstance(error, RayActorError) and error.actor_init_failed:
         told = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
-        raise FedrayError(f"the coordinator could not start: {told[-1].strip()[:300]}") from error
+        raise FedrayError(f"{who} could not start: {told[-1].strip()[:300]}") from error
 
 
 def workplace() -> dict[str, Any]:

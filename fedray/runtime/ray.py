@@ -53,7 +53,7 @@ class Rays:
         self.study = study
         self.seats = packing.seats(study.clients, room(), scenario.clients.per_actor, scenario.clients.actors)
         kind: Any = ray.remote(Client)
-        shared = (ray.put(scenario), ray.put(own))
+        self.shared = (ray.put(scenario), ray.put(own))  # held: an actor that restarts is made from them again
         self.actors: list[Any] = [
             kind.options(
                 num_cpus=seat.num_cpus,
@@ -61,7 +61,7 @@ class Rays:
                 resources=seat.resources,
                 max_restarts=-1,
                 runtime_env=workplace(),
-            ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
+            ).remote(*self.shared, index, seat.num_gpus, seat.num_cpus)
             for index, seat in enumerate(self.seats)
         ]
         self.graph: Any = None
@@ -83,7 +83,8 @@ class Rays:
             return True
         except RayTaskError as error:
             raise cause(error, f"client actor {a}") from error
-        except (GetTimeoutError, RayActorError):  # it restarts
+        except (GetTimeoutError, RayActorError) as error:  # it restarts
+            refused(error, f"client actor {a}")
             if time.monotonic() > deadline:
                 raise self._waited(a) from None
             return False
@@ -260,5 +261,5 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
                     summary: dict[str, Any] = ray.get(ref)
                     return summary
         except RayActorError as error:
-            refused(error)
+            refused(error, "the coordinator")
     raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")
