@@ -109,14 +109,27 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     return base._replace(step=step)
 
 
-def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weighting: Weighting = "uniform") -> Server:
+@dataclass(frozen=True)
+class Sampling:
+    """Which models answer. kind: `bootstrap`, the uploads themselves, or `omc`, draws from N(mu, diag variance).
+
+    slots: how many, at most; seeds: one a world; trainable: numbers of a row that are drawn, from its start (buffers
+    are the mean's).
+    """
+
+    kind: str
+    slots: int
+    seeds: Sequence[int]
+    trainable: int
+
+
+def gaussian(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
     extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: no
-    client's) `[M, slots]`. `bootstrap`: the uploads themselves; `omc`: draws from N(mu, diag variance). The mean is
-    `mean`'s, bit for bit.
+    client's) `[M, slots]`. The mean is `mean`'s, bit for bit.
     """
-    base = mean(rows, weighting)
+    base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
     def init(models: Tensor) -> dict[str, Tensor]:
         sample = torch.zeros(len(models), slots, models.shape[1], dtype=models.dtype)
@@ -131,7 +144,7 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
         group, weight = rows.of(uploads), weights(uploads, weighting)
         squares = exact_sum(uploads.delta, group, rows.number, weight, limbs=2, square=True)
         stats = {**base.reduce(uploads), "squares": squares}
-        if sampling == "bootstrap":
+        if bootstrap:
             keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
             stats["uploads"] = Kept(dict(zip(keys, uploads.delta, strict=True)))
         return stats
@@ -143,10 +156,10 @@ def gaussian(rows: Rows, slots: int, seeds: Sequence[int], sampling: str, weight
         spread = (stats["squares"].value() / weight - delta.square()).clamp(min=0.0).to(state.models.dtype)
         after = base.step(state, stats, t)
         variance = torch.where(trained[:, None], spread, state.extra["variance"])
-        drawn = _uploads(state, stats, rows) if sampling == "bootstrap" else _draws(after, variance, trained, seeds, t)
+        drawn = _uploads(state, stats, rows) if bootstrap else _draws(after, variance, trained, sampling, t)
         return after._replace(extra={**state.extra, "variance": variance, **drawn})
 
-    return Server(init, reduce, step, keeps=sampling == "bootstrap")
+    return Server(init, reduce, step, keeps=bootstrap)
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
@@ -165,15 +178,15 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
     return {"sample": sample, "sample_weight": weight, "sample_client": client}
 
 
-def _draws(after: State, variance: Tensor, trained: Tensor, seeds: Sequence[int], t: int) -> dict[str, Tensor]:
-    """The sample whose members are drawn from N(mu, diag variance), by address."""
+def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
+    """The sample whose members are drawn from N(mu, diag variance), by address; buffers are the mean's."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
-    slots, d = sample.shape[1:]
-    each = len(sample) // len(seeds)
+    each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
-        key = rng.keys(seeds[row // each], "omc", t, row % each, np.arange(slots))
-        noise = torch.from_numpy(rng.normal(key, d)).to(sample.dtype)
-        sample[row] = after.models[row] + variance[row].sqrt() * noise
+        key = rng.keys(how.seeds[row // each], "omc", t, row % each, np.arange(how.slots))
+        noise = torch.from_numpy(rng.normal(key, p)).to(sample.dtype)
+        sample[row] = after.models[row]
+        sample[row, :, :p] += variance[row, :p].sqrt() * noise
         weight[row] = 1.0
     return {"sample": sample, "sample_weight": weight}
 

@@ -15,14 +15,15 @@ from small import copied, no_report, scenario
 import fedray
 from fedray import metrics, rng
 from fedray.build import build
-from fedray.core import BadInput, Net, Uploads
+from fedray.core import BadInput, Net, State, Uploads
 from fedray.distil import Distil, student, taught
 from fedray.methods.bayesian_linear import evidence, unit
 from fedray.models import build_net
 from fedray.scenario import read
-from fedray.server import Rows, gaussian, mean
+from fedray.server import Rows, Sampling, gaussian, mean
 from fedray.targets import linear_variance
 from fedray.teachers import Sampler
+from fedray.tree import merge
 
 __all__ = ["no_report"]
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -66,11 +67,8 @@ def test_the_variance_is_the_population_variance_of_the_uploads() -> None:
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     delta = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    server = gaussian(Rows(1, 1), 7, [0], "bootstrap", weighting)
+    server = gaussian(Rows(1, 1), Sampling("bootstrap", 7, [0], 5), weighting)
     start = torch.zeros(1, 5)
-    from fedray.core import State
-    from fedray.tree import merge
-
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
     whole = uploads(delta)
     parts = [
@@ -85,6 +83,19 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     assert all(torch.equal(one.extra[name], two.extra[name]) for name in one.extra)
     plain = mean(Rows(1, 1), weighting)
     assert torch.equal(one.models, plain.step(state, plain.reduce(whole), 0).models)
+
+
+def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() -> None:
+    """What OMC tends to is the bootstrap's mean and population variance; statistics of BatchNorm are never drawn."""
+    draws, uploaded = 4000, torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
+    server, start = gaussian(Rows(1, 1), Sampling("omc", draws, [0], 4)), torch.zeros(1, 6)
+    state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
+    after = server.step(state, server.reduce(uploads(uploaded)), 0)
+    sample, rows = after.extra["sample"][0].double(), uploaded.double()
+    assert torch.equal(sample[:, 4:], after.models[:, 4:].double().expand(draws, -1))
+    variance = rows.var(0, unbiased=False)[:4]  # 8 statistics: 6 standard errors of a mean, and of a variance
+    assert bool(((sample.mean(0) - rows.mean(0))[:4].abs() <= 6 * (variance / draws).sqrt()).all())
+    assert bool(((sample.var(0)[:4] / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
 
 
 def test_omc_tends_to_the_moments_of_the_uploads_for_a_linear_model() -> None:

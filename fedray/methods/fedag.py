@@ -30,9 +30,10 @@ def fedag(setting: Setting) -> Method:
     base = fed_ensemble(setting)
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
+    how = server.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
         base.phases[0],
-        server=server.gaussian(setting.state_rows, slots, setting.seeds, sampling, setting.weighting),
+        server=server.gaussian(setting.state_rows, how, setting.weighting),
         down_vectors=2,
     )
     if setting.features is not None and setting.models == 1:

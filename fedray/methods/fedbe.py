@@ -24,7 +24,7 @@ from fedray.core import BadInput, Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedag import sampled
 from fedray.methods.setting import Setting
-from fedray.server import gaussian
+from fedray.server import Sampling, gaussian
 from fedray.teachers import Follow, Sampler, at_random, bayesian
 
 
@@ -49,6 +49,7 @@ def composed(setting: Setting, name: str, follow: Follow) -> Method:
     """FedAvg with FedBE's server; every teacher answers."""
     base = fed_ensemble(setting)
     sampler = Sampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
-    fitted = gaussian(setting.state_rows, setting.participants, setting.seeds, "bootstrap", setting.weighting)
+    kept = Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
+    fitted = gaussian(setting.state_rows, kept, setting.weighting)
     phase = replace(base.phases[0], server=bayesian(fitted, setting.state_rows, setting.seeds, sampler, follow))
     return Method(name, (phase,), lambda state: sampled(state, setting.models, "teachers"))
