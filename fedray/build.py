@@ -206,7 +206,8 @@ def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
     else:
         keep = compress.keep_by_tier(layout, tiers, scenario.method.models, keys.ratio, keys.resource_ratio)
         if keys.adaptive:
-            everyone = np.arange(min(known.clients.number, 100_000))
+            number = known.clients.number
+            everyone = np.linspace(0, number - 1, min(number, 100_000)).astype(np.int64)  # of every tier its share
             mean = float(known.figure("uplink", everyone).mean())
             keep = compress.keep_by_bandwidth(layout, keep, lambda client: known.figure("uplink", client), mean)
         made = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fedray.build import build
+from fedray.engine import traffic
 from fedray.lanes.rule import choose
 from fedray.live import amount
 from fedray.scenario import Scenario
@@ -24,6 +25,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
     phase, layout, engine = study.method.phases[0], study.net.layout, choose(study.net)
     plan = phase.schedule(0, None)
     jobs, d = len(plan.client), layout.d
+    up, down = (int(each.sum()) for each in traffic(study, phase, plan))
     actors = actor_count(scenario, study)
     rows = [
         (
@@ -35,7 +37,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ("engine", f"{engine.name}, up to {engine.width} lanes ({engine.why})"),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{jobs:,} a round"),
-        ("bytes", f"about {amount(4.0 * d * jobs)} down and at most {amount(4.0 * d * jobs)} up a round"),
+        ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),
         ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
     ]

@@ -20,6 +20,8 @@ from fedray import record
 from fedray.api import Run
 from fedray.build import Own
 from fedray.core import BadInput, FedrayError, Method, Plan, Server, State, Tier, Uploads
+from fedray.explain import explain
+from fedray.live import amount
 from fedray.methods import METHODS, Composition, Setting
 from fedray.runtime.host import Host
 from fedray.scenario import dump, read
@@ -270,7 +272,33 @@ def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run):
     assert len({(job["replicate"], job["round"], job["client"], job["model"]) for job in jobs}) == len(jobs)
 
 
+# pulls
+
+
+def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run):
+    """Bit for bit, corrections too; the pull of FedProx comes on top."""
+    dyn = {"method": {"name": "feddyn_ensemble", "models": K, "alpha": 0.1}, "compress": {"kind": "topk"}}
+    tiers = {"clients__tiers__hpc__models_per_round": "all", "server__coefficients": "equal_groups"}
+    shefl, other = run(method__alpha=0.1), run(**dyn, **tiers)
+    assert shefl.study.method.name == "shefl"
+    assert shefl.summary["state_hash"] == other.summary["state_hash"]
+    both = run(method__alpha=0.1, method__mu=1.0)
+    assert len({model_hash(one) for one in (shefl, both, run(), run(method__mu=1.0))}) == 4
+
+
 # bytes
+
+
+def test_an_adaptive_uplink_follows_each_clients_bandwidth(run, tmp_path):
+    """Entries in proportion to the uplink, around the tier's own number at the mean of all clients."""
+    uplink = np.array([4e6, 2e6, 1e6, 1e6, 2e6, 2e6, 1e6, 5e5, 1e6, 3e6, 5e6, 1.5e6])
+    rows = "".join(f"{client},{value}\n" for client, value in enumerate(uplink))
+    (tmp_path / "trace.csv").write_text("client,uplink\n" + rows)
+    keys = {"kind": "topk", "ratio": 0.1, "resource_ratio": 1.5, "adaptive": True}
+    plain = {"lpc": int(0.1 * D), "hpc": int(0.05 * D)}
+    for job in jobs_of(run(compress=keys, clients__trace=str(tmp_path / "trace.csv"), rounds=1)):
+        k = int(plain[job["tier"]] * (uplink[job["client"]] / uplink.mean()) + 1e-6)
+        assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
 
 
 @pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.1, 1.0), (0.02, 10.0), (0.5, 1.0)])
@@ -281,6 +309,13 @@ def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
         k = kept[job["tier"]]
         assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
         assert job["down_bytes"] == 4 * D
+
+
+def test_check_foretells_the_bytes_of_a_round(run):
+    done = run(rounds=1, participation=HALF)
+    up, down = (sum(job[name] for job in jobs_of(done)) for name in ("up_bytes", "down_bytes"))
+    wanted = f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"
+    assert wanted in explain(read(done.path / "scenario.yaml"))
 
 
 ROUGH = {

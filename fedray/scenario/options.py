@@ -43,7 +43,7 @@ _METHOD: dict[str, Table] = {
     "fedprox": {"mu": (0.01, real("[0, inf)"))},
     "feddyn": {"alpha": (0.01, real("(0, inf)"))},
     "feddyn_ensemble": {"alpha": (0.01, real("(0, inf)"))},
-    "shefl": {"mu": (0.0, real("[0, inf)"))},
+    "shefl": {"mu": (0.0, real("[0, inf)")), "alpha": (0.0, real("[0, inf)"))},
     "fedag": {
         "sampling": ("bootstrap", one_of("bootstrap", "omc")),
         "samples": ("clients", either("clients", whole(1, 10**4))),
