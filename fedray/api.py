@@ -16,13 +16,15 @@ import torch
 from fedray import checkpoint, predict, record
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot
-from fedray.core import BadInput, FloatArray, State
+from fedray.core import Answer, BadInput, FloatArray, State
 from fedray.engine import Progress
+from fedray.evaluate import client_weights
 from fedray.models import net as nets
 from fedray.runtime.host import Host
 from fedray.runtime.personal import own_models
 from fedray.scenario import read
 from fedray.study import Study
+from fedray.targets import predicted
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Prediction:
     """What an ensemble answers for n inputs.
 
     mean `[n, C]` probabilities or `[n, q]` targets in original units; variance, likewise: the population variance of
-    the models' answers (knowledge uncertainty, FE section V-B); probabilities `[n, C]` for classification, else None.
+    the models' answers (knowledge uncertainty, FE section V-B) and the mean of the variances that they predict
+    themselves (Gaussian heads, closed forms), without observation noise; probabilities `[n, C]` for classification,
+    else None.
     """
 
     mean: FloatArray
@@ -88,7 +92,7 @@ class Run:
 
         Args:
             client: a known client's id: its own weights over the models (FE eqs. 3-4) instead of equal ones, or its own
-                models where the method keeps some (Ditto, LG-FedAvg).
+                models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
         """
         study, state = self.study, self.progress.state
         inputs = torch.as_tensor(np.asarray(x))
@@ -96,32 +100,39 @@ class Run:
             raise BadInput(
                 f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]"
             )
-        models, world = study.method.phases[0].models, replicate * study.per_replicate + fold
+        world = replicate * study.per_replicate + fold
         if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
             raise BadInput(
                 f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
             )
-        host, weights = Host(study), None
-        rows, counters = (part[world * models : (world + 1) * models] for part in (state.models, state.counters))
         if client is not None and not 0 <= client < study.clients.number:
             raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")
+        host, answer, weights = Host(study), study.answer(state), None
+        here = slice(world * answer.models, (world + 1) * answer.models)
+        rows, counters = answer.state.models[here], answer.state.counters[here]
         if client is not None and study.method.phases[0].is_personal:
             rows = self._own_models(host, state, world, client)
         elif client is not None:
-            weights = self._weights(host, state, world, client, models)
+            weights = self._weights(host, answer, world, client)
+        elif answer.weights is not None:
+            weights = answer.weights[world] / answer.weights[world].sum()
         outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(500)], dim=1)
         if study.classes:
             members = predict.probabilities(outputs.numpy())
             kind = "logits" if study.evaluation.average == "logits" else "probabilities"
-            answer = predict.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
-            return Prediction(answer, predict.moments(members, weights).variance, answer)
-        mean, variance = predict.moments(study.unscaled(outputs, world).numpy(), weights)
-        return Prediction(mean, variance, None)
+            said = predict.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
+            return Prediction(said, predict.moments(members, weights).variance, said)
+        means, variances = predicted(study, world, outputs, inputs, answer)
+        return Prediction(*predict.moments(means, weights, variances), None)
 
-    def _weights(self, host: Host, state: State, world: int, client: int, models: int) -> FloatArray:
-        gamma = self.study.evaluation.gamma
-        losses = host.losses_of(state, world, np.array([client]), models).double().numpy().T
-        own: FloatArray = predict.personal_weights(losses, np.inf if gamma is None else gamma)[0]
+    def _weights(self, host: Host, answer: Answer, world: int, client: int) -> FloatArray:
+        """A known client's weights over the models that answer, `[A]`; those that are not there have none."""
+        if self.study.method.mine:
+            return np.eye(answer.models)[client]
+        losses = host.losses_of(answer.state, world, np.array([client]), answer.models)
+        there = np.ones(answer.models, dtype=np.bool_) if answer.weights is None else answer.weights[world] > 0
+        own = np.zeros(answer.models)
+        own[there] = client_weights(self.study, losses[torch.from_numpy(there)])[0]
         return own
 
     def _own_models(self, host: Host, state: State, world: int, client: int) -> torch.Tensor:

@@ -16,21 +16,23 @@ from fedray.known import PERSONAL_CLIENTS, best_pass, held_out, over_clients, qu
 from fedray.study import Study
 from fedray.targets import decomposition, members, scored
 
+Pieces = dict[tuple[int, int], Tensor]  # (world, first row or client) -> `[K, n, ...]`
+
 
 def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Progress], list[dict[str, Any]]]:
     """A function: progress -> one row of metrics a world; without `test` the test set is left alone (sweeps)."""
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
-        models = study.method.phases[0].models
         answer = study.answer(progress.state)
         pieces = runtime.outputs(answer.state, "test", answer.models) if test else {}
         kept = runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {}
         residual = residuals(study, runtime, progress.state, answer) if not study.classes else {}
         own = runtime.known(progress.state) if study.method.phases[0].is_personal and study.classes else {}
-        weighed = study.evaluation.gamma is not None and not own
-        losses = runtime.losses(progress.state, models) if weighed and not study.method.mine else {}
+        weighed = study.evaluation.gamma is not None and bool(study.classes) and not own
+        losses = runtime.losses(answer.state, answer.models) if weighed and not study.method.mine else {}
         if weighed and study.method.mine:
-            losses = {(world, 0): 1.0 - torch.eye(models)[:, :PERSONAL_CLIENTS] for world in range(study.worlds)}
+            ones = 1.0 - torch.eye(answer.models)[:, :PERSONAL_CLIENTS]
+            losses = {(world, 0): ones for world in range(study.worlds)}
         rows = []
         for world in range(study.worlds):
             row: dict[str, Any] = {}
@@ -40,14 +42,12 @@ def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Pr
                 held = scores(study, world, joined(kept, world), "hold_out", answer, residual.get(world))
                 row |= {f"hold_out_{name}": value for name, value in held.items() if isinstance(value, float)}
             if losses:
-                row |= personal(study, world, joined(pieces, world), joined(losses, world)) if test else {}
-                if study.hold_out and study.classes:
-                    alpha = client_weights(study, joined(losses, world))
-                    each = client_accuracy(study, world, joined(kept, world), alpha, "hold_out")
-                    row |= over_clients(each, "hold_out_")
+                alpha = client_weights(study, present(joined(losses, world), answer, world))
+                row |= personal(study, world, pieces, answer, alpha, "test") if test else {}
+                row |= personal(study, world, kept, answer, alpha, "hold_out") if study.hold_out else {}
             if own:
-                asked, withheld = own_accuracy(own, world)
-                row |= over_clients(best_pass(asked, withheld)) if test else {}
+                tested, withheld = own_accuracy(own, world)
+                row |= over_clients(best_pass(tested, withheld)) if test else {}
                 row |= over_clients(best_pass(withheld, withheld), "hold_out_")
             rows.append(row)
         if test and study.replicates > 1 and study.shards.data.noise is not None:
@@ -57,7 +57,7 @@ def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Pr
     return evaluate
 
 
-def joined(pieces: dict[tuple[int, int], Tensor], world: int) -> Tensor:
+def joined(pieces: Pieces, world: int) -> Tensor:
     """The pieces of a world in order: `[K, n, ...]`."""
     return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
 
@@ -78,11 +78,11 @@ def scores(
 
 
 def present(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """The outputs `[K, n, ...]` of a world's models that have a weight."""
+    """The outputs (or losses) `[K, n, ...]` of a world's models that have a weight."""
     return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
 
 
-def decomposed(study: Study, pieces: dict[tuple[int, int], Tensor], answer: Answer) -> list[dict[str, float]]:
+def decomposed(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
     """Bias, variance and noise of toys, whose test targets are E[y|x]: one dict a world."""
     of = [
         members(study, world, present(joined(pieces, world), answer, world), "test", answer, None)
@@ -110,15 +110,16 @@ def residuals(study: Study, runtime: Runtime, state: State, answer: Answer) -> d
     return found
 
 
-def personal(study: Study, world: int, outputs: Tensor, losses: Tensor) -> dict[str, Any]:
-    """Known clients (FE eqs. 3-4): each answers with its own weights over the models, on its own test."""
-    if not study.classes:
-        return {}
-    return over_clients(client_accuracy(study, world, outputs, client_weights(study, losses)))
+def personal(
+    study: Study, world: int, pieces: Pieces, answer: Answer, alpha: FloatArray, split: str
+) -> dict[str, float]:
+    """Known clients (FE eqs. 3-4): each answers with its own weights `alpha` `[N, K]`, on its own rows of a split."""
+    each = client_accuracy(study, world, present(joined(pieces, world), answer, world), alpha, split)
+    return over_clients(each, "" if split == "test" else "hold_out_")
 
 
 def client_weights(study: Study, losses: Tensor) -> FloatArray:
-    """Each client's weights over the models, `[N, K]`, from its losses `[K, N]`."""
+    """Each client's weights over the models that answer (FE eqs. 3-4), `[N, K]`, from its losses `[K, N]`."""
     gamma = 0.0 if study.method.mine else study.evaluation.gamma
     return predict.personal_weights(losses.double().numpy().T, np.inf if gamma is None else gamma)
 

@@ -23,7 +23,6 @@ MOST_CLIENTS = 2_000
 
 def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> None:
     """Computes and writes them."""
-    models = study.method.phases[0].models
     answer = study.answer(progress.state)
     outputs = present(joined(runtime.outputs(answer.state, "test", answer.models), 0), answer, 0)
     if study.classes:
@@ -31,15 +30,18 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
     else:
         arrays = _targets(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
     arrays |= _plane(study, progress.state)
-    if study.classes and study.clients.number <= MOST_CLIENTS and study.method.answer is None:
-        losses = joined(runtime.losses(progress.state, models), 0).double().numpy().T  # [N, K]
+    asked = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only if asked
+    if study.classes and study.clients.number <= MOST_CLIENTS and asked:
+        pieces = runtime.losses(answer.state, answer.models)
+        losses = present(joined(pieces, 0), answer, 0).double().numpy().T  # [N, K]
         gamma = study.evaluation.gamma if study.evaluation.gamma is not None else np.inf
         alpha = predict.personal_weights(losses, gamma)
         arrays |= {"alpha": alpha, "client_losses": losses, "label_counts": study.shards.label_counts(0)}
         arrays["client_accuracy"] = client_accuracy(study, 0, outputs, alpha)
         if study.method.phases[0].is_personal:
             arrays["client_accuracy"] = best_pass(*own_accuracy(runtime.known(progress.state), 0))
-        arrays["client_scores"] = drift(study, runtime, progress, models)
+        if study.method.answer is None:
+            arrays["client_scores"] = drift(study, runtime, progress, answer.models)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     checkpoint.write_atomically(path, buffer.getvalue())

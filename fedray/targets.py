@@ -45,12 +45,13 @@ def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answe
     """
     scale = study.target_scale(world) ** 2
     y = study.split(split, world)[1].double().numpy()
-    means, variances = _predicted(study, world, outputs, split, answer)
+    means, variances = predicted(study, world, outputs, study.split(split, world)[0], answer)
+    first = None if variances is None else variances[..., 0]
     noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
     if answer.noise is not None:
         noise = float(answer.noise[world])
     kept = None if residual is None else residual * scale
-    return Members(means, variances, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
+    return Members(means[..., 0], first, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
 
 
 def scored(of: Members) -> dict[str, Any]:
@@ -63,20 +64,24 @@ def scored(of: Members) -> dict[str, Any]:
     return {**found, "member_rmse": [metrics.rmse(mean, of.y) for mean in of.means]}
 
 
-def _predicted(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer
+def predicted(
+    study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Each member's mean and variance, in original units."""
+    """Each member's mean, and its variance where it predicts one, in original units, `[K, n, q]` each.
+
+    Args:
+        outputs: `[K, n, q]` raw outputs of the models that answer. x: the raw inputs `[n, ...]` they answer for.
+    """
     scale = study.target_scale(world) ** 2
     if study.net.objective == "gaussian_nll":
         head = gaussian(outputs)
-        return study.unscaled(head.mean, world).numpy()[..., 0], head.variance.double().numpy()[..., 0] * scale
-    means: FloatArray = study.unscaled(outputs, world).numpy()[..., 0]
+        return study.unscaled(head.mean, world).numpy(), head.variance.double().numpy() * scale
+    means: FloatArray = study.unscaled(outputs, world).numpy()
     if answer.spread is None:
         return means, None
-    x = study.shards.normalise(study.split(split, world)[0][None], torch.tensor([world]))[0]
-    variance = linear_variance(features(study.net.module, x).double(), answer.spread[world].double())
-    return means, (variance.numpy() * scale)[None]
+    inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]
+    variance = linear_variance(features(study.net.module, inputs).double(), answer.spread[world].double())
+    return means, (variance.numpy() * scale)[None, :, None]
 
 
 def linear_variance(x: Tensor, spread: Tensor) -> Tensor:

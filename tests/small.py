@@ -29,6 +29,11 @@ SCENARIO: dict[str, Any] = {
     "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
     "checkpoint": {"every": 2, "keep": 9},
 }
+NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small scenario: its name is enough for most
+    "fedbe": {"method": {"server_data": 0.2}},
+    "bayesian_linear": {"data": {"name": "cubic"}, "model": {"name": "linear"}},
+    "deep_ensemble": {"data": {"name": "cubic"}},
+}
 CLOCK = ("wall_seconds",)  # columns that differ between two runs of one scenario
 
 
@@ -38,6 +43,11 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
     for change in changes:
         out = merge(out, change)
     return out
+
+
+def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The small scenario with a method and what it needs."""
+    return scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes)
 
 
 @pytest.fixture

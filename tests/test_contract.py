@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from safetensors.torch import load_file
-from small import copied, no_report, rows, scenario
+from small import copied, no_report, of_method, rows
 
 import fedray
 from fedray.export import export_models
@@ -22,12 +22,6 @@ from fedray.methods import METHODS
 
 __all__ = ["no_report"]
 
-# What a method needs beside the small scenario: its name is enough for most.
-NEEDS: dict[str, dict[str, Any]] = {
-    "fedbe": {"method": {"server_data": 0.2}},
-    "bayesian_linear": {"data": {"name": "cubic"}, "model": {"name": "linear"}},
-    "deep_ensemble": {"data": {"name": "cubic"}},
-}
 ROUND_COLUMNS = ["replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]
 CLIENT_COLUMNS = [
     "replicate", "fold", "round", "client", "tier", "model", "samples", "steps", "loss", "up_bytes", "down_bytes",
@@ -37,7 +31,7 @@ WORLD = ["replicate", "fold"]
 
 
 def of(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
-    return scenario({"method": {"name": method}, "replicates": 2}, NEEDS.get(method, {}), *changes)
+    return of_method(method, {"replicates": 2}, *changes)
 
 
 @pytest.fixture(scope="module", params=sorted(METHODS))
@@ -176,3 +170,16 @@ def test_it_answers_for_inputs_it_has_not_seen(run: fedray.Run) -> None:
     if run.study.classes:
         assert answer.probabilities is not None
         np.testing.assert_allclose(answer.probabilities.sum(-1), 1.0)
+
+
+def test_its_answers_have_the_scores_that_were_reported(run: fedray.Run) -> None:
+    """`predict` asks the models that were evaluated: samples, teachers, Gaussian heads, closed forms."""
+    last = parts(run, "rounds").query(f"round == {run.summary['rounds']}").set_index("replicate")
+    for replicate in (0, 1):
+        x, y = (part.numpy() for part in run.study.split("test", replicate))
+        answer = run.predict(x, replicate=replicate)
+        if run.study.classes:
+            assert (answer.mean.argmax(-1) == y).mean() == pytest.approx(last["accuracy"][replicate], abs=1e-12)
+        else:
+            assert answer.mean.shape == y.shape
+            assert np.sqrt(((answer.mean - y) ** 2).mean()) == pytest.approx(last["rmse"][replicate], rel=1e-6)

@@ -16,7 +16,7 @@ import fedray
 from fedray.build import Own, build
 from fedray.core import Plan
 from fedray.engine import begin, one_round
-from fedray.known import best_pass, over_clients, questions
+from fedray.known import best_pass, over_clients
 from fedray.lanes import block as lanes
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
@@ -232,30 +232,6 @@ def test_every_method_under_every_schedule(method: str, kind: str, no_report: No
         held = {tuple(key) for key in private[f"{name}/keys"].tolist()}
         assert held == met if kind != "adaptive" else len(held) <= 6 * 3  # adaptive plans read the state of their round
     assert len({digest({"models": trained(study, 2)[0].models}) for _ in range(2)}) == 1
-
-
-@pytest.mark.parametrize("method", ["feddyn_ensemble", "ditto", "lg_fedavg", "scaffold"])
-def test_two_client_actors_give_the_bits_of_one_process(method: str, no_report: None) -> None:
-    """Private vectors live with their clients' actors; personal evaluation happens there."""
-    tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2}, "rounds": 2})
-    inline = fedray.run(tree)
-    ray = fedray.run(tree, runtime="ray", clients__actors=2)
-    for name in ("model_hash", "state_hash", "metrics"):
-        assert ray.summary[name] == inline.summary[name]
-
-
-@pytest.mark.parametrize("method", ["ditto", "lg_fedavg"])
-def test_a_known_client_is_answered_by_its_own_models(method: str, no_report: None) -> None:
-    """The answers of `predict(client=i)` have the accuracy that was reported for client i, in the mean over clients."""
-    run = fedray.run(scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2}}))
-    study = run.study
-    x, y = study.split("test", 0)
-    ask, right = questions(study, 0), []
-    for client in range(6):
-        asked = ask(client)
-        said = run.predict(x[asked.rows].numpy(), client=client).mean.argmax(-1)
-        right.append(((said == y[asked.rows].numpy()) * asked.weight).sum())
-    assert np.mean(right) == pytest.approx(run.rounds.to_pylist()[-1]["personal_accuracy"])
 
 
 def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:

@@ -66,10 +66,3 @@ def test_every_scenario_of_the_readme_runs(block: str, tmp_path: Path) -> None:
 
     run = fedray.run(block, out=tmp_path / "run", runtime="inline", rounds=1)
     assert run.summary["rounds"] == 1
-
-
-def test_the_table_of_methods_names_every_method() -> None:
-    from fedray.methods import METHODS
-
-    for name in METHODS:
-        assert f"`{name}`" in TEXT, f"the README's table of methods lacks {name}"
