@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,11 +46,12 @@ class Layout:
     trainable: int
     counters: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
+        """Numbers in each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
-    @property
+    @cached_property
     def d(self) -> int:
         """Length of a row: parameters and float buffers."""
         return sum(self.sizes)

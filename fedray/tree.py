@@ -98,9 +98,16 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     kept = (COARSE, *range(limbs)) if bool(big.any()) else tuple(range(limbs))
     out = {k: x.new_empty(groups, x.shape[1], dtype=torch.float64) for k in kept}
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
+    plain = kept == (0,) and scale is None and not square
+    magic = torch.tensor([_magic(0)], dtype=torch.float64, device=x.device)
     step, alone = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
     for a in range(0, x.shape[1], step):
         here = slice(a, a + step)
+        if plain:  # one fine limb of unit weights: rounding is the conversion's second half
+            rounded = torch.add(x[:, here], magic, out=out[0][:, here] if alone else None).sub_(magic)
+            if not alone:
+                out[0][:, here] = pick @ rounded
+            continue
         rest = out[limbs - 1][:, here].copy_(x[:, here]) if alone else x[:, here].to(torch.float64, copy=True)
         if square:
             rest.square_()
@@ -129,6 +136,10 @@ def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
     return most
 
 
+class Diverged(FedrayError):
+    """A client's training ended in NaN, infinite or huge weights."""
+
+
 class Overflow(FedrayError):
     """Rows that cannot be summed: NaN, infinite or above 2**28."""
 
@@ -147,8 +158,11 @@ def _round(x: Tensor, limb: int) -> Tensor:
 
 def _round_(x: Tensor, limb: int) -> Tensor:
     """The same, in place."""
-    magic = 1.5 * 2.0**52 * _unit(limb)
-    return x.add_(magic).sub_(magic)
+    return x.add_(_magic(limb)).sub_(_magic(limb))
+
+
+def _magic(limb: int) -> float:
+    return 1.5 * 2.0**52 * _unit(limb)
 
 
 def merge(stats: list[Stats]) -> Stats:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("fedray", deadline=None, max_examples=40)
 settings.load_profile("fedray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A local Ray of 12 CPUs, more than the machine has, so that every packing fits; one start serves a test file."""
+    from fedray.runtime import environment
+
+    environment.prepare()
+    import ray
+
+    ray.init(
+        address="local", num_cpus=12, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        resources={"lab": 1},
+    )  # fmt: skip
+    yield
+    ray.shutdown()

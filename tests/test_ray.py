@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedray.scenario.nested import merge
 
 __all__ = ["no_report"]
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -39,7 +39,6 @@ BASE: dict[str, Any] = {
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
 PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
 TIERS: dict[str, Any] = {"strong": {"number": 4, "models_per_round": "all", "num_cpus": 2}, "weak": {"num_cpus": 0.5}}
-CPUS = 12
 
 
 def pictures(n: int = 240) -> Dataset:
@@ -49,22 +48,6 @@ def pictures(n: int = 240) -> Dataset:
     x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
     half = 2 * n // 3
     return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """A local Ray with more CPUs than the machine has, so that every packing fits."""
-    from fedray.runtime import environment
-
-    environment.prepare()
-    import ray
-
-    ray.init(
-        address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False,
-        resources={"lab": 1},
-    )  # fmt: skip
-    yield
-    ray.shutdown()
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:

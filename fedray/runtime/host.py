@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedray.models.loss import per_sample
 from fedray.private import Private
 from fedray.runtime import personal
 from fedray.study import Study
-from fedray.tree import Overflow, fold, merge
+from fedray.tree import Diverged, Overflow, fold, merge
 
 CLIENTS_A_PIECE = 32
 LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
@@ -58,7 +59,9 @@ class Host:
         shards, local = self.study.shards, phase.local
         size = shards.sizes(plan.replicate, plan.client)
         steps = lanes.steps_of(size, local)
-        blocks = lanes.split(steps, lanes.padded_batch(size, local.batch_size), self.engine.width)
+        width = lanes.padded_batch(size, local.batch_size)
+        alike = width + (width.max(initial=0) + 1) * self.study.alike(plan.replicate)  # a block has one learning rate
+        blocks = lanes.split(steps, alike, self.engine.width)
         models = state.models.to(self.device)
         counters = state.counters.to(self.device)
 
@@ -70,8 +73,8 @@ class Host:
 
         loss = np.full(len(size), np.nan)
         stats: Stats = {}
-        with ThreadPoolExecutor(self.threads) as pool:
-            done = pool.map(work, blocks) if self.threads > 1 and len(blocks) > 1 else map(work, blocks)
+        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
+            done = pool.map(work, blocks) if pool is not None else map(work, blocks)
             for index, (one, cost) in zip(blocks, done, strict=True):
                 stats = merge([stats, one])  # as they come: all blocks' sums at once would fill the memory
                 loss[index] = cost.double().cpu().numpy() / steps[index]
@@ -79,11 +82,12 @@ class Host:
 
     def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Stats, Tensor]:
         """One block of lanes, from data to reduced statistics."""
-        study, local, n = self.study, phase.local, len(real.size)
+        study, n = self.study, len(real.size)
+        local = study.local(phase.local, int(real.plan.replicate[0]))
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
         jobs = real.twice() if lone else real
         row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
-        broadcast = state.models.index_select(0, row)
+        broadcast = personal.rows_of(state.models, row)
         start = personal.started(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
         shared = self._shared(state, phase, row)
@@ -96,7 +100,7 @@ class Host:
             int(np.prod(study.input_shape)), None, offset,
         )  # fmt: skip
         trained = self.engine.train(study.net, block)
-        delta, kept = personal.withheld(study.net.layout, phase, trained.final - start, trained.final)
+        delta, kept = personal.withheld(study.net.layout, phase, start, trained.final)
         own |= kept | self._passes(t, jobs, broadcast, phase)
         change = None
         if local.correction is not None:
@@ -121,7 +125,8 @@ class Host:
         read, weight = self._reader(jobs._replace(key=key), phase.local)
         counters = torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
         out = {}
-        for p, local in enumerate(phase.personal):
+        for p, each in enumerate(phase.personal):
+            local = study.local(each, int(plan.replicate[0]))
             start = personal.owned(self.private, f"{PERSONAL}{p}", plan, broadcast)
             block = lanes.Block(
                 start, counters, read, weight, jobs.steps, local, local.lr_at(t), key, int(np.prod(study.input_shape)),
@@ -145,7 +150,7 @@ class Host:
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
             names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in bad.rows)
-            raise FedrayError(
+            raise Diverged(
                 f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr"
             ) from None
         for name, value in {**uploads.own, **sent.own}.items():

@@ -37,12 +37,17 @@ def started(private: Private, layout: Layout, phase: Phase, plan: Plan, broadcas
     return torch.where(mask, owned(private, LAYERS, plan, broadcast), broadcast)
 
 
-def withheld(layout: Layout, phase: Phase, delta: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """What may leave the client of `delta` `[J, d]`, and what stays, by name."""
+def rows_of(models: Tensor, row: Tensor) -> Tensor:
+    """The models of some jobs, `[J, d]`, only to be read; one model is not copied for each job."""
+    return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
+
+
+def withheld(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """What may leave the client of `final - start` `[J, d]`, and what stays, by name; `final` is written over."""
     if not phase.private:
-        return delta, {}
-    mask = torch.from_numpy(layout.mask(phase.private)).to(delta.device)
-    return delta.masked_fill(mask, 0.0), {LAYERS: torch.where(mask, final, torch.zeros_like(final))}
+        return final.sub_(start), {}
+    mask = torch.from_numpy(layout.mask(phase.private)).to(final.device)
+    return (final - start).masked_fill_(mask, 0.0), {LAYERS: torch.where(mask, final, torch.zeros_like(final))}
 
 
 def sent_counters(layout: Layout, phase: Phase, counters: Tensor) -> Tensor:
