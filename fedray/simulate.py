@@ -82,7 +82,7 @@ def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch, measure: M
 def facts(study: Study, host: Host, runtime: str) -> dict[str, Any]:
     """What the manifest says of the computation: the runtime, the engine and whether its lanes are independent."""
     phase, engine = study.method.phases[0], host.engine
-    same = invariant(study.net, engine, phase.local, study.input_shape, str(host.device), study.dtype)
+    same = invariant(study.net, engine, phase.local, study.example, str(host.device), study.dtype)
     if not same:
         import warnings
 

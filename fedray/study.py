@@ -56,6 +56,12 @@ class Study:
     starts: IntArray | None = None
 
     @property
+    def example(self) -> Tensor:
+        """One network input, `input_shape`, of the right type; all zeros."""
+        tokens = self.shards.data.kind == "tokens"
+        return torch.zeros(self.input_shape, dtype=torch.int64 if tokens else self.dtype)
+
+    @property
     def worlds(self) -> int:
         return len(self.seeds)
 

@@ -19,6 +19,7 @@ from fedray.lanes.update import joined, optimiser
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
+ANSWERED = 1 << 25  # activations of one layer at a time in evaluation, about 128 MB
 
 
 class Cut(NamedTuple):
@@ -31,7 +32,7 @@ class Cut(NamedTuple):
 
 def cut_of(module: nn.Module) -> Cut | None:
     """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
-    if type(module) is not nn.Sequential or not isinstance(module[0], nn.Conv2d):
+    if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
     flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
     features = tuple(module)[: flat[0]] if flat else ()
@@ -42,7 +43,7 @@ def cut_of(module: nn.Module) -> Cut | None:
 
 
 def _known(part: nn.Module) -> bool:
-    if isinstance(part, nn.Conv2d):
+    if type(part) is nn.Conv2d:
         return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
     return type(part) in POINTWISE + POOLING
 
@@ -85,6 +86,23 @@ def train(net: Net, block: Block) -> Trained:
         final[done:real, :width] = joined([t.detach() for t in kernels], lanes)[done:real]
         mlp.write_rows(stack, final[:, width:], done, real)
     return Trained(final, block.counters, loss)
+
+
+def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, several models at a time."""
+    del counters
+    cut = cut_of(net.module)
+    assert cut is not None
+    widest = max(part.out_channels for part in cut.features if isinstance(part, nn.Conv2d))
+    lanes = max(1, ANSWERED // max(1, widest * x.shape[1] * x.shape[-2] * x.shape[-1]))
+    out = []
+    with torch.no_grad():
+        for mine, inputs in zip(rows.split(lanes), x.split(lanes), strict=True):
+            views, n = list(net.layout.views(mine).values()), len(mine)
+            z = features(cut, [_kernel(view) for view in views[: cut.tensors]], _fold(inputs[None])[0], n)
+            stack = mlp.stacked(cut.dense, views[cut.tensors :])
+            out.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
+    return torch.cat(out)
 
 
 def _kernel(view: Tensor) -> Tensor:

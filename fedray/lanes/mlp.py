@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from fedray.core import Net, Objective
 from fedray.lanes.block import Block, Trained, active
 from fedray.lanes.update import Step, optimiser
+from fedray.models.dense import RBF
 from fedray.models.loss import per_sample
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh)
+PREFIX = (nn.Flatten, nn.Identity, RBF)  # functions of each sample alone; nobody can tell of other modules
 PLAIN = torch.contiguous_format
 
 
 class Shape(NamedTuple):
-    """prefix: modules without parameters before the first layer; layers: (activation after it, has a bias)."""
+    """prefix: modules of `PREFIX` before the first layer; layers: (activation after it, has a bias)."""
 
     prefix: tuple[nn.Module, ...]
     layers: tuple[tuple[type[nn.Module] | None, bool], ...]
@@ -48,9 +50,9 @@ def shape_of(module: nn.Module) -> Shape | None:
     prefix: list[nn.Module] = []
     layers: list[tuple[type[nn.Module] | None, bool]] = []
     for part in module:
-        if isinstance(part, nn.Linear):
+        if type(part) is nn.Linear:  # a subclass may compute anything
             layers.append((None, part.bias is not None))
-        elif not layers and _plain(part):
+        elif not layers and type(part) in PREFIX:
             prefix.append(part)
         elif type(part) in ACTIVATIONS and layers and layers[-1][0] is None:
             layers[-1] = (type(part), layers[-1][1])
@@ -59,12 +61,6 @@ def shape_of(module: nn.Module) -> Shape | None:
     if not layers or layers[-1][0] is not None or any(a is None for a, _ in layers[:-1]):
         return None
     return Shape(tuple(prefix), tuple(layers))
-
-
-def _plain(part: nn.Module) -> bool:
-    """No parameters, no statistics of the batch, no random numbers: a function of each sample alone."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
-    return not any(True for _ in part.parameters()) and not any(isinstance(m, kinds) for m in part.modules())
 
 
 def stacked(shape: Shape, views: Iterable[Tensor]) -> Stack:

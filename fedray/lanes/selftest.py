@@ -14,23 +14,21 @@ from fedray.lanes.rule import Engine
 LANES, ROWS, RATE = 5, 11, 0.05
 
 
-def invariant(
-    net: Net, engine: Engine, local: Local, input_shape: tuple[int, ...], device: str, dtype: torch.dtype
-) -> bool:
+def invariant(net: Net, engine: Engine, local: Local, example: Tensor, device: str, dtype: torch.dtype) -> bool:
     """Trains five small lanes together, and two or three of them at a time: the same bits?
 
-    One lane after another is invariant by construction and is not run.
+    One lane after another is invariant by construction and is not run. example: one network input.
     """
     if engine.width == 1:
         return True
-    whole = engine.train(net, _block(net, local, input_shape, device, dtype, list(range(LANES)))).final
+    whole = engine.train(net, _block(net, local, example, device, dtype, list(range(LANES)))).final
     groups = ([0, 1], [2, 3, 4], [1, 4])
-    parts = [engine.train(net, _block(net, local, input_shape, device, dtype, group)).final for group in groups]
+    parts = [engine.train(net, _block(net, local, example, device, dtype, group)).final for group in groups]
     return all(torch.equal(part, whole[group]) for part, group in zip(parts, groups, strict=True))
 
 
 def _block(
-    net: Net, local: Local, shape: tuple[int, ...], device: str, dtype: torch.dtype, lanes: list[int]
+    net: Net, local: Local, example: Tensor, device: str, dtype: torch.dtype, lanes: list[int]
 ) -> Block:  # fmt: skip
     who, batch = np.array(lanes), min(local.batch_size or ROWS, ROWS)
     size = np.full(len(who), ROWS)
@@ -38,11 +36,12 @@ def _block(
     steps = steps_of(size, brief)
     key = rng.keys(0, "selftest", who)
     index, weight = batches(who[:, None] * ROWS + np.arange(ROWS), size, steps, batch, key)
-    n = LANES * ROWS
+    n, shape = LANES * ROWS, example.shape
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
     classes = torch.arange(n) % net.outputs
     targets = numbers.flatten(1)[:, :1].expand(n, net.outputs // (2 if net.objective == "gaussian_nll" else 1))
-    x, y = numbers.to(device), (classes if net.objective == "cross_entropy" else targets).to(device)
+    inputs = numbers if example.is_floating_point() else example.expand(n, *shape)
+    x, y = inputs.to(device), (classes if net.objective == "cross_entropy" else targets).to(device)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         return x[index[lo:hi].to(device)], y[index[lo:hi].to(device)]

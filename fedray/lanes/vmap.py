@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 
+from fedray import rng
 from fedray.core import Net
 from fedray.lanes.block import Block, Trained, active
 from fedray.lanes.update import joined, optimiser, parts
 from fedray.models.loss import per_sample
+
+
+def refusal(net: Net, example: Tensor) -> str | None:
+    """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
+
+    Args:
+        example: one network input; its values do not matter.
+    """
+    names, place = net.layout.names, next(net.module.parameters()).device
+    tensors = tuple(parts(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
+    x = example.to(place).expand(2, 2, *example.shape)
+    dtype = example.dtype if example.is_floating_point() else torch.float32
+
+    def cost(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
+        out: Tensor = functional_call(net.module, dict(zip(names, params, strict=True)), (inputs,))
+        return out.square().mean()
+
+    net.module.train()
+    try:
+        with rng.torch_scope(0, place):
+            vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
+    except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return None
 
 
 def train(net: Net, block: Block) -> Trained:

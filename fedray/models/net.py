@@ -40,7 +40,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         True
     """
     with rng.torch_scope(TEMPLATE_KEY):
-        template = module_factory()
+        template = _apart(module_factory(), set())
     layout = layout_of(template, name)
     _check_counters(template, name)
 
@@ -119,6 +119,24 @@ def features(module: nn.Module, x: Tensor) -> Tensor:
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
+
+
+def _apart(module: nn.Module, seen: set[int]) -> nn.Module:
+    """The module, a layer that is used twice replaced by two that share their parameters.
+
+    `functional_call` leaves its tensors behind in a layer that goes by two names.
+    """
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if id(child) in seen:
+            twin = copy.copy(child)
+            for part in ("_parameters", "_buffers", "_modules"):
+                twin.__dict__[part] = dict(child.__dict__[part])
+            module._modules[name] = child = twin
+        seen.add(id(child))
+        _apart(child, seen)
+    return module
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

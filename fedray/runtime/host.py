@@ -49,7 +49,7 @@ class Host:
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.study = study
         self.device = torch.device(device)
-        self.engine: Engine = choose(study.net, self.device.type)
+        self.engine: Engine = choose(study.net, self.device.type, study.example)
         self.threads = threads if self.device.type == "cpu" else 1
         self.private = Private(study.net.layout.d, study.dtype)
         study.net.module.to(self.device)

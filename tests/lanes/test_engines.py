@@ -45,15 +45,16 @@ LOCALS = {
     "momentum": Local(momentum=0.9, weight_decay=0.01),
     "adam": Local(optimizer="adam", weight_decay=0.01),
     "prox": Local(pull=0.3),
+    "momentum+prox": Local(momentum=0.9, weight_decay=0.01, pull=0.3),
     "adam+prox": Local(optimizer="adam", pull=0.3),
 }
 
 
 def make_block(
     net: Net, shape: tuple[int, ...], local: Local, sizes: list[int], dtype: torch.dtype, offset: bool = False,
-    epochs: int = 5, batch: int = 4, lanes: list[int] | None = None,
+    epochs: int = 5, batch: int = 4, lanes: list[int] | None = None, anchor: bool = False,
 ) -> blocks.Block:  # fmt: skip
-    """Lanes with data and starts by address; `lanes` picks some of the population."""
+    """Lanes with data and starts by address; `lanes` picks some of the population; offset and anchor: of the pull."""
     who = np.arange(len(sizes)) if lanes is None else np.array(lanes)
     n, size = max(sizes), np.array(sizes)
     regression = net.objective != "cross_entropy"
@@ -62,7 +63,7 @@ def make_block(
     y = torch.randint(net.outputs, (len(sizes) * n,), generator=g)
     targets = torch.randn(len(sizes) * n, net.outputs, generator=g, dtype=torch.float64).to(dtype) if regression else y
     start = torch.stack([net.init(int(rng.keys(0, "init", i % 3))) for i in range(len(sizes))]).to(dtype)
-    shift = torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1
+    shift, goal = (torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1 for _ in range(2))
     local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch})
     steps = blocks.steps_of(size, local)
     who = who[np.argsort(-steps[who], kind="stable")]
@@ -75,16 +76,19 @@ def make_block(
     lr = 0.005 if local.optimizer == "adam" else 0.05  # Adam divides by the gradient's size: it amplifies rounding
     return blocks.Block(
         start[who], torch.zeros(len(who), 0, dtype=torch.int64), read, weight.to(dtype), steps[who], local, lr,
-        rng.keys(0, "drop", who), int(np.prod(shape)), None, shift[who] if offset else None,
+        rng.keys(0, "drop", who), int(np.prod(shape)), goal[who] if anchor else None, shift[who] if offset else None,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", LOCALS)
-@pytest.mark.parametrize("offset", [False, True])
-def test_every_engine_equals_the_loop_in_float64_after_50_steps(engine: str, kind: str, offset: bool) -> None:
-    net = NETS[engine]()
-    block = make_block(net, SHAPES[engine], LOCALS[kind], [17, 20, 9, 20], torch.float64, offset, epochs=10)
+@pytest.mark.parametrize(("offset", "anchor"), [(False, False), (True, False), (False, True), (True, True)])
+def test_every_engine_equals_the_loop_in_float64_after_50_steps(
+    engine: str, kind: str, offset: bool, anchor: bool
+) -> None:
+    """Every optimiser under every pull: to where it started or to an anchor, with and without a constant."""
+    net, sizes = NETS[engine](), [17, 20, 9, 20]
+    block = make_block(net, SHAPES[engine], LOCALS[kind], sizes, torch.float64, offset, epochs=10, anchor=anchor)
     assert block.steps.max() == 50
     reference, trained = loop.train(net, block), ENGINES[engine].train(net, block)
     moved = (reference.final - block.start).abs().max()
