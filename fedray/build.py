@@ -43,12 +43,16 @@ class Own:
     """A user's own Python objects, passed beside the scenario: they win over its names.
 
     data: a `Dataset`. model: a function that makes an `nn.Module`. method: a function from `Setting` to `Method`.
+    rates: the learning rate of each world. grid: learning rates with each of which every world is trained
+    (`fedray.rates`).
     """
 
     data: Dataset | None = None
     model: Any = None
     method: Composition | None = None
     modules: tuple[str, ...] = field(default_factory=tuple)  # to import first (`fedray run --import`)
+    rates: tuple[float, ...] = ()
+    grid: tuple[float, ...] = ()
 
     def imported(self) -> Own:
         """Itself, its modules imported in this process."""
@@ -67,8 +71,9 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     scenario = pooled(scenario)
     data = dataset(scenario, own)
     folds = fold_numbers(scenario, data)
-    starts = [scenario.seed + r for r in range(scenario.replicates)]
-    replicates = starts if scenario.vary == "all" else [scenario.seed] * scenario.replicates
+    starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
+    replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
+    rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
     seeds = [seed for seed in replicates for _ in folds]
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
@@ -93,6 +98,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
+        rates=rates if len(rates) else None,
     )
 
 

@@ -12,6 +12,7 @@ from fedray.coordinate import Measure, Snapshot, coordinate
 from fedray.core import BadInput, FedrayError
 from fedray.evaluate import evaluator
 from fedray.lanes.selftest import invariant
+from fedray.rates import chosen
 from fedray.runtime.environment import one_thread, prepare
 from fedray.runtime.host import Host, device_of
 from fedray.runtime.inline import Inline
@@ -54,6 +55,8 @@ def resume(out: Path, own: Own, watch: Watch, address: str | None = None) -> dic
 
 def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str | None) -> dict[str, Any]:
     """Runs from wherever the directory stands, then writes the report."""
+    if scenario.local.lr_grid:
+        own = chosen(scenario, out, own, run_inline)
     if scenario.runtime == "ray":
         from fedray.runtime.ray import run_on_ray
 

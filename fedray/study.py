@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.clock import Rule
-from fedray.core import Answer, Clients, IntArray, Method, Net, State
+from fedray.core import Answer, Clients, FloatArray, IntArray, Local, Method, Net, State
 from fedray.data.shards import Shards
 from fedray.devices import Devices
 
@@ -33,6 +33,7 @@ class Study:
     """seeds `[worlds]`: the seed of each world; folds `[worlds]`: its fold; replicate of a world = world // folds.
 
     starts `[worlds]`: seeds of the first models alone, where repetitions share everything else (`vary: init`).
+    rates `[worlds]`: learning rates, where worlds have their own (`local.lr_grid`).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Study:
     scenario: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     starts: IntArray | None = None
+    rates: FloatArray | None = None
 
     @property
     def example(self) -> Tensor:
@@ -78,6 +80,14 @@ class Study:
     def per_replicate(self) -> int:
         """Worlds of one replicate: its folds."""
         return len(set(self.folds.tolist()))
+
+    def local(self, local: Local, world: int) -> Local:
+        """How the clients of a world train: with the world's own learning rate, if it has one."""
+        return local if self.rates is None else replace(local, lr=float(self.rates[world]))
+
+    def alike(self, world: IntArray) -> IntArray:
+        """A number `[J]` for each job's world: equal where the learning rates are."""
+        return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
         """The models that answer for a state."""

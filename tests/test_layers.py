@@ -34,7 +34,7 @@ LAYERS = (
     ("record", "pictures"),
     ("coordinate",),
     ("build",),
-    ("runtime",),
+    ("runtime", "rates"),
     ("simulate", "runtime.ray", "api", "explain", "table"),
     ("export", "tuning", "bench"),
     ("cli",),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray import predict, rng
-from fedray.core import PERSONAL, BadInput, FedrayError, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
+from fedray.core import PERSONAL, BadInput, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
 from fedray.lanes import block as lanes
 from fedray.lanes.rule import Engine, choose
 from fedray.models.loss import per_sample

@@ -132,10 +132,14 @@ class ScheduleKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class LocalKeys:
-    """How a client trains, as `core.Local`; pull: coefficient of the proximal term."""
+    """How a client trains, as `core.Local`; pull: coefficient of the proximal term.
+
+    lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows (`fedray.rates`).
+    """
 
     optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
     lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
+    lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
     lr_decay: Annotated[float, _V(real("(0, 1]"))] = 0.99
     lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
     momentum: Annotated[float, _V(real("[0, 1)"))] = 0.0

@@ -192,6 +192,8 @@ def _check(sweep: Sweep) -> None:
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
+    if base.local.lr_grid:
+        raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     for key in ("stop_at", "target"):
         asked = getattr(base.evaluate, key)
         if asked is not None and not asked.metric.startswith(HELD):
