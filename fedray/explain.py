@@ -22,7 +22,9 @@ def explain(scenario: Scenario) -> str:
 
 def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
     """(name, text) pairs."""
-    phase, layout, engine = study.method.phases[0], study.net.layout, choose(study.net)
+    phase, layout = study.method.phases[0], study.net.layout
+    devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
+    engines = [(choose(study.net, device, study.example), device) for device in devices]
     plan = phase.schedule(0, None)
     jobs, d = len(plan.client), layout.d
     up, down = (int(each.sum()) for each in traffic(study, phase, plan))
@@ -34,7 +36,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ),
         ("data", f"{scenario.data.name}, {study.clients.number:,} clients by {scenario.data.partition.name}"),
         ("model", f"{scenario.model.name}: {d:,} parameters and buffers, {amount(4.0 * d)}"),
-        ("engine", f"{engine.name}, up to {engine.width} lanes ({engine.why})"),
+        *(("engine", f"{e.name} on {device}, up to {e.width} lanes ({e.why})") for e, device in engines),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{jobs:,} a round"),
         ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),

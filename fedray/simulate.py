@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,12 @@ from fedray.build import Own, build
 from fedray.coordinate import Measure, Snapshot, coordinate
 from fedray.core import BadInput, FedrayError
 from fedray.evaluate import evaluator
-from fedray.lanes.selftest import invariant
 from fedray.rates import chosen
 from fedray.runtime.environment import one_thread, prepare
-from fedray.runtime.host import Host, device_of
+from fedray.runtime.facts import doubt, facts
+from fedray.runtime.host import device_of
 from fedray.runtime.inline import Inline
 from fedray.scenario import Scenario, dump, read
-from fedray.study import Study
 
 if TYPE_CHECKING:
     from fedray.loggers import Logger
@@ -61,6 +61,7 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
         from fedray.runtime.ray import run_on_ray
 
         summary = run_on_ray(scenario, own, out.absolute(), watch, address)
+        doubt(json.loads((out / "manifest.json").read_text()))
     else:
         summary = run_inline(scenario, out, own, watch)
     from fedray.report import write_report
@@ -78,25 +79,9 @@ def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch, measure: M
     study = build(scenario, own)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus))
-    known = facts(study, runtime.host, "inline")
+    known = {"runtime": "inline", **facts(runtime.host)}
+    doubt(known)
     return coordinate(study, runtime, out, watch, known, loggers(scenario, out), measure)
-
-
-def facts(study: Study, host: Host, runtime: str) -> dict[str, Any]:
-    """What the manifest says of the computation: the runtime, the engine and whether its lanes are independent."""
-    phase, engine = study.method.phases[0], host.engine
-    same = invariant(study.net, engine, phase.local, study.example, str(host.device), study.dtype)
-    if not same:
-        import warnings
-
-        warnings.warn(
-            "the lane self-test failed here: results repeat for the same packing only (see manifest.json)", stacklevel=2
-        )
-    return {
-        "runtime": runtime,
-        "engine": {"name": engine.name, "width": engine.width, "why": engine.why, "device": host.device.type},
-        "lanes_independent": same,
-    }
 
 
 def loggers(scenario: Scenario, out: Path) -> list[Logger]:

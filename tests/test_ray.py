@@ -5,6 +5,7 @@ One cluster serves the whole file. Images of 6 x 6 pixels, made here, travel to 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -215,3 +216,14 @@ def test_more_than_the_cluster_has_is_one_line(tier: dict[str, Any], says: str, 
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
     assert time.monotonic() - began < 120
+
+
+def test_the_manifest_is_the_client_actors_own(tmp_path: Path) -> None:
+    """What ran there: engine, width, self-test; not what the coordinator would have run."""
+    told = []
+    for runtime in ("inline", "ray"):
+        run({"rounds": 1, "clients": {"actors": 2}}, runtime=runtime, out=tmp_path / runtime)
+        told.append(json.loads((tmp_path / runtime / "manifest.json").read_text()))
+    assert told[0]["engine"] == told[1]["engine"]
+    assert told[1]["engine"]["name"] == "mlp"
+    assert (told[1]["runtime"], told[1]["actors"], told[1]["lanes_independent"]) == ("ray", 2, True)

@@ -11,6 +11,7 @@ import torch
 
 from fedray.build import Own, build
 from fedray.runtime import environment, messages
+from fedray.runtime.facts import facts
 from fedray.runtime.host import Host, device_of
 from fedray.runtime.messages import Piece
 from fedray.scenario import Scenario
@@ -33,6 +34,10 @@ class Client:
         """Answers when the actor can work; its process id."""
         _ = self.host
         return os.getpid()
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of this actor."""
+        return facts(self.host)
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""

@@ -32,6 +32,7 @@ from fedray.private import dealt, merged
 from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
 from fedray.runtime.cluster import cause, connect, refused, room, workplace
+from fedray.runtime.facts import together
 from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
 from fedray.scenario import Scenario
@@ -92,6 +93,10 @@ class Rays:
     def _waited(self, a: int) -> FedrayError:
         tier = self.study.clients.tiers[self.seats[a].tier].name
         return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{packing.missing(self.seats[a], tier, room())}")
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the client actors."""
+        return together(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         size = self.study.shards.sizes(plan.replicate, plan.client)
@@ -213,11 +218,11 @@ class Coordinator:
 
     def run(self) -> dict[str, Any]:
         """The whole run; its summary."""
-        from fedray.simulate import facts, loggers
+        from fedray.simulate import loggers
 
         study = build(self.scenario, self.own.imported())
         runtime = Rays(self.scenario, self.own, study)
-        known = facts(study, runtime.host, "ray") | {"actors": len(runtime.actors)}
+        known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
             return coordinate(study, runtime, self.out, self._watch, known, loggers(self.scenario, self.out))
         finally:
