@@ -104,7 +104,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
 
 def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
     """The clients' data, dealt as the scenario says."""
-    return build_shards(
+    shards = build_shards(
         data,
         scenario.data.partition.name,
         scenario.data.partition.options,
@@ -114,6 +114,11 @@ def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int])
         hold_out=scenario.data.hold_out,
         server=float(scenario.method.options.get("server_data", 0.0)),
     )
+    if scenario.data.hold_out and not len(shards.holdout(0)[1]):
+        raise BadInput(
+            f"data.hold_out = {scenario.data.hold_out:g} withholds no row of these clients: raise it, or write 0"
+        )
+    return shards
 
 
 def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:

@@ -53,6 +53,7 @@ BAD: list[tuple[str, str]] = [
     (RUN + "local=3", "local = 3 is not a mapping"),
     (RUN + "local.lr=-1", "local.lr = -1 is out of range"),
     (RUN + "local.lr=.nan", "local.lr"),
+    (RUN + "data.hold_out=0.001", "data.hold_out = 0.001 withholds no row"),
     (RUN + "method.models=0", "method.models = 0 is out of range"),
     (RUN + "method.name=fedavg method.models=5", "method.models = 5, but fedavg trains one model"),
     (RUN + "method.name=fedprox method.models=5", "method.models = 5, but fedprox trains one model"),

@@ -74,7 +74,7 @@ def drive(course: Course, submit: Submit) -> None:
             course.trainings[known["key"]] = Training(*known["is"])
     queue = deque(stores.unfinished(course.study))
     while True:
-        while len(course.flying) + len(course.parked) < course.sweep.jobs:
+        while len(course.flying) + _held(course) < course.sweep.jobs:
             trial = queue.popleft() if queue else _asked(course)
             if trial is None:
                 break
@@ -87,6 +87,11 @@ def drive(course: Course, submit: Submit) -> None:
         again, course.parked = course.parked, []
         for trial in again:
             _start(course, trial, submit)
+
+
+def _held(course: Course) -> int:
+    """Places that parked trials take: a sampler that learns should hear of them first, the others need not wait."""
+    return 0 if course.sweep.sampler.name in ("grid", "random") else len(course.parked)
 
 
 def _asked(course: Course) -> optuna.Trial | None:
@@ -122,9 +127,12 @@ def _start(course: Course, trial: optuna.Trial, submit: Submit) -> None:
     )
     known = course.trainings.get(key)
     if known is not None and known.state == "complete":
-        values = looked_up(job, course.out / known.run)
         saved = {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds}
-        _tell(course, trial, Outcome("complete", values), saved)
+        try:
+            outcome = Outcome("complete", looked_up(job, course.out / known.run))
+        except FedrayError as wrong:
+            outcome = Outcome("failed", [], error=str(wrong))
+        _tell(course, trial, outcome, saved)
     elif any(key == other for _, _, other in course.flying.values()):
         course.parked.append(trial)
     else:

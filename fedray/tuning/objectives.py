@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray import metrics
-from fedray.core import BadInput
+from fedray.core import BadInput, FedrayError
 from fedray.engine import LOWER_IS_BETTER
 from fedray.scenario.kinds import Check, maybe, nearest, one_of, real, shown, text
 
@@ -157,8 +157,19 @@ def value_of(objective: Objective, course: Sequence[Row]) -> float:
 
 
 def values_of(objectives: Sequence[Objective], courses: Sequence[Sequence[Row]]) -> list[float]:
-    """One value an objective: the mean over worlds."""
-    return [float(np.mean([value_of(objective, course) for course in courses])) for objective in objectives]
+    """One value an objective: the mean over worlds.
+
+    Raises:
+        FedrayError: an objective was not measured, or is not a number.
+    """
+    for objective in objectives:
+        if any(objective.metric not in course[-1] for course in courses):
+            raise FedrayError(f"{objective.name} was not measured (no held-out rows?): raise data.hold_out")
+    values = [float(np.mean([value_of(objective, course) for course in courses])) for objective in objectives]
+    for objective, value in zip(objectives, values, strict=True):
+        if math.isnan(value):
+            raise FedrayError(f"{objective.name} is not a number: lower local.lr")
+    return values
 
 
 def reported(objective: Objective, rows: Sequence[Row]) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from sweeps import BASE, LR, rows, run, sweep, told
 import fedray
 from fedray import checkpoint, record
 from fedray.core import BadInput, FedrayError
-from fedray.tuning import drive, storage, training
+from fedray.tuning import drive, objectives, storage, training
 
 GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 
@@ -30,6 +32,33 @@ def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
     assert len(list((tmp_path / "s" / "trials").iterdir())) == 1
     assert summary["seconds_saved"] == pytest.approx(49 * summary["seconds_trained"])
     assert len({row["values"]["personal_accuracy"] for row in trials}) > 1
+
+
+def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gammas of one training stand beside each other in a grid: the next training starts all the same."""
+    jobs: dict[Future[Any], training.Job] = {}
+    busy: list[int] = []
+
+    def submit(job: training.Job) -> Future[Any]:
+        future: Future[Any] = Future()
+        jobs[future] = job
+        return future
+
+    def wait(flying: Any, return_when: str) -> tuple[set[Future[Any]], None]:
+        busy.append(len(flying))
+        first = min(flying, key=lambda future: jobs[future].trial)
+        first.set_result(training.carry_out(jobs[first]))
+        return {first}, None
+
+    monkeypatch.setattr("fedray.tuning.start.workers", lambda *_: nullcontext(submit))
+    monkeypatch.setattr(drive, "wait", wait)
+    space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
+    found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
+    summary, at_once = run({**found, "jobs": 2}, tmp_path / "two")
+    assert (summary["trainings"], summary["looked_up"]) == (4, 8)
+    assert busy == [2, 2, 2, 1]
+    monkeypatch.undo()
+    assert told(at_once) == told(run(found, tmp_path / "one")[1])
 
 
 def test_a_looked_up_value_is_what_training_again_would_give(tmp_path: Path) -> None:
@@ -201,6 +230,30 @@ def test_a_bad_corner_fails_alone(tmp_path: Path) -> None:
     summary, trials = run(found, tmp_path / "s")
     assert (summary["failed"], summary["complete"]) == (1, 3)
     assert "models_per_round = 4, but method.models is 1" in trials[1]["error"]
+
+
+def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained or looked up; the sweep goes on."""
+    true = objectives.value_of
+    worst = {"calls": 0}
+
+    def sometimes(objective: Any, course: Any) -> float:
+        worst["calls"] += 1
+        return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
+
+    monkeypatch.setattr(objectives, "value_of", sometimes)
+    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid")
+    summary, trials = run(found, tmp_path / "s")
+    assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
+    assert "accuracy is not a number" in trials[0]["error"]
+    assert summary["winners"][0]["number"] in (1, 2)
+
+
+def test_a_score_that_nobody_measured_is_one_line() -> None:
+    """A method that the space chooses may lack what the base has."""
+    accuracy = objectives.read_objective("o", "accuracy")
+    with pytest.raises(FedrayError, match=r"accuracy was not measured"):
+        objectives.values_of([accuracy], [[{"round": 0}]])
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
