@@ -18,7 +18,7 @@ from fedray.lanes.block import MIN_LANES, Block, Trained
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 CONV_CHANNELS = 32  # wider convolutions fill the core by themselves (measured, docs/design.md)
-CONV_LANES = {"cpu": 8, "cuda": 256}
+CONV_LANES = {"cpu": 12, "cuda": 256}
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
 
