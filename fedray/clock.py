@@ -1,9 +1,10 @@
 """Virtual seconds of a plan, and which of its jobs count: pure functions of plan, devices and seed.
 
-A job takes `steps * seconds_per_step * slowness` of computing and its transfers `latency + bytes / bandwidth`. A client
-trains its models one after another or side by side (a tier setting); a synchronous round lasts as long as its slowest
-counted client. Everything is known before training, so what does not count is not computed. A client that drops out
-is missed at once, or at the deadline if there is one; whether a client is there is asked at the round's start.
+A job takes `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` of computing, a batch counted with the
+samples it really holds, and its transfers `latency + bytes / bandwidth`. A client trains its models one after another
+or side by side (a tier setting); a synchronous round lasts as long as its slowest counted client. Everything is known
+before training, so what does not count is not computed. A client that drops out is missed at once, or at the deadline
+if there is one; whether a client is there is asked at the round's start.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ class Timed(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the jobs of a plan do: optimiser steps, bytes up and down, `[J]` each."""
+    """What the jobs of a plan do: optimiser steps, bytes up and down, samples in all batches (None: 0), `[J]` each."""
 
     steps: IntArray
     up: IntArray
     down: IntArray
+    samples: IntArray | None = None
 
 
 class Asked(NamedTuple):
@@ -67,7 +69,10 @@ def time_round(devices: Devices, rule: Rule, seeds: IntArray, t: int, plan: Plan
         seeds: `[R]`, one a world. now: `[R]` virtual seconds at the round's start.
     """
     clients, seed = devices.clients, seeds[plan.replicate]
-    compute = work.steps * devices.figure("seconds_per_step", plan.client) * devices.slowness(seed, plan.client)
+    compute = work.steps * devices.figure("seconds_per_step", plan.client)
+    if work.samples is not None:
+        compute = compute + work.samples * devices.figure("seconds_per_sample", plan.client)
+    compute = compute * devices.slowness(seed, plan.client)
     up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
     transfer = 2 * devices.figure("latency", plan.client) + work.up / up + work.down / down
     _, first, index = np.unique(plan.replicate * clients.number + plan.client, return_index=True, return_inverse=True)

@@ -87,7 +87,7 @@ class Net:
 class Tier:
     """A class of devices: how many clients, how much they train, what they cost, and what their actors hold.
 
-    seconds_per_step: virtual seconds of one step on one batch (median over clients, lognormal with `spread`).
+    seconds_per_step, seconds_per_sample: virtual seconds of a step and of each sample in it (lognormal with `spread`).
     uplink, downlink: bytes/s; latency: seconds a transfer. num_cpus, num_gpus, resources: what Ray reserves.
     """
 
@@ -98,6 +98,7 @@ class Tier:
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
     seconds_per_step: float = 0.01
+    seconds_per_sample: float = 0.0
     spread: float = 0.0
     uplink: float = 1e6
     downlink: float = 1e7
@@ -260,9 +261,8 @@ class Phase:
     def own(self) -> tuple[str, ...]:
         """Names of the private vectors that clients keep between rounds."""
         correction = self.local.correction
-        kept = (LAYERS,) if self.private else ()
-        passes = tuple(f"{PERSONAL}{p}" for p in range(len(self.personal)))
-        return (*self.compress.own, *((correction.name,) if correction else ()), *kept, *passes)
+        kept = ((correction.name,) if correction else ()) + ((LAYERS,) if self.private else ())
+        return (*self.compress.own, *kept, *(f"{PERSONAL}{p}" for p in range(len(self.personal))))
 
     @property
     def is_personal(self) -> bool:

@@ -1,8 +1,8 @@
 """What each simulated device is like: its tier's figures, its own spread, a measured trace, and when it is there.
 
-A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step` (s), `uplink`, `downlink`
-(bytes/s), `available_from`, `available_to` (virtual s). Several rows of a client are several windows; figures are read
-from its first row; what a trace leaves out comes from the tier (docs/traces.md).
+A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample` (s),
+`uplink`, `downlink` (bytes/s), `available_from`, `available_to` (virtual s). Several rows of a client are several
+windows; figures are read from its first row; what a trace leaves out comes from the tier (docs/traces.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fedray import rng
 from fedray.core import BadInput, Clients, FloatArray, IntArray
 
 DAY = 86_400.0
-COLUMNS = ("seconds_per_step", "uplink", "downlink")
+TIMES = ("seconds_per_step", "seconds_per_sample")
+COLUMNS = (*TIMES, "uplink", "downlink")
 Available = Callable[[IntArray, IntArray, FloatArray], FloatArray]
 # (seed, client, now) [J] -> virtual seconds until each client is there [J]: 0 is now, infinity never again
 
@@ -45,8 +46,8 @@ class Devices:
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
         """Lognormal factor of each client's compute time, by address, `[J]`; 1 where the time was measured."""
         spread = self.figure("spread", client)
-        if "seconds_per_step" in self.figures:
-            spread = np.where(np.isnan(self.figures["seconds_per_step"][client]), spread, 0.0)
+        for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
+            spread = np.where(np.isnan(measured), spread, 0.0)
         if not spread.any():
             return np.ones(len(client))
         return np.exp(spread * rng.normal(rng.keys(seeds, "speed", client), 1)[:, 0])

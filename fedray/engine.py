@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray import clock, rng
 from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
-from fedray.lanes.block import steps_of
+from fedray.lanes.block import seen, steps_of
 from fedray.study import Study
 
 
@@ -135,7 +135,7 @@ def one_round(
     size = study.shards.sizes(plan.replicate, plan.client)
     steps = steps_of(size, phase.local) * (1 + len(phase.personal))
     up, down = traffic(study, phase, plan)
-    work = clock.Work(steps, up, down)
+    work = clock.Work(steps, up, down, seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss = np.full(len(size), np.nan)
     state, counted = progress.state, timed.status == clock.OK

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedray import rng
 from fedray.clock import DROPPED, LATE, NO_DATA, OK, PAST_DEADLINE, UNAVAILABLE, Rule, Timed, Work, time_round
 from fedray.core import BadInput, Clients, Plan, Tier
 from fedray.devices import DAY, Devices, diurnal, traced, windows
+from fedray.lanes.block import batches, padded_batch, seen
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "trace.csv"
 STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps
@@ -51,6 +53,23 @@ def test_a_job_computes_and_transfers():
     one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
     assert one.job.tolist() == [6 * 0.5 + 200 / 100 + 800 / 400 + 2 * 0.25]
     assert one.round.tolist() == one.job.tolist()
+
+
+def test_a_job_computes_longer_with_larger_batches():
+    """A step costs its own seconds and those of the samples in it."""
+    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, **STEP)
+    none = np.array([0])
+    work = Work(np.array([6]), none, none, np.array([6 * 32]))
+    one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    assert one.round.tolist() == pytest.approx([6 * (0.5 + 32 * 0.01)])
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
+def test_samples_of_a_job_are_those_of_its_batches(size, steps, batch_size):
+    n, s = np.array([size]), np.array([steps])
+    width = int(padded_batch(n, batch_size)[0])
+    dealt = batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
+    assert int((dealt.weight > 0).sum()) == seen(n, s, batch_size)[0]
 
 
 @pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])
@@ -104,7 +123,7 @@ def test_the_order_of_a_plan_changes_nothing(case, shuffle, dropout):
     rule = Rule((2, 1), min(dropout, 0.9), 5.0)
     devices = Devices(clients, available=diurnal())
     one = time_round(devices, rule, np.arange(3), 0, plan, work, np.zeros(3))
-    two = time_round(devices, rule, np.arange(3), 0, plan.take(order), Work(*(x[order] for x in work)), np.zeros(3))
+    two = time_round(devices, rule, np.arange(3), 0, plan.take(order), Work(*(x[order] for x in work[:3])), np.zeros(3))
     assert (one.status[order] == two.status).all()
     np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
 

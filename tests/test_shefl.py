@@ -410,6 +410,21 @@ def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run):
         assert row["sim_seconds"] == pytest.approx(ends[row["replicate"], row["round"]])
 
 
+def test_larger_batches_take_longer_and_fewer_of_them(run):
+    """Time of samples alone does not ask how they are batched; time of steps is 7 : 4 for the 25 rows of a client."""
+    free = {f"clients__tiers__{tier}__{key}": 1e15 for tier in ("hpc", "lpc") for key in ("uplink", "downlink")}
+    free["data__partition"] = {"name": "iid"}
+    keys = [f"clients__tiers__{tier}__seconds_per_" for tier in ("hpc", "lpc")]
+    steps = {f"{key}step": 0.1 for key in keys}
+    samples = {f"{key}step": 0.0 for key in keys} | {f"{key}sample": 0.1 for key in keys}
+
+    def seconds(how: dict[str, Any], batch: int) -> float:
+        return float(run(**free, **how, local__batch_size=batch, replicates=1).summary["totals"]["sim_seconds"])
+
+    assert seconds(samples, 4) == pytest.approx(seconds(samples, 8))
+    assert seconds(steps, 4) == pytest.approx(7 / 4 * seconds(steps, 8))
+
+
 def test_side_by_side_is_faster_and_trains_the_same(run):
     """Five models one after another take the strong clients longer than the weak ones need for one."""
     slow = {"clients__tiers__hpc__seconds_per_step": 0.01}

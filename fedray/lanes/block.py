@@ -84,6 +84,18 @@ def steps_of(size: IntArray, local: Local) -> IntArray:
     return np.where(size > 0, steps, 0)
 
 
+def seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
+    """Samples in all the batches of each job: the last batch of an epoch holds what is left.
+
+    Example:
+        >>> seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
+        [40, 56]
+    """
+    width = np.maximum(size if batch_size is None else np.minimum(size, batch_size), 1)
+    whole, more = np.divmod(steps, np.maximum(-(-size // width), 1))
+    return np.asarray(whole * size + more * width)
+
+
 def batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
     """Deals each lane's rows into batches.
 

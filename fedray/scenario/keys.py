@@ -21,6 +21,7 @@ from fedray.scenario.kinds import (
     gpu_share,
     label,
     list_of,
+    logger,
     map_of,
     maybe,
     one_of,
@@ -89,6 +90,7 @@ class TierKeys:
     num_gpus: Annotated[float, _V(gpu_share)] = 0.0
     resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
     seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
+    seconds_per_sample: Annotated[float, _V(real("[0, inf)"))] = 0.0
     spread: Annotated[float, _V(real("[0, 10]"))] = 0.0
     uplink: Annotated[float, _V(real("(0, inf)"))] = 1e6
     downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
@@ -264,9 +266,7 @@ class Scenario:
     vary: Annotated[str, _V(one_of("all", "init"))] = "all"
     evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
     checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
-    loggers: Annotated[list[str], _V(list_of(one_of("tensorboard", "wandb", "mlflow"), 3, scalar=True))] = field(
-        default_factory=list
-    )
+    loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     table: list[Cell] = field(default_factory=list)
     published: Options = field(default_factory=dict)

@@ -184,6 +184,7 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
         num_gpus=keys.num_gpus,
         resources=dict(keys.resources),
         seconds_per_step=keys.seconds_per_step,
+        seconds_per_sample=keys.seconds_per_sample,
         spread=keys.spread,
         uplink=keys.uplink,
         downlink=keys.downlink,
