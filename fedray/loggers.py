@@ -80,7 +80,8 @@ def build_loggers(names: Iterable[str], out: Path) -> list[Logger]:
     """The loggers a user asks for by name.
 
     Args:
-        names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI.
+        names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI; the
+            scenario's `loggers`.
         out: the run directory; files go below it, and runs are named after it.
 
     Raises:

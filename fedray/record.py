@@ -134,7 +134,6 @@ class Recorder:
         """Flushes the rows and saves the state."""
         self.flush(progress.round)
         checkpoint.save(self.out / "checkpoints", progress, self._private(), self.study.checkpoint_keep)
-        self._watch(progress)
 
     def flush(self, round: int) -> None:
         """Writes what is buffered as one part of each table."""

@@ -8,9 +8,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from small import fed, no_report, scenario
 
+import fedray
 from fedray.core import BadInput
 from fedray.loggers import build_loggers, mlflow, wandb
+from fedray.scenario import read
+
+__all__ = ["no_report"]
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
 
@@ -86,3 +91,39 @@ def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     mlflow("sqlite:///x.db")(7, {"accuracy": 0.5})
     assert experiments == {"fedray": "0"}
     assert logged == ["sqlite:///x.db", "sqlite:///x.db", ("run-0", "accuracy", 0.5, 7)]
+
+
+def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_report: None
+) -> None:
+    """Checkpoints in other rounds (2, 4, ...) show nothing: their newest metrics are those of an earlier round."""
+    logged: list[tuple[int, float]] = []
+    seen: list[tuple[int, float]] = []
+    asked: list[str] = []
+
+    def fake(dir: str) -> Any:
+        asked.append(dir)
+        return lambda round, metrics: logged.append((round, metrics["accuracy"]))
+
+    monkeypatch.setattr("fedray.loggers.tensorboard", fake)
+    given = scenario(
+        {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
+    )
+    run = fedray.run(
+        given, out=tmp_path / "run", watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"]))
+    )
+    assert asked == ["here"]
+    rows = run.rounds.to_pylist()
+    assert logged == seen == [(row["round"], row["accuracy"]) for row in rows]
+    assert [round for round, _ in seen] == [0, 5, 10, 12]
+
+
+def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
+    assert read(scenario()).loggers == []
+    assert read(scenario({"loggers": ["wandb", "mlflow:sqlite:///x.db"]})).loggers == ["wandb", "mlflow:sqlite:///x.db"]
+    (tmp_path / "s.yaml").write_text("rounds: 1\n")
+    for value, says in (("tensorbord:x", "did you mean tensorboard?"), ("'wandb:'", "nothing behind the colon")):
+        told = fed("check", tmp_path / "s.yaml", f"loggers={value}")
+        assert told.status == 2
+        assert says in told.err
+        assert len(told.err.splitlines()) == 1

@@ -121,6 +121,15 @@ def one_of(*words: str) -> Check:
     return check
 
 
+def logger(value: Any) -> str:
+    """A run logger, with `:VALUE` for another directory, project or URI than the usual."""
+    name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
+    one_of("tensorboard", "wandb", "mlflow")(name)
+    if colon and not where:
+        raise ValueError("says nothing behind the colon: leave it out, or name a directory, project or URI")
+    return str(value)
+
+
 def either(word: str, check: Check) -> Check:
     """A certain word, or what `check` accepts."""
 

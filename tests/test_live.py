@@ -1,0 +1,63 @@
+"""What a person watches: plain lines where there is no terminal, a live table where there is one, and the time left."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedray import live
+
+
+def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40) -> dict[str, Any]:
+    return {
+        "round": round,
+        "rounds": rounds,
+        "metrics": {"accuracy": accuracy, "accuracy_mean": accuracy - 0.1, "nll": 1.0},
+        "up_bytes": 2_500_000,
+        "down_bytes": 2_500_000,
+        "sim_seconds": 90.0,
+        "wall_seconds": seconds,
+    }
+
+
+@pytest.mark.parametrize(
+    ("round", "seconds", "says"),
+    [(0, 0.0, ""), (10, 5.0, "15 s"), (30, 3600.0, "20 min 00 s"), (10, 3600.0, "3 h 00 min"), (40, 60.0, "0 s")],
+)
+def test_the_time_left_is_that_of_the_rounds_to_come_at_the_pace_so_far(round: int, seconds: float, says: str) -> None:
+    assert live.left(snapshot(round, seconds)) == says
+
+
+def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a snapshot, at most one in two seconds, and always the last."""
+    said, clock = io.StringIO(), [100.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
+    with live.watching("a run") as show:
+        for round, now in ((0, 100.0), (1, 100.5), (10, 103.0), (10, 110.0), (40, 110.1)):
+            clock[0] = now
+            show(snapshot(round, now - 100.0))
+    lines = said.getvalue().splitlines()
+    assert lines == [
+        "round 0/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB",
+        "round 10/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB  9 s left",
+        "round 40/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB",
+    ]
+
+
+def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(live, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    with live.watching("fed_ensemble on digits") as show:
+        for round in range(13):
+            show(snapshot(round, 2.0 * round, 0.01 * round))
+            show(snapshot(round, 2.0 * round, 0.01 * round))  # the same snapshot again adds no row
+    last = screen.getvalue().split("fed_ensemble on digits")[-1]
+    assert [f" {round}/40" in last for round in (2, 3, 12)] == [False, True, True]
+    assert last.count("12/40") == 1
+    assert "ensemble" in last
+    assert "30 %, 56 s left" in last
