@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedray import record
 from fedray.build import Own, build
 from fedray.coordinate import Measure, Snapshot, coordinate
 from fedray.core import BadInput, FedrayError
 from fedray.evaluate import evaluator
+from fedray.loggers import build_loggers
 from fedray.rates import chosen
 from fedray.runtime.environment import one_thread, prepare
 from fedray.runtime.facts import doubt, facts
 from fedray.runtime.host import device_of
 from fedray.runtime.inline import Inline
 from fedray.scenario import Scenario, dump, read
-
-if TYPE_CHECKING:
-    from fedray.loggers import Logger
 
 Watch = Callable[[Snapshot], None]
 
@@ -81,13 +79,4 @@ def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch, measure: M
     runtime = Inline(study, device_of(gpus))
     known = {"runtime": "inline", **facts(runtime.host)}
     doubt(known)
-    return coordinate(study, runtime, out, watch, known, loggers(scenario, out), measure)
-
-
-def loggers(scenario: Scenario, out: Path) -> list[Logger]:
-    """The run loggers a scenario asks for."""
-    if not scenario.loggers:
-        return []
-    from fedray.loggers import build_loggers
-
-    return build_loggers(scenario.loggers, out)
+    return coordinate(study, runtime, out, watch, known, build_loggers(scenario.loggers, out), measure)

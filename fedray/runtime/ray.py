@@ -28,6 +28,7 @@ from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
 from fedray.engine import Lost
 from fedray.known import known_clients
 from fedray.lanes import block as lanes
+from fedray.loggers import build_loggers
 from fedray.private import dealt, merged
 from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
@@ -218,13 +219,13 @@ class Coordinator:
 
     def run(self) -> dict[str, Any]:
         """The whole run; its summary."""
-        from fedray.simulate import loggers
-
         study = build(self.scenario, self.own.imported())
         runtime = Rays(self.scenario, self.own, study)
         known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
-            return coordinate(study, runtime, self.out, self._watch, known, loggers(self.scenario, self.out))
+            return coordinate(
+                study, runtime, self.out, self._watch, known, build_loggers(self.scenario.loggers, self.out)
+            )
         finally:
             runtime.close()
 
