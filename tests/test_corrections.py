@@ -86,11 +86,7 @@ def test_scaffold_removes_client_drift_and_c_is_the_mean_of_the_clients_controls
 
 
 def test_scaffold_with_partial_participation_keeps_c_the_mean_of_all_clients() -> None:
-    study = quadratic_study({"name": "scaffold"})
-    phase = study.method.phases[0]
-    whole = phase.schedule
-    study = replace(study, method=replace(study.method, phases=(
-        replace(phase, schedule=lambda t, state: whole(t, state).take(np.arange(N) % 3 == t % 3)),)))  # fmt: skip
+    study = some(quadratic_study({"name": "scaffold"}))
     state, runtime = trained(study, 7)
     controls = runtime.private()["control/rows"]
     assert torch.allclose(controls.mean(0), state.extra["broadcast/control"][0], atol=1e-10)
@@ -117,3 +113,64 @@ def test_feddyn_is_its_box() -> None:
         w = np.mean(ends, axis=0) - server / alpha
     np.testing.assert_allclose(state.models[0].numpy(), w, rtol=1e-9)
     np.testing.assert_allclose(runtime.private()["dynamic/rows"].numpy(), h, rtol=1e-9, atol=1e-12)
+
+
+def gradient(i: int, w: np.ndarray) -> np.ndarray:
+    """Of client i's loss."""
+    data = quadratics().train
+    x, y = (part.astype(np.float64).reshape(N, 8, -1)[i] for part in (data.x, data.y))
+    return np.asarray(x.T @ (x @ w - y[:, 0]) / len(y))
+
+
+def some(study: Study) -> Study:
+    """A third of the clients a round, in turn."""
+    phase = study.method.phases[0]
+    whole = phase.schedule
+    part = replace(phase, schedule=lambda t, state: whole(t, state).take(np.arange(N) % 3 == t % 3))
+    return replace(study, method=replace(study.method, phases=(part,)))
+
+
+def test_scaffold_is_its_box() -> None:
+    """Four rounds of two clients each against NumPy, line by line (Karimireddy et al. 2020, Alg. 1, option II)."""
+    lr, steps = 0.1, 5
+    study = some(quadratic_study({"name": "scaffold"}, steps=steps, lr=lr))
+    state, runtime = trained(study, 4)
+    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
+    own, shared = np.zeros((N, D)), np.zeros(D)
+    for t in range(4):
+        moves, changes = [], []
+        for i in range(t % 3, N, 3):
+            u = w.copy()
+            for _ in range(steps):
+                u -= lr * (gradient(i, u) - own[i] + shared)
+            after = own[i] - shared + (w - u) / (steps * lr)
+            moves.append(u - w)
+            changes.append(after - own[i])
+            own[i] = after
+        w = w + np.mean(moves, axis=0)
+        shared = shared + np.sum(changes, axis=0) / N
+    np.testing.assert_allclose(state.models[0].numpy(), w, rtol=1e-9)
+    np.testing.assert_allclose(state.extra["broadcast/control"][0].numpy(), shared, rtol=1e-9)
+    np.testing.assert_allclose(runtime.private()["control/rows"].numpy()[1], own[1], rtol=1e-9)
+
+
+def test_ditto_is_its_box() -> None:
+    """Four rounds of two clients each against NumPy (Li et al. 2021, Alg. 1): the pull is to the broadcast model."""
+    lr, steps, pull = 0.1, 5, 0.7
+    study = some(quadratic_study({"name": "ditto", "lambda": pull}, steps=steps, lr=lr))
+    state, runtime = trained(study, 4)
+    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
+    mine: dict[int, np.ndarray] = {}
+    for t in range(4):
+        ends = []
+        for i in range(t % 3, N, 3):
+            u, v = w.copy(), mine.get(i, w).copy()
+            for _ in range(steps):
+                u -= lr * gradient(i, u)
+                v -= lr * (gradient(i, v) + pull * (v - w))
+            ends.append(u)
+            mine[i] = v
+        w = np.mean(ends, axis=0)
+    np.testing.assert_allclose(state.models[0].numpy(), w, rtol=1e-9)
+    rows = runtime.private()["personal/0/rows"].numpy()
+    np.testing.assert_allclose(rows, np.stack([mine[i] for i in range(N)]), rtol=1e-9)
