@@ -95,15 +95,19 @@ def test_the_mean_of_the_members_is_that_of_the_limit(members: Limit) -> None:
 
 
 def test_the_covariance_of_the_members_is_that_of_the_limit(members: Limit) -> None:
-    """Whitened members are N(0, I): their squared lengths add up to a chi-square, and no entry of their covariance
-    strays further than a product of two independent normals (variance 1 + [i = j]) does in R draws."""
+    """Whitened members are N(0, I): the sums `S_jj` of squares over R draws are chi-square, as is their total, and the
+    sums of products obey `S_ij / sqrt(S_jj)` ~ N(0, 1) exactly, as they do given z_j."""
     number = len(ASKED)
     z = np.linalg.solve(np.linalg.cholesky(members.covariance), (members.members[:, 0] - members.mean).T)  # [n, R]
     total = float((z**2).sum())
     low, high = stats.chi2.ppf(CHANCE, number * MEMBERS), stats.chi2.isf(CHANCE, number * MEMBERS)
     assert low <= total <= high
-    error = (z @ z.T / MEMBERS - np.eye(number)) / np.sqrt((1 + np.eye(number)) / MEMBERS)
-    assert np.abs(error).max() <= stats.norm.isf(CHANCE / number**2) * 1.2  # 1.2: its law is a little wider than normal
+    sums, each = z @ z.T, CHANCE / number**2 / 2  # of every entry, on either side
+    squares = np.diag(sums)
+    assert (squares >= stats.chi2.ppf(each, MEMBERS)).all()
+    assert (squares <= stats.chi2.isf(each, MEMBERS)).all()
+    apart = (sums / np.sqrt(squares))[~np.eye(number, dtype=bool)]
+    assert np.abs(apart).max() <= stats.norm.isf(each)
 
 
 @pytest.mark.parametrize("models", [2, 4, 8])
