@@ -254,9 +254,14 @@ def _one_input(x: FloatArray, mean: FloatArray) -> bool:
 
 
 def _member_marks(axes: Axes, points: FloatArray) -> None:
+    """Each member and its name, on the side where the picture has room for it."""
+    middle = sum(axes.get_xlim()) / 2
     for k, (x, y) in enumerate(points):
         axes.plot(x, y, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
-        axes.annotate(f"model {k}", (x, y), (7, 5), textcoords="offset points", color="#ffffff", fontweight="bold")
+        way, side = (7, "left") if x <= middle else (-7, "right")
+        axes.annotate(
+            f"model {k}", (x, y), (way, 5), textcoords="offset points", color="#ffffff", fontweight="bold", ha=side
+        )
 
 
 def _plane_title(points: int) -> str:

@@ -201,6 +201,21 @@ def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> N
     assert figure.axes[0].get_xlabel() == "target (its own units)"
 
 
+def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
+    """A member at the right edge is named on its left."""
+    run = read_run(folder / "classes")
+    run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
+    with style.context():
+        figure = quality.figure_loss_plane(run)
+        assert figure is not None
+        figure.draw_without_rendering()
+    inside = figure.axes[0].get_window_extent()
+    assert [text.get_text() for text in figure.axes[0].texts] == ["model 0", "model 1", "model 2"]
+    for text in figure.axes[0].texts:
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0 <= box.x1 <= inside.x1
+
+
 def test_a_job_map_shows_every_model_of_a_client() -> None:
     row, x, model = np.array([0, 0, 1]), np.array([0, 0, 0]), np.array([2, 1, 0])
     image = jobs._cells(row, x, model, np.zeros(3, bool), (2, 1), 5)
