@@ -13,7 +13,9 @@ from fedray.lanes.rule import choose
 from fedray.models.loss import per_sample
 from fedray.study import Study
 
-GRID, SAMPLES, CLIENTS = 25, 500, 100  # points a side; training samples, and clients they come from
+FINE = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
+CLIENTS = 100  # that the samples come from
+LARGEST = 100_000  # numbers of a convolution network: a few seconds
 MARGIN = 0.25  # of the triangle's width, around it
 ROWS = 64  # models evaluated at a time
 
@@ -48,15 +50,18 @@ def basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def loss_plane(study: Study, state: State) -> Plane | None:
     """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
     engine = choose(study.net)
-    if study.method.phases[0].models < 3 or engine.name != "mlp":
+    if study.method.phases[0].models < 3 or engine.name not in FINE:
         return None
+    if engine.name == "conv" and study.net.layout.d > LARGEST:
+        return None
+    grid, samples = FINE[engine.name]
     x, y = study.pooled(0, CLIENTS)
-    keep = torch.linspace(0, len(x) - 1, min(SAMPLES, len(x))).long()
+    keep = torch.linspace(0, len(x) - 1, min(samples, len(x))).long()
     x, y = x[keep], y[keep]
     axes, points = basis(state.models[:3])
     low, high = points.min(axis=0), points.max(axis=0)
     edge = MARGIN * max(float((high - low).max()), 1e-12)
-    across, up = (np.linspace(a - edge, b + edge, GRID) for a, b in zip(low, high, strict=True))
+    across, up = (np.linspace(a - edge, b + edge, grid) for a, b in zip(low, high, strict=True))
     at = torch.from_numpy(np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2))
     rows = (state.models[0].double() + at @ axes).to(state.models.dtype)
     losses = []
@@ -65,5 +70,5 @@ def loss_plane(study: Study, state: State) -> Plane | None:
         counters, n = state.counters[:1].expand(len(part), -1), len(part)
         outputs = engine.outputs(study.net, part, counters, x.expand(n, *x.shape))
         losses.append(per_sample(study.net.objective, outputs, y.expand(n, *y.shape)).double().mean(1))
-    log = torch.cat(losses).clamp(min=1e-12).log().reshape(GRID, GRID)
+    log = torch.cat(losses).clamp(min=1e-12).log().reshape(grid, grid)
     return Plane(log.numpy(), points, np.array([across[0], across[-1], up[0], up[-1]]))

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from small import no_report
+from small import no_report, scenario
 
 import fedray
 from fedray.core import FloatArray
 from fedray.data.split import Dataset, Split
+from fedray.models.loss import per_sample
 from fedray.models.net import features
-from fedray.plane import basis
+from fedray.plane import FINE, basis, loss_plane
+from fedray.runtime.host import Host
 from fedray.targets import decomposition
 
 __all__ = ["no_report"]
@@ -177,6 +179,30 @@ def test_the_interval_widens_where_there_is_no_data() -> None:
 
     assert widening({"name": "fed_ensemble", "models": 10}) > 2
     assert widening({"name": "fedavg"}) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [{"name": "mlp", "hidden": [8]}, {"name": "cnn", "channels": [3, 4], "hidden": [8]}])
+def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) -> None:
+    """Fig. 3, for stacks of linear layers and for convolutions: the corners of its triangle are the trained models."""
+    keys = {"method": {"models": 3}, "rounds": 20, "model": None, "local": {"lr": 0.2, "epochs": 2}}
+    run = fedray.run(scenario(keys, {"model": model}))
+    study, state = run.study, run.progress.state
+    found = loss_plane(study, state)
+    assert found is not None
+    assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found.loss)
+    host = Host(study)
+    x, y = study.pooled(0, 100)
+    keep = torch.linspace(0, len(x) - 1, min(FINE[host.engine.name][1], len(x))).long()
+    out = host.engine.outputs(
+        study.net, state.models[:3], state.counters[:3], x[keep].expand(3, len(keep), *x.shape[1:])
+    )
+    exact = per_sample(study.net.objective, out, y[keep].expand(3, -1)).double().mean(1).log().numpy()
+    left, right, low, high = found.extent
+    side, slack = len(found.loss) - 1, 0.02 * float(np.ptp(found.loss))
+    for (a, b), value in zip(found.points, exact, strict=True):
+        i, j = round((b - low) / (high - low) * side), round((a - left) / (right - left) * side)
+        near = found.loss[max(0, i - 1) : i + 2, max(0, j - 1) : j + 2]
+        assert near.min() - slack <= value <= near.max() + slack
 
 
 def test_the_basis_of_a_plane_is_orthonormal_and_holds_its_three_points() -> None:
