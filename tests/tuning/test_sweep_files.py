@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sweeps import BASE, LR, sweep
 
 from fedray.core import BadInput
+from fedray.scenario import yaml_text
 from fedray.tuning.objectives import read_objective, value_of
 from fedray.tuning.space import corners, grid, read_space
 from fedray.tuning.start import tune
@@ -22,6 +24,18 @@ def test_every_shipped_sweep_is_read_and_its_corners_are_scenarios(path: Path) -
     found = read_sweep(path)
     assert found.scenario({}).data.hold_out == 0.2
     assert len(list(corners(found.space))) >= 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
+    tree = yaml_text.load(path)
+    if isinstance(tree["scenario"], str):
+        tree["scenario"] = str(path.parent / tree["scenario"])
+    tree["overrides"] = {**tree.get("overrides", {}), "rounds": 2}
+    if tree["overrides"].get("data.name", "digits") != "digits" and "FEDRAY_DATA" not in os.environ:
+        pytest.skip("the data sets' files are not here")
+    summary = tune({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda line: None)
+    assert (summary["complete"], summary["trainings"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
