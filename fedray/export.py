@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedray.api import load
-from fedray.core import FedrayError
+from fedray.checkpoint import write_atomically
 
 
 def export_models(folder: Path, out: Path) -> list[Path]:
@@ -16,18 +16,17 @@ def export_models(folder: Path, out: Path) -> list[Path]:
     Loading one again needs torch and safetensors only::
 
         module.load_state_dict(safetensors.torch.load_file(path))
+
+    Raises:
+        FedrayError: a file cannot be written; what was there before is as it was.
     """
     run = load(folder)
     study, models = run.study, run.study.method.phases[0].models
     states, paths = run.models, []
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for m, state in enumerate(states):
-            world, k = divmod(m, models)
-            replicate, fold = world // study.per_replicate, int(study.folds[world])
-            path = out / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
-            save_file({name: value.contiguous() for name, value in state.items()}, path)
-            paths.append(path)
-    except OSError as error:
-        raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+    for m, state in enumerate(states):
+        world, k = divmod(m, models)
+        replicate, fold = world // study.per_replicate, int(study.folds[world])
+        path = out / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+        write_atomically(path, save({name: value.contiguous() for name, value in state.items()}))
+        paths.append(path)
     return paths

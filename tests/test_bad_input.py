@@ -2,7 +2,7 @@
 
 One table: what is typed, and what the line must say. `{run}` is a finished run, `{out}` a directory that does not
 exist, `{full}` one that holds a user's file, `{data}` an empty folder, `{broken}` one with a damaged MNIST, `{file}` a
-scenario.
+scenario, `{disk}` a full disk that holds a user's file and an earlier report, `{little}` a disk of 200 kB.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,8 @@ BAD: list[tuple[str, str]] = [
     ("report {run} {out}", "no scenario.yaml there"),
     ("report {run} --out {full}/precious.txt/x.html", "cannot be written"),
     ("export {full}", "is no run directory"),
+    ("report {run} --out {disk}/x.html", "cannot be written (No space left on device)"),
+    ("report {run} --out {disk}/report.html", "cannot be written (No space left on device)"),
     # own code and clusters
     (RUN + "--import no_such_module", "--import no_such_module: ModuleNotFoundError"),
     (RUN + "--import ..bad", "--import ..bad"),
@@ -108,11 +113,38 @@ WHILE_RUNNING: list[tuple[str, str]] = [
     ("export {cut}", "holds no checkpoint"),
     ("resume {damaged}", "state.safetensors is damaged"),
     ("export {damaged}", "state.safetensors is damaged"),
+    ("run {file} --out {disk}/new", "No space left on device: free space or choose another --out"),
+    ("table {file} table='[{{name: a}}]' --out {disk}/new", "No space left on device: free space or choose another"),
+    ("export {run} --out {disk}/new", "No space left on device: free space or choose another --out"),
+    (
+        "run {file} --out {little}/new rounds=99 checkpoint.every=1 checkpoint.keep=99 model.hidden=[40]",
+        "No space left on device",
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Two small disks, one of them full; nothing where we may not mount."""
+    home = tmp_path_factory.mktemp("disks")
+    mounted: dict[str, Path] = {}
+    for name in ("disk", "little"):
+        (home / name).mkdir()
+        made = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(home / name)]
+        if shutil.which("mount") and subprocess.run(made, capture_output=True).returncode == 0:
+            mounted[name] = home / name
+    if "disk" in mounted:
+        (mounted["disk"] / "report.html").write_text("an earlier report")
+        (mounted["disk"] / "precious.bin").write_bytes(b"x" * (196 << 10))
+    try:
+        yield mounted
+    finally:
+        for path in mounted.values():
+            subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path]) -> dict[str, Path]:
     """What the table's names stand for."""
     home = tmp_path_factory.mktemp("bad")
     where = {name: home / name for name in ("run", "out", "full", "data", "broken", "cut", "damaged")}
@@ -134,7 +166,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }.items():
         where[name] = home / f"{name}.yaml"
         where[name].write_text(text)
-    return where
+    return where | disks
 
 
 @pytest.fixture(autouse=True)
@@ -150,13 +182,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
 
 def everything(places: dict[str, Path]) -> dict[str, str]:
     """Every file below the table's places, with a digest of what it holds."""
-    home = places["full"].parent
-    files = [path for path in home.rglob("*") if path.name != ".lock"]
+    homes = [places["full"].parent, *(places[name] for name in ("disk", "little") if name in places)]
+    files = [path for home in homes for path in home.rglob("*") if path.name != ".lock"]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in files}
 
 
 def refused(typed: str, says: str, places: dict[str, Path], status: int) -> list[str]:
     """Runs a line of the table; returns what stood on stderr."""
+    for disk in ("disk", "little"):
+        if f"{{{disk}}}" in typed and disk not in places:
+            pytest.skip("no right to mount a tmpfs")
     told = fed(*shlex.split(typed.format(**places)))
     assert told.status == status, told
     assert "Traceback" not in told.err + told.out
@@ -183,7 +218,8 @@ def test_what_fails_while_running_is_one_line(typed: str, says: str, places: dic
     assert [line for line in lines if not line.startswith("round ")] == lines[-1:]
     assert lines[-1].startswith("fedray: ")
     after = everything(places)
-    own = (str(places["out"]), str(places["damaged"] / "manifest.json"))
+    new = [str(places[disk] / "new") for disk in ("disk", "little") if disk in places]
+    own = (str(places["out"]), str(places["damaged"] / "manifest.json"), *new)
     assert {path: digest for path, digest in after.items() if not path.startswith(own)} == {
         path: digest for path, digest in before.items() if not path.startswith(own)
     }

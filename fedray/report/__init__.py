@@ -5,6 +5,7 @@ No script, no network: figures are inline SVG that follow the page's light or da
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from fedray.core import BadInput
@@ -18,7 +19,8 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
         out: the HTML file; its directory is made.
 
     Raises:
-        BadInput: no directory was given, one is not a run directory, or `out` cannot be written.
+        BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
+            stays as it was).
     """
     from fedray.report.page import render_many, render_one  # Matplotlib is imported only when a report is made
     from fedray.report.read import read_run
@@ -27,10 +29,14 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
         raise BadInput("report: no run directory given: name at least one")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
+    part = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, encoding="utf-8")
+        part.write_text(page, encoding="utf-8")
+        part.replace(out)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
 
 
