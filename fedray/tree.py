@@ -10,7 +10,7 @@ in any order it likes. Lanes with entries above 1 use a coarse limb too, by a ru
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from fedray.core import FedrayError, Stats
+
+Parts = Iterator[tuple[int, Tensor]]
 
 COARSE = -1  # multiples of 2**-8, for |x| up to LIMIT
 LIMIT = 2.0**28
@@ -98,33 +100,37 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     kept = (COARSE, *range(limbs)) if bool(big.any()) else tuple(range(limbs))
     out = {k: x.new_empty(groups, x.shape[1], dtype=torch.float64) for k in kept}
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
-    plain = kept == (0,) and scale is None and not square
-    magic = torch.tensor([_magic(0)], dtype=torch.float64, device=x.device)
     step, alone = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
+    split = _rounded if kept == (0,) and scale is None and not square else _limbs
     for a in range(0, x.shape[1], step):
         here = slice(a, a + step)
-        if plain:  # one fine limb of unit weights: rounding is the conversion's second half
-            rounded = torch.add(x[:, here], magic, out=out[0][:, here] if alone else None).sub_(magic)
-            if not alone:
-                out[0][:, here] = pick @ rounded
-            continue
-        rest = out[limbs - 1][:, here].copy_(x[:, here]) if alone else x[:, here].to(torch.float64, copy=True)
-        if square:
-            rest.square_()
-        if scale is not None:
-            rest *= scale
-        if COARSE in out:
-            head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
-            out[COARSE][:, here] = pick @ head
-            rest -= head
-        for k in range(limbs - 1):
-            head = _round(rest, k)
-            out[k][:, here] = pick @ head
-            rest -= head
-        _round_(rest, limbs - 1)  # where the one row stands alone this is the sum already
-        if not alone:
-            out[limbs - 1][:, here] = pick @ rest
+        for k, part in split(x[:, here], limbs, scale, square, big if COARSE in out else None):
+            out[k][:, here] = part if alone else pick @ part
     return ExactSum(out)
+
+
+def _rounded(x: Tensor, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
+    """`_limbs` of one fine limb and unit weights: the conversion to float64 is the first half of rounding."""
+    magic = torch.tensor([_magic(0)], dtype=torch.float64, device=x.device)
+    yield 0, torch.add(x, magic).sub_(magic)
+
+
+def _limbs(x: Tensor, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
+    """Each limb's part of `scale * x` (or of its square), in float64; the coarse one where rows are big."""
+    rest = x.to(torch.float64, copy=True)
+    if square:
+        rest.square_()
+    if scale is not None:
+        rest *= scale
+    if big is not None:
+        head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
+        yield COARSE, head
+        rest -= head
+    for k in range(limbs - 1):
+        head = _round(rest, k)
+        yield k, head
+        rest -= head
+    yield limbs - 1, _round_(rest, limbs - 1)
 
 
 def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
