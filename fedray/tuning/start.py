@@ -49,6 +49,7 @@ def tune(
     check_producible(sweep.objectives, build(base, own).classes, base.data.name)
     limit, points = limit_of(sweep, trials)
     journal = folder.absolute() / stores.JOURNAL
+    stores.check_vacant(storage, sweep.name, resume)  # before anything is written
     _take(sweep, folder, resume, journal if storage is None else None)
     with record.alone(folder):
         stores.mend(journal)

@@ -44,6 +44,16 @@ def opened(storage: str) -> Any:
         ) from None
 
 
+def check_vacant(url: str | None, name: str, resume: bool) -> None:
+    """Raises `BadInput` where a storage (if any) cannot be opened, or holds this study and this is no resume."""
+    if url is not None and name in optuna.get_all_study_names(opened(url)) and not resume:
+        raise _taken(name)
+
+
+def _taken(name: str) -> BadInput:
+    return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
+
+
 def mend(journal: Path) -> None:
     """Cuts off a last line that was never finished; for when nobody else writes."""
     if journal.is_file():
@@ -66,7 +76,7 @@ def start_study(sweep: Sweep, place: Place, resume: bool) -> optuna.Study:
             storage=storage, study_name=place.name, directions=directions, load_if_exists=resume, pruner=pruner(place)
         )
     except optuna.exceptions.DuplicatedStudyError:
-        raise BadInput(f"name = {place.name} is a study of this storage: choose another, or --resume") from None
+        raise _taken(place.name) from None
     with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])

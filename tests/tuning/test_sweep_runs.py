@@ -294,6 +294,8 @@ def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
         run(found, tmp_path / "twice", storage=url)
     with pytest.raises(BadInput, match=r"--storage nosuch://... cannot be opened"):
         run(found, tmp_path / "wrong", storage="nosuch://user:secret@host/db")
+    assert not (tmp_path / "twice").exists()  # the directory is free for the right URL or name
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_the_page_has_every_picture(tmp_path: Path) -> None:
