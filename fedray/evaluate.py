@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from fedray import metrics, predict
-from fedray.core import Answer, FloatArray, State
+from fedray.core import Answer, FloatArray, IntArray, State
 from fedray.engine import Progress, Runtime
 from fedray.known import PERSONAL_CLIENTS, best_pass, held_out, over_clients, questions
 from fedray.study import Study
 from fedray.targets import decomposition, members, scored
 
 Pieces = dict[tuple[int, int], Tensor]  # (world, first row or client) -> `[K, n, ...]`
+
+ALONE = ("accuracy", "nll", "brier", "ece", "entropy")  # scores of each member by itself
 
 
 def evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Progress], list[dict[str, Any]]]:
@@ -72,9 +74,14 @@ def scores(
         probs = predict.probabilities(outputs.numpy())
         kind: predict.Kind = "logits" if study.evaluation.average == "logits" else "probabilities"
         voice = predict.average(outputs.numpy(), kind) if kind == "logits" else None
-        each = [metrics.accuracy(member, y.numpy()) for member in probs]
-        return {**metrics.classification(probs, y.numpy(), voice), "member_accuracy": each}
+        return {**metrics.classification(probs, y.numpy(), voice), **alone(probs, y.numpy())}
     return scored(members(study, world, outputs, split, answer, residual))
+
+
+def alone(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
+    """Every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`."""
+    each = [metrics.classification(member[None], y) for member in probs]
+    return {f"member_{name}": [one[name] for one in each] for name in ALONE}
 
 
 def present(outputs: Tensor, answer: Answer, world: int) -> Tensor:

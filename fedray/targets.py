@@ -15,6 +15,8 @@ from fedray.models.loss import gaussian
 from fedray.models.net import features
 from fedray.study import Study
 
+ALONE = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
+
 
 class Members(NamedTuple):
     """Of the models that answer: means `[K, n]`, variances `[K, n]` where they predict any; targets y `[n]`.
@@ -61,7 +63,26 @@ def scored(of: Members) -> dict[str, Any]:
     )
     if of.residual is not None:
         found["residual_sd"] = float(np.sqrt(of.residual))
-    return {**found, "member_rmse": [metrics.rmse(mean, of.y) for mean in of.means]}
+    return {**found, **alone(of)}
+
+
+def alone(of: Members) -> dict[str, list[float]]:
+    """Every score of each member by itself, `[K]` each.
+
+    One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
+    """
+    noise = of.noise if of.variances is not None or of.noise else of.residual or 0.0
+    each = [
+        metrics.regression(
+            mean[None],
+            of.y,
+            variances=None if of.variances is None else of.variances[k : k + 1],
+            noise=noise,
+            floor=of.floor,
+        )
+        for k, mean in enumerate(of.means)
+    ]
+    return {f"member_{name}": [one[name] for one in each] for name in ALONE}
 
 
 def predicted(

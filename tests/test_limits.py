@@ -134,6 +134,33 @@ def test_the_accuracy_of_its_answers_is_the_one_in_the_summary(ensemble: fedray.
     assert right == pytest.approx(ensemble.summary["metrics"]["accuracy"]["mean"], abs=1e-12)
 
 
+def test_every_member_has_its_own_scores(ensemble: fedray.Run) -> None:
+    x, y = ensemble.study.split("test", 0)
+    row = ensemble.rounds.to_pylist()[-1]
+    for k, state in enumerate(ensemble.models):
+        probs = softmax(plain(ensemble, state)(x))
+        right = probs[np.arange(len(y)), y.numpy()]
+        assert row["member_accuracy"][k] == pytest.approx((probs.argmax(-1) == y.numpy()).mean())
+        assert row["member_nll"][k] == pytest.approx(-np.log(right).mean(), rel=1e-4)
+        assert row["member_brier"][k] == pytest.approx(((probs - np.eye(10)[y]) ** 2).sum(-1).mean(), rel=1e-4)
+        assert row["member_entropy"][k] == pytest.approx(-(probs * np.log(probs)).sum(-1).mean(), rel=1e-4)
+        assert 0 < row["member_ece"][k] < 1
+    assert {len(row[name]) for name in row if name.startswith("member_")} == {5}
+
+
+@pytest.mark.parametrize("name", ["digits", "cubic"])
+def test_the_scores_of_an_only_member_are_those_of_the_ensemble(name: str) -> None:
+    """Of a regression too, where its variance is that of its residuals."""
+    change = {"data": {"name": name, **({} if name == "digits" else {"limit": None})}, "predict": {"noise": "residual"}}
+    if name == "cubic":
+        change["data"]["partition"] = {"name": "iid"}
+    row = run(FED_AVG, change).rounds.to_pylist()[-1]
+    own = {key.removeprefix("member_"): value for key, value in row.items() if key.startswith("member_")}
+    assert own.keys() >= ({"accuracy", "nll", "ece"} if name == "digits" else {"rmse", "nll", "crps", "coverage_95"})
+    for key, value in own.items():
+        assert value == [pytest.approx(row[key], rel=1e-12)], key
+
+
 def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedray.Run, inputs: np.ndarray) -> None:
     """gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
     flat = run({"predict": {"gamma": float("inf")}})
