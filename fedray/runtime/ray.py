@@ -1,7 +1,7 @@
 """The Ray runtime: client actors that host many simulated clients each, and a coordinator actor that runs the engine.
 
 The coordinator broadcasts the models once a round and gets reduced statistics back:
-over a compiled graph where messages are small (one shared-memory channel a hop), as ordinary calls with one `ray.put`
+over a compiled graph where messages are small and rounds short (one shared-memory channel a hop), as ordinary calls
 otherwise. Client actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Actors die
 with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if it dies.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ from fedray.study import Study
 from fedray.tree import merge
 
 GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (Ray 2.60: 31 ms at 0.4 MB)
+LONG = 0.03  # seconds: over longer rounds an ordinary call is cheaper than a graph, whose readers wait by spinning
+LAPS = 4  # rounds that tell how long a round takes
 PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
 RESTARTS = 20  # of the coordinator
 DEATHS = 5  # of one actor over one call: then the call is what kills it
@@ -67,6 +70,7 @@ class Rays:
             for index, seat in enumerate(self.seats)
         ]
         self.graph: Any = None
+        self.laps: deque[float] = deque(maxlen=LAPS)  # seconds that the newest rounds took in the actors
         self.stateful = any(phase.own for phase in study.method.phases)
         self.recoveries = 0
         self._ready(range(len(self.actors)))
@@ -113,7 +117,7 @@ class Rays:
         """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
         sent = message.models.nbytes + sum(value.nbytes for value in message.extra.values())
         small = kept + sent + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
-        if small:
+        if small and not (len(self.laps) == LAPS and min(self.laps) > LONG):
             try:
                 return self._by_graph(message)
             except (RayActorError, RayChannelError, RaySystemError):
@@ -124,7 +128,7 @@ class Rays:
             except RayTaskError as error:
                 raise cause(error, "a client actor") from error
         self._drop_graph()
-        shared = ray.put(message)
+        shared = message if small else ray.put(message)  # Ray copies small arguments into the call
         return self._each([(a, self.actors[a].train, (shared,)) for a in range(len(self.actors))])
 
     def _by_graph(self, message: messages.Round) -> list[messages.Reply]:
@@ -132,7 +136,11 @@ class Rays:
             with InputNode() as source:
                 dag = MultiOutputNode([actor.train.bind(source) for actor in self.actors])
             self.graph = dag.experimental_compile(_buffer_size_bytes=4 * GRAPH_BYTES)
-        done: list[messages.Reply] = ray.get(self.graph.execute(message), timeout=PATIENCE)
+        began = time.perf_counter()
+        answer = self.graph.execute(message)
+        time.sleep(0.5 * min(self.laps, default=0.0))  # waiting for it takes a whole core from the actors
+        done: list[messages.Reply] = ray.get(answer, timeout=PATIENCE)
+        self.laps.append(time.perf_counter() - began)
         return done
 
     def _drop_graph(self) -> None:
