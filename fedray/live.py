@@ -6,12 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
 
 LINES_EVERY = 2.0  # seconds between plain lines
 SHOWN = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
@@ -63,6 +61,10 @@ def line(shown: dict[str, Any]) -> str:
 @contextmanager
 def watching(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that shows snapshots until the block ends."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines()
@@ -92,6 +94,8 @@ def _lines() -> Callable[[dict[str, Any]], None]:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
     newest = rows[-1]
     share = newest["round"] / max(1, newest["rounds"])
     bar = "█" * round(24 * share) + "░" * (24 - round(24 * share))
