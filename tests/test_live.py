@@ -51,7 +51,7 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
 
 def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(live, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
     with live.watching("fed_ensemble on digits") as show:
         for round in range(13):
             show(snapshot(round, 2.0 * round, 0.01 * round))
