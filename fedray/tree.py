@@ -101,23 +101,19 @@ def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int 
     out = {k: x.new_empty(groups, x.shape[1], dtype=torch.float64) for k in kept}
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
     step, alone = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
-    split = _rounded if kept == (0,) and scale is None and not square else _limbs
     for a in range(0, x.shape[1], step):
         here = slice(a, a + step)
-        for k, part in split(x[:, here], limbs, scale, square, big if COARSE in out else None):
-            out[k][:, here] = part if alone else pick @ part
+        into = out[limbs - 1][:, here] if alone else None  # one row is its own sum
+        for k, part in _limbs(x[:, here], into, limbs, scale, square, big if COARSE in out else None):
+            if part is not into:
+                out[k][:, here] = part if alone else pick @ part
     return ExactSum(out)
 
 
-def _rounded(x: Tensor, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
-    """`_limbs` of one fine limb and unit weights: the conversion to float64 is the first half of rounding."""
-    magic = torch.tensor([_magic(0)], dtype=torch.float64, device=x.device)
-    yield 0, torch.add(x, magic).sub_(magic)
-
-
-def _limbs(x: Tensor, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
-    """Each limb's part of `scale * x` (or of its square), in float64; the coarse one where rows are big."""
-    rest = x.to(torch.float64, copy=True)
+def _limbs(x: Tensor, into: Tensor | None, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
+    """Each limb's part of `scale * x` (or of its square), in float64, the last one in `into` if that is given; the
+    coarse one where rows are big."""
+    rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
     if square:
         rest.square_()
     if scale is not None:
@@ -164,11 +160,8 @@ def _round(x: Tensor, limb: int) -> Tensor:
 
 def _round_(x: Tensor, limb: int) -> Tensor:
     """The same, in place."""
-    return x.add_(_magic(limb)).sub_(_magic(limb))
-
-
-def _magic(limb: int) -> float:
-    return 1.5 * 2.0**52 * _unit(limb)
+    magic = 1.5 * 2.0**52 * _unit(limb)
+    return x.add_(magic).sub_(magic)
 
 
 def merge(stats: list[Stats]) -> Stats:

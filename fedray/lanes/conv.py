@@ -6,6 +6,7 @@ Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers be
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ class Cut(NamedTuple):
     tensors: int
 
 
+@lru_cache(maxsize=16)  # asked for every block
 def cut_of(module: nn.Module) -> Cut | None:
     """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:

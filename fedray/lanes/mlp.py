@@ -8,6 +8,7 @@ of a few numbers run at a third of the speed or less.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ class Stack(NamedTuple):
         return [t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None]
 
 
+@lru_cache(maxsize=16)  # asked for every block
 def shape_of(module: nn.Module) -> Shape | None:
     """The shape of a stack this engine can run, or None."""
     if type(module) is not nn.Sequential:
