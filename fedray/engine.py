@@ -155,7 +155,8 @@ def one_round(
 def traffic(study: Study, phase: Phase, plan: Plan) -> tuple[IntArray, IntArray]:
     """Bytes that each job sends and receives, `[J]` each."""
     layout = study.net.layout
-    vector = 4 * (layout.d - int(layout.mask(phase.private).sum()))  # what stays with the client is never sent
+    stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
+    vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
     down = vector * phase.down_vectors + 8 * counters

@@ -143,10 +143,9 @@ class Host:
     def _send(self, t: int, uploads: Uploads, plan: Plan, phase: Phase) -> Stats:
         """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
         try:
-            diverged = torch.nonzero(~torch.isfinite(uploads.delta.sum(1))).flatten()
-            if len(diverged):  # asked before compressing, which may drop the entries that tell
-                raise Overflow(diverged.tolist()[:5])
             sent = phase.compress.apply(uploads)
+            if sent.delta is not uploads.delta or phase.server.keeps:  # compressing may drop the entries that tell
+                _check_finite(uploads.delta)
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
             names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in bad.rows)
@@ -255,6 +254,12 @@ class Host:
     def known(self, state: State, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
         """Accuracy of (world, client) pairs with models of their own; see `personal.answers`."""
         return personal.answers(self.study, self.private, self.forward, state, keys)
+
+
+def _check_finite(delta: Tensor) -> None:
+    diverged = torch.nonzero(~torch.isfinite(delta.sum(1))).flatten()
+    if len(diverged):
+        raise Overflow(diverged.tolist()[:5])
 
 
 def device_of(gpus: float) -> str:
