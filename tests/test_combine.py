@@ -54,7 +54,12 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
     assert hashes(fedray.resume(copied(run, tmp_path / "copy", 1))) == hashes(run)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+# Ray takes seconds to start its actors; these are made of the parts of the others (test_ray.py runs Fed-ensemble).
+ALIKE = {"fed_ensemble", "fedavg", "fedprox", "feddyn", "fedbe_nokd", "centralized", "local_only", "deep_ensemble"}
+ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(METHODS)]
+
+
+@pytest.mark.parametrize("method", ON_RAY)
 def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str, cluster: None) -> None:
     """Private vectors live with their clients' actors; known clients are asked there."""
     tree = combined(method, evaluate={"personal": True})
