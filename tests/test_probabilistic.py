@@ -227,6 +227,7 @@ def test_fedag_keeps_one_gaussian_a_model_under_the_permutation_schedule() -> No
         assert state.extra["variance"][k].numpy() == pytest.approx(members.var(axis=0), rel=1e-4, abs=1e-12)
 
 
+@pytest.mark.slow  # test_combine.py has one model on both runtimes
 def test_both_runtimes_give_fedag_the_same_bits(tmp_path: Path) -> None:
     inline = fedray.run(of("fedag"))
     ray = fedray.run(of("fedag", {"runtime": "ray", "clients": {"actors": 2}}), out=tmp_path / "ray")

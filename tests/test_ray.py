@@ -79,7 +79,7 @@ def inline(*changes: dict[str, Any]) -> tuple[str, str]:
         ({"actors": 1}, {}),
         ({"actors": 2}, {}),
         ({"actors": 3}, {}),
-        ({"per_actor": 1}, {}),
+        pytest.param({"per_actor": 1}, {}, marks=pytest.mark.slow),  # ten processes start
         ({"actors": 3}, CNN),
         ({"per_actor": 4, "tiers": TIERS}, {"clients": {"tiers": TIERS}}),
         ({"actors": 2}, PRIVATE),
