@@ -219,10 +219,13 @@ def list_(kind: str | None) -> None:
 def bench(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure what fedray costs against a plain PyTorch loop, row by row."""
     from fedray.bench.rows import bench as measure
+    from fedray.checkpoint import write_atomically
 
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
+        raise BadInput(f"--out {out}: give a file in a directory that exists")
     lines = measure(only, quick, click.echo)
     if out is not None:
-        out.write_text(lines)
+        write_atomically(out, lines.encode())
 
 
 @commands.group()

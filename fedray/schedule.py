@@ -1,8 +1,8 @@
 """WHO trains WHAT: schedules turn (round, state) into a `Plan`.
 
 A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
-equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only
-`adaptive` reads the state.
+equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
+state.
 """
 
 from __future__ import annotations

@@ -97,6 +97,7 @@ BAD: list[tuple[str, str]] = [
     ("run {file} --out {full}/precious.txt/below", "cannot be made (Not a directory)"),
     ("resume {full}", "is no run directory"),
     ("resume {out}", "is no run directory"),
+    ("bench --only startup --out {out}/below/x.md", "give a file in a directory that exists"),
     ("report {full}", "no scenario.yaml there"),
     ("report {run} {out}", "no scenario.yaml there"),
     ("report {run} --out {full}/precious.txt/x.html", "cannot be written"),

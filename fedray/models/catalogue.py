@@ -11,23 +11,26 @@ from typing import Any
 from torch import nn
 
 from fedray.core import BadInput, Net, Objective
-from fedray.models import cnn, dense, text, vision
+from fedray.models.cnn import cnn, vgg11
+from fedray.models.dense import linear, mlp, rbf
 from fedray.models.net import net_of
+from fedray.models.text import lstm
+from fedray.models.vision import densenet, mobilenet_v2, resnet18, resnet34, shufflenet_v2
 
 Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialised module
 
 _BUILDERS: dict[str, Builder] = {
-    "linear": dense.linear,
-    "mlp": dense.mlp,
-    "rbf": dense.rbf,
-    "cnn": cnn.cnn,
-    "vgg11": cnn.vgg11,
-    "resnet18": vision.resnet18,
-    "resnet34": vision.resnet34,
-    "densenet": vision.densenet,
-    "mobilenet_v2": vision.mobilenet_v2,
-    "shufflenet_v2": vision.shufflenet_v2,
-    "lstm": text.lstm,
+    "linear": linear,
+    "mlp": mlp,
+    "rbf": rbf,
+    "cnn": cnn,
+    "vgg11": vgg11,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "densenet": densenet,
+    "mobilenet_v2": mobilenet_v2,
+    "shufflenet_v2": shufflenet_v2,
+    "lstm": lstm,
 }
 NAMES = tuple(_BUILDERS)  # the built-in ones; `names()` has the users' own too
 

@@ -7,26 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core import BadInput, Tier
-from fedray.scenario import options
 from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
+from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
     """The given keys with the method's defaults and those that follow from other keys; wrong types are left alone."""
     named = {"method": {"name": "fed_ensemble"}, "data": {"name": "digits"}, "model": {"name": "mlp"}}
     method = _part(given, "method").get("name", "fed_ensemble")
-    defaults = options.DEFAULTS.get(method, {}) if isinstance(method, str) else {}
+    defaults = DEFAULTS.get(method, {}) if isinstance(method, str) else {}
     out = merge(merge(named, {"method": {"name": method}}), _for_tiers(defaults, _part(given, "clients", "tiers")))
     out = merge(out, given)
     data = _part(out, "data")
     if isinstance(data.get("partition", {}), Mapping) and data:
-        natural = data.get("name") in options.NATURAL
+        natural = data.get("name") in NATURAL
         partition = {"name": "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    if data.get("name") in options.TOYS and _part(out, "data", "partition").get("name") == "natural":
+    if data.get("name") in TOYS and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
     everyone = _part(out, "clients").get("number", ...)
     share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
@@ -41,7 +41,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 def check(scenario: Scenario) -> None:
     """Raises `BadInput` for the first contradiction between keys."""
     method, local, participation = scenario.method, scenario.local, scenario.participation
-    if method.models > 1 and method.name in options.ONLY_ONE:
+    if method.models > 1 and method.name in ONLY_ONE:
         raise BadInput(
             f"method.models = {method.models}, but {method.name} trains one model: leave it out or choose fed_ensemble"
         )
@@ -71,7 +71,7 @@ def _check_server(scenario: Scenario) -> None:
     """Servers that contradict each other, or that the method does not have."""
     keys, name = scenario.server, scenario.method.name
     for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
-        if value != "none" and name in options.OWN_SERVER:
+        if value != "none" and name in OWN_SERVER:
             raise BadInput(f"server.{key} = {value}, but {name} has a server of its own: leave it at none")
     if keys.robust == "none":
         return
@@ -88,7 +88,7 @@ def _check_server(scenario: Scenario) -> None:
 
 def pooled(scenario: Scenario) -> Scenario:
     """The scenario as it is built: a method that trains on the pooled data has one client, which holds every row."""
-    if scenario.method.name not in options.POOLED:
+    if scenario.method.name not in POOLED:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
     if data.name == "synthetic":  # its clients make their own rows: one client makes everybody's
@@ -214,12 +214,12 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
     if tiers and len(counted) == len(tiers):
         return sum(counted) or None
     data, partition = (_part(tree, *path).get("name") for path in (("data",), ("data", "partition")))
-    if isinstance(data, str) and data in options.POPULATION:
+    if isinstance(data, str) and data in POPULATION:
         asked = _part(tree, "data").get("clients")
-        return asked if isinstance(asked, int) and not isinstance(asked, bool) else options.POPULATION[data]
+        return asked if isinstance(asked, int) and not isinstance(asked, bool) else POPULATION[data]
     if partition in ("natural", "column"):
         return None
-    return options.NUMBER.get(method, 100) if isinstance(method, str) else 100
+    return NUMBER.get(method, 100) if isinstance(method, str) else 100
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
