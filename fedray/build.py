@@ -21,19 +21,16 @@ from fedray.data.store import open_dataset
 from fedray.devices import Devices
 from fedray.distil import learner
 from fedray.fleet import chosen, devices, participation, rule
+from fedray.graphs import walks
 from fedray.methods import METHODS, Composition
 from fedray.methods.adaptive import remembering
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models import build_net
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
-from fedray.schedule import KINDS
 from fedray.study import Evaluation, Study
 
 BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
-    "schedule.kind": tuple(KINDS),
-    "graph.kind": ("ring",),
-    "graph.transition": ("uniform",),
     "on_client_error": ("fail",),
 }
 
@@ -142,6 +139,7 @@ def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds:
         participants=sum(chosen(scenario, clients)),
         features=partial(features, net.module) if is_linear(net.module) else None,
         distil=learner(net, shards, scenario.method.options),
+        walk=walks(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
     )
 

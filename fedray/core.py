@@ -38,8 +38,7 @@ class Layout:
     """How the d numbers of one model lie in a row: trainable parameters first, then float buffers (BatchNorm).
 
     A set of models is one matrix `[..., d]`, so that sums, norms, top-k and hashes are single operations; networks
-    read it through `views`. Integer buffers (BatchNorm's step counters) live beside it, `[..., c]`.
-    """
+    read it through `views`. Integer buffers (BatchNorm's step counters) live beside it, `[..., c]`."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -72,8 +71,7 @@ class Layout:
 class Net:
     """A network without weights: the module is a template, its values are never read.
 
-    `module` maps `[B, *input]` to `[B, outputs]`. `init(seed)` draws one row `[d]` (float32) by address.
-    """
+    `module` maps `[B, *input]` to `[B, outputs]`. `init(seed)` draws one row `[d]` (float32) by address."""
 
     name: str
     module: nn.Module
@@ -88,8 +86,7 @@ class Tier:
     """A class of devices: how many clients, how much they train, what they cost, and what their actors hold.
 
     seconds_per_step, seconds_per_sample: virtual seconds of a step and of each sample in it (lognormal with `spread`).
-    uplink, downlink: bytes/s; latency: seconds a transfer. num_cpus, num_gpus, resources: what Ray reserves.
-    """
+    uplink, downlink: bytes/s; latency: s a transfer. num_cpus, num_gpus, resources: what Ray reserves."""
 
     name: str
     number: int
@@ -138,9 +135,7 @@ class Plan(NamedTuple):
 class Uploads(NamedTuple):
     """What a block of jobs sends up. delta `[J, d]` float32; the rest `[J]` unless said otherwise.
 
-    own: the clients' private vectors by name, `[J, d]` (never sent; what compression keeps back lives there). change:
-    `[J, d]`, how a private vector changed, for servers that need it (SCAFFOLD). key: the address of each job.
-    """
+    own: private vectors by name, `[J, d]` (never sent). change: `[J, d]`, of one of them (SCAFFOLD). key: addresses."""
 
     delta: Tensor
     client: IntArray
@@ -170,8 +165,7 @@ class Server(NamedTuple):
 
     init: extra state from the first models. reduce: runs where the client runs, its results add up with `+` in any
     order to the same bits. step: (state, stats, t) -> state, where division and server optimisers live. keeps: whether
-    statistics hold the uploads themselves, n x d numbers.
-    """
+    statistics hold the uploads themselves, n x d numbers."""
 
     init: Callable[[Tensor], dict[str, Tensor]]
     reduce: Callable[[Uploads], Stats]
@@ -190,12 +184,20 @@ class Compress(NamedTuple):
     """What survives the uplink.
 
     bytes: (client `[J]`, tier `[J]`) -> bytes each job sends `[J]`, known before anything is trained. apply: the
-    compression itself. own: names of the private vectors it keeps.
-    """
+    compression itself. own: names of the private vectors it keeps. lossless: whether everything survives."""
 
     bytes: Callable[[IntArray, IntArray], IntArray]
     apply: Callable[[Uploads], Compressed]
     own: tuple[str, ...] = ()
+    lossless: bool = False
+
+
+class Walk(NamedTuple):
+    """No server. at: step -> holders `[R, K]`; down: step -> which of them are out of order; edges: `[E, 2]`."""
+
+    at: Callable[[int], IntArray]
+    down: Callable[[int], NDArray[np.bool_]]
+    edges: IntArray
 
 
 class Correction(NamedTuple):
@@ -203,8 +205,7 @@ class Correction(NamedTuple):
 
     name: of the vector. shared: name of the server's vector that is broadcast with the models, or None.
     offset: (own `[W, d]`, shared `[W, d]` or None) -> `b` of the local gradient `grad + pull (w - w_start) + b`.
-    update: (own, shared, delta `[W, d]`, steps * lr `[W, 1]`) -> own afterwards.
-    """
+    update: (own, shared, delta `[W, d]`, steps * lr `[W, 1]`) -> own afterwards."""
 
     name: str
     offset: Callable[[Tensor, Tensor | None], Tensor]
@@ -217,8 +218,7 @@ class Local:
     """How a client trains. Data, not code, so that batched engines can fuse it.
 
     The local gradient is `grad + pull (w - w_start) + offset`, after weight decay: one affine term that covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. Optimiser state is fresh in each local update (FE section II).
-    """
+    FedProx, FedDyn, Ditto and SCAFFOLD. Optimiser state is fresh in each local update (FE section II)."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.01
@@ -238,7 +238,6 @@ class Local:
 
 
 LAYERS, PERSONAL = "layers", "personal/"  # private vectors: kept layers; the model of pass p is `personal/p`
-
 Schedule = Callable[[int, State | None], Plan]
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> all its training rows as the networks see them
 
@@ -256,6 +255,7 @@ class Phase:
     up_vectors: int = 0  # dense vectors sent beside the compressed delta
     private: tuple[str, ...] = ()  # layers that stay with the client, who starts from its own (LG-FedAvg)
     personal: tuple[Local, ...] = ()  # passes on a model of the client's own, pulled to the broadcast one (Ditto)
+    walk: Walk | None = None  # no server: where the models are
 
     @property
     def own(self) -> tuple[str, ...]:

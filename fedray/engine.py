@@ -15,6 +15,7 @@ from fedray import clock, rng
 from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
 from fedray.lanes.block import seen, steps_of
 from fedray.study import Study
+from fedray.walk import hops
 
 
 class Runtime(Protocol):
@@ -29,6 +30,8 @@ class Runtime(Protocol):
     def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]: ...
 
     def known(self, state: State) -> dict[tuple[int, int], Tensor]: ...
+
+    def gather(self, state: State) -> State: ...
 
     def private(self) -> dict[str, Tensor]: ...
 
@@ -118,10 +121,14 @@ def run(
         progress.wall_seconds = time.perf_counter() - began
         record.jobs(progress.round, plan, table)
         done = progress.round == study.rounds
-        if done or progress.round % study.evaluation.every == 0:
+        measured = done or progress.round % study.evaluation.every == 0
+        kept = done or progress.round % study.checkpoint_every == 0
+        if measured or kept:
+            progress.state = runtime.gather(progress.state)
+        if measured:
             _measure(study, record, evaluate, progress)
             done = done or reached(study, progress)
-        if done or progress.round % study.checkpoint_every == 0:
+        if done or kept:
             record.checkpoint(progress)
     return progress
 
@@ -134,7 +141,7 @@ def one_round(
     plan = phase.schedule(t, progress.state)
     size = study.shards.sizes(plan.replicate, plan.client)
     steps = steps_of(size, phase.local) * (1 + len(phase.personal))
-    up, down = traffic(study, phase, plan)
+    up, down = traffic(study, phase, plan, t)
     work = clock.Work(steps, up, down, seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss = np.full(len(size), np.nan)
@@ -152,9 +159,14 @@ def one_round(
     return plan, JobTable(size, steps, loss, up, down, timed.job, timed.status), state, timed.round
 
 
-def traffic(study: Study, phase: Phase, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Bytes that each job sends and receives, `[J]` each."""
+def traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
+    """Bytes that each job of round t sends and receives, `[J]` each."""
     layout = study.net.layout
+    if phase.walk is not None:  # from client to client
+        hop = hops(phase.walk, t, plan)
+        sent = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client))
+        received = phase.compress.bytes(hop.came, study.clients.tier_of(hop.came))
+        return np.where(hop.goes >= 0, sent, 0), np.where(hop.came >= 0, received, 0)
     stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors

@@ -25,7 +25,7 @@ METHODS = {
     "ditto": "FedAvg and a personal model per client that is pulled towards it (Li et al. 2021)",
     "lg_fedavg": "only the last layers are averaged, the others stay private (Liang et al. 2020)",
     "scaffold": "control variates against client drift (Karimireddy et al. 2020)",
-    "random_walk": "no server: K models walk over a graph of clients (not in this version)",
+    "random_walk": "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
     "stacking": "stacking: leave-one-client-out sub models and a meta model (Yu et al. 2023; not in this version)",
     "centralized": "one model on the pooled data: the upper reference",
     "local_only": "one model per client, nothing is shared: the lower reference",

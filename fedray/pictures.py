@@ -30,6 +30,8 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
     else:
         arrays = _targets(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
     arrays |= _plane(study, progress.state)
+    if study.method.phases[0].walk is not None:
+        arrays["graph_edges"] = study.method.phases[0].walk.edges
     asked = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only if asked
     if study.classes and study.clients.number <= MOST_CLIENTS and asked:
         pieces = runtime.losses(answer.state, answer.models)

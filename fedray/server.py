@@ -204,8 +204,11 @@ def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stat
 def moved(state: State, delta: Tensor, stats: Stats) -> State:
     """The state after adding `delta` `[M, d]` (float64) to the models; counters take the maximum."""
     models = (state.models.double() + delta).to(state.models.dtype)
-    counters = state.counters
-    if "counters" in stats:
-        seen = stats["counters"].most.view(len(models), -1, counters.shape[1]).amax(1)
-        counters = torch.maximum(counters, seen)
-    return State(models, counters, state.extra)
+    return State(models, counted(state.counters, stats), state.extra)
+
+
+def counted(counters: Tensor, stats: Stats) -> Tensor:
+    """The counters `[M, c]` after a round: the largest that were seen."""
+    if "counters" not in stats:
+        return counters
+    return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))

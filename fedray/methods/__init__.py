@@ -16,6 +16,7 @@ from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.lg_fedavg import lg_fedavg
+from fedray.methods.random_walk import random_walk
 from fedray.methods.references import centralized, deep_ensemble, local_only
 from fedray.methods.scaffold import scaffold
 from fedray.methods.setting import Setting
@@ -36,6 +37,7 @@ METHODS: dict[str, Composition] = {
     "scaffold": scaffold,
     "fedbe": fedbe,
     "fedbe_nokd": fedbe_nokd,
+    "random_walk": random_walk,
     "centralized": centralized,
     "local_only": local_only,
     "bayesian_linear": bayesian_linear,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedray import robust as centres
 from fedray.compress import dense
-from fedray.core import Clients, Compress, Layout, Local, Schedule, Server
+from fedray.core import Clients, Compress, Layout, Local, Schedule, Server, Walk
 from fedray.optimized import Kind, optimised
 from fedray.rng import Keys
 from fedray.schedule import KINDS, Participation, schedule
@@ -56,6 +56,7 @@ class Setting:
     participants: int = 1  # clients of a round, at most
     features: Callable[[Tensor], Tensor] | None = None  # of a network that is linear in its weights: `[n, p]`
     distil: Callable[[int, Tensor, Keys], Tensor] | None = None  # (world, teachers `[S, d]`, address) -> student `[d]`
+    walk: Walk | None = None  # where the models are, if there is no server
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

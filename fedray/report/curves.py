@@ -47,7 +47,7 @@ def figure_rounds(run: Run) -> Figure | None:
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
-    axes.set_xlabel("rounds completed")
+    axes.set_xlabel(_rounds_label(run))
     style.whole(axes.xaxis)
     headline(axes, run.metric)
     legend(axes, run.metric, columns=2 if run.models > 3 else 1)
@@ -86,7 +86,7 @@ def figure_scores(run: Run) -> Figure | None:
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
-        axes.set_xlabel("rounds completed")
+        axes.set_xlabel(_rounds_label(run))
     return figure
 
 
@@ -149,6 +149,10 @@ def _over(run: Run, what: str) -> Figure | None:
     axes.set_xlim(left=0)
     headline(axes, run.metric)
     return figure
+
+
+def _rounds_label(run: Run) -> str:
+    return "steps of each walk" if "graph_edges" in run.pictures else "rounds completed"
 
 
 def _rounds_title(run: Run, curve: Curve) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.report import compare, curves, gantt, jobs, people, quality, style
+from fedray.report import compare, curves, gantt, graph, jobs, people, quality, style
 from fedray.report.read import Run
 
 
@@ -67,6 +67,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "Who trained what",
         (
+            (graph.figure_graph, "Larger and darker: held and trained a model more often."),
+            (graph.figure_visits, "Line: the share that an endless walk would spend there."),
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
             (gantt.figure_gantt, "Dashed: half of the clients are done."),

@@ -6,7 +6,7 @@
     `[N]`, alpha `[N, K]`;
     predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
     `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
-    (left, right, bottom, top).
+    (left, right, bottom, top); graph_edges `[E, 2]` of a random walk.
 """
 
 from __future__ import annotations

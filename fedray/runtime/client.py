@@ -14,6 +14,7 @@ from fedray.runtime import environment, messages
 from fedray.runtime.facts import facts
 from fedray.runtime.host import Host, device_of
 from fedray.runtime.messages import Piece
+from fedray.runtime.walks import Holder, Key, Orders, Parcel, Report
 from fedray.scenario import Scenario
 
 
@@ -44,6 +45,27 @@ class Client:
         plan = message.plans[self.index]
         phase = self.host.study.method.phases[0]
         return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
+
+    @cached_property
+    def holder(self) -> Holder:
+        """The models of a random walk that are here."""
+        return Holder(self.host)
+
+    def receive(self, parcels: dict[Key, Parcel]) -> bool:
+        """Takes models from another actor, or from the coordinator at the start."""
+        return self.holder.receive(parcels)
+
+    def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
+        """Trains the models that are here and hands them on."""
+        return self.holder.step(orders, peers)
+
+    def resend(self, wanted: dict[Key, int], peer: Any) -> bool:
+        """Sends copies of models again."""
+        return self.holder.resend(wanted, peer)
+
+    def show(self, wanted: dict[Key, int]) -> dict[Key, Parcel] | list[Key]:
+        """Copies of the models that are here."""
+        return self.holder.show(wanted)
 
     def private(self) -> dict[str, Any]:
         """The private vectors of the clients that live here."""

@@ -1,6 +1,6 @@
 """The Ray cluster: reached or started here, what it has, what its workers need, and tasks for sweeps.
 
-This file and `ray.py` are the only ones that import ray.
+This file, `ray.py` and `walks.py` (holders that call their neighbours) are the only ones that import ray.
 """
 
 from __future__ import annotations

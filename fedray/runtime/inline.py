@@ -38,6 +38,10 @@ class Inline:
         """Accuracy of known clients with models of their own, by (world, client)."""
         return self.host.known(state, known_clients(self.host.study))
 
+    def gather(self, state: State) -> State:
+        """Every model is here already."""
+        return state
+
     def private(self) -> dict[str, Tensor]:
         """Private client state, for the checkpoint."""
         return self.host.private.state()

@@ -37,6 +37,7 @@ from fedray.runtime.cluster import cause, connect, refused, room, workplace
 from fedray.runtime.facts import together
 from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
+from fedray.runtime.walks import POST, Walks
 from fedray.scenario import Scenario
 from fedray.study import Study
 from fedray.tree import merge
@@ -57,7 +58,9 @@ class Rays:
     def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
         self.study = study
         self.seats = packing.seats(study.clients, room(), scenario.clients.per_actor, scenario.clients.actors)
-        kind: Any = ray.remote(Client)
+        walks = study.method.phases[0].walk is not None
+        remote: Any = ray.remote
+        kind = remote(concurrency_groups={POST: 2})(Client) if walks else remote(Client)
         self.shared = (ray.put(scenario), ray.put(own))  # held: an actor that restarts is made from them again
         self.actors: list[Any] = [
             kind.options(
@@ -75,6 +78,7 @@ class Rays:
         self.recoveries = 0
         self._ready(range(len(self.actors)))
         self.host = Host(study)  # for piece lists only
+        self.walks = Walks(study, self.seats, self.actors, self._ready) if walks else None
 
     def _ready(self, which: Iterable[int]) -> None:
         """Waits until actors answer; says what was awaited when they do not."""
@@ -104,6 +108,8 @@ class Rays:
         return together(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        if self.walks is not None:
+            return self.walks.train(t, plan, state, phase)
         size = self.study.shards.sizes(plan.replicate, plan.client)
         steps = lanes.steps_of(size, phase.local)
         parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
@@ -196,6 +202,9 @@ class Rays:
         answers = self._each([(a, self.actors[a].known, (shared, part)) for a, part in enumerate(mine)])
         return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
+    def gather(self, state: State) -> State:
+        return state if self.walks is None else self.walks.gather(state)
+
     def private(self) -> dict[str, Tensor]:
         if not self.stateful:
             return {}
@@ -203,6 +212,8 @@ class Rays:
         return merged([{name: torch.from_numpy(np.array(value)) for name, value in part.items()} for part in parts])
 
     def restore(self, private: dict[str, Tensor]) -> None:
+        if self.walks is not None:
+            self.walks.forget()
         if not self.stateful:
             return
         mine = dealt(private, partial(packing.homes, self.study.clients, self.seats), len(self.actors))

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from fedray.core import BadInput
 from fedray.scenario.faults import line
+from fedray.scenario.graph import GraphKeys
 from fedray.scenario.kinds import (
     either,
     flag,
@@ -191,16 +192,6 @@ class PredictKeys:
     average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
     gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
     noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
-
-
-@dataclass(frozen=True, config=_STRICT)
-class GraphKeys:
-    """Where models walk when there is no server."""
-
-    kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (
-        "ring"
-    )
-    transition: Annotated[str, _V(one_of("uniform", "lazy", "metropolis"))] = "uniform"
 
 
 @dataclass(frozen=True, config=_STRICT)

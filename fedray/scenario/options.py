@@ -171,6 +171,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the 
         "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
         "predict": {"noise": "residual"},
     },
+    "random_walk": {"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
     "stacking": {**_ONE, "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1}},
     "bayesian_linear": {**_ONE, "rounds": 0, "model": {"name": "linear"}},
     "deep_ensemble": {"model": {"objective": "gaussian_nll"}},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from fedray.core import BadInput, Tier
+from fedray.names import METHODS
+from fedray.scenario.graph import GraphKeys
 from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
 from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
@@ -53,6 +55,7 @@ def check(scenario: Scenario) -> None:
             f"{participation.per_round}: give one of the two"
         )
     _check_server(scenario)
+    _check_walk(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:
@@ -83,6 +86,37 @@ def _check_server(scenario: Scenario) -> None:
             raise BadInput(
                 f"server.robust = {keys.robust}, but server.{key} is {value}: every upload weighs the same: "
                 f"set it to {plain}"
+            )
+
+
+def _check_walk(scenario: Scenario) -> None:
+    """Graphs where there is a server, and servers' keys where there is none."""
+    name, keys = scenario.method.name, scenario.participation
+    if scenario.schedule.kind != "walk":
+        if name == "random_walk":
+            raise BadInput(f"schedule.kind = {scenario.schedule.kind}, but random_walk has no server: leave it at walk")
+        changed = [f.name for f in fields(GraphKeys) if getattr(scenario.graph, f.name) != getattr(GraphKeys(), f.name)]
+        if changed:
+            value = getattr(scenario.graph, changed[0])
+            raise BadInput(
+                f"graph.{changed[0]} = {value}, but {name} has a server: leave it out, or choose random_walk"
+            )
+        return
+    if name in METHODS and name != "random_walk":
+        raise BadInput(f"schedule.kind = walk, but {name} has a server: leave it out, or choose random_walk")
+    everyone = keys.fraction in (None, 1.0) and keys.per_round in (None, scenario.clients.number)
+    for key, ok in (("fraction", everyone), ("overcommit", keys.overcommit == 1), ("dropout", not keys.dropout),
+                    ("deadline", keys.deadline is None)):  # fmt: skip
+        if not ok:
+            raise BadInput(
+                f"participation.{key} = {getattr(keys, key)}, but in a random walk those take part who hold a model: "
+                "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)"
+            )
+    for tier, one in scenario.clients.tiers.items():
+        if one.models_per_round != 1:
+            raise BadInput(
+                f"clients.tiers.{tier}.models_per_round = {one.models_per_round}, but in a random walk a client trains "
+                "the models that it holds: leave it out"
             )
 
 

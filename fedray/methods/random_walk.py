@@ -1,0 +1,45 @@
+"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
+
+Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639. One round is one
+step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K models.
+
+Deviations:
+    1. Besides the paper's uniform neighbour: `lazy` and `metropolis` transitions (`graph.transition`).
+    2. A hop may be compressed (the paper sends the model whole): see `fedray.handover`.
+    3. A client that is out of order, or cut off, keeps the models it holds.
+"""
+
+from __future__ import annotations
+
+from fedray.compress import RESIDUAL
+from fedray.core import BadInput, Compress, Compressed, Method, Phase
+from fedray.handover import handed_over
+from fedray.methods.setting import Setting
+from fedray.walk import walking
+
+
+def random_walk(setting: Setting) -> Method:
+    """K models `[K, d]` on N clients that are nodes of a graph."""
+    if setting.walk is None:
+        raise BadInput("method.name = random_walk walks over a graph: set schedule.kind to walk")
+    if RESIDUAL in setting.compressed().own:
+        raise BadInput(
+            "compress.error_feedback = true, but a client of a random walk meets a model again only when what it kept "
+            "back is long out of date: set it to false"
+        )
+    compress = setting.compressed()
+    lossy = None if compress.lossless else compress
+    server = handed_over(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
+    return Method(
+        "random_walk",
+        (
+            Phase(
+                models=setting.models,
+                schedule=walking(setting.walk),  # the holder of each model
+                local=setting.local,
+                server=server,  # the model goes on as it is
+                compress=Compress(compress.bytes, lambda uploads: Compressed(uploads.delta)),
+                walk=setting.walk,
+            ),
+        ),
+    )

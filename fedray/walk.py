@@ -1,0 +1,134 @@
+"""WHO holds WHAT without a server: K models walk over a graph of clients, one hop a round (FE section V-H).
+
+A walk is a Markov chain whose draws have addresses, so where a model is at step t is a pure function of (seed, t):
+nothing is stored, and nothing has to be agreed upon when a run goes on after a crash. Whatever fails (a node, an edge)
+leaves the model where it is: its holder keeps it until the next one has acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray import rng
+from fedray.core import IntArray, Plan, Schedule, Walk
+
+Mask = NDArray[np.bool_]
+
+
+class Graph(NamedTuple):
+    """An undirected graph of N nodes: the neighbours of node i are `neighbour[start[i] : start[i + 1]]`, rising."""
+
+    start: IntArray  # [N + 1]
+    neighbour: IntArray  # [2 E]
+
+    @property
+    def degree(self) -> IntArray:
+        return np.diff(self.start)
+
+    @property
+    def edges(self) -> IntArray:
+        """Each edge once, `[E, 2]`, the smaller node first."""
+        a = np.repeat(np.arange(len(self.start) - 1), self.degree)
+        return np.stack([a, self.neighbour], axis=1)[a < self.neighbour]
+
+
+class Outages(NamedTuple):
+    """What fails in a step: each node and each edge with a probability, and what a table says.
+
+    table `[n, 4]`: first step, last step (inclusive), node, neighbour (-1: the node itself, not one of its edges).
+    """
+
+    node: float = 0.0
+    edge: float = 0.0
+    table: IntArray = np.empty((0, 4), dtype=np.int64)
+
+    def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
+        """Whether nodes are out of order in step t."""
+        out = np.zeros(node.shape, dtype=np.bool_)
+        if self.node:
+            out |= rng.uniform(rng.keys(seed, "node_failure", t, node), 1)[..., 0] < self.node
+        now = self.table[(self.table[:, 0] <= t) & (t <= self.table[:, 1])]
+        return out | np.isin(node, now[now[:, 3] < 0, 2])
+
+    def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
+        """Whether the edges between a and b are cut in step t, in either direction."""
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        out = np.zeros(a.shape, dtype=np.bool_)
+        if self.edge:
+            out |= rng.uniform(rng.keys(seed, "edge_failure", t, low, high), 1)[..., 0] < self.edge
+        now = self.table[(self.table[:, 0] <= t) & (t <= self.table[:, 1]) & (self.table[:, 3] >= 0), 2:]
+        for u, v in now.tolist():
+            out |= (low == min(u, v)) & (high == max(u, v))
+        return out
+
+
+Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]  # (degree here, degree there, u) -> whether it goes
+
+TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain's stationary law follows
+    "uniform": lambda here, there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
+    "lazy": lambda here, there, u: u < 0.5,  # the same, without periods
+    "metropolis": lambda here, there, u: u * there < here,  # uniform on any connected graph
+}
+
+
+def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
+    """K independent walks in each world, from starts drawn with replacement.
+
+    Args:
+        graphs: one a world (worlds may share one). seeds: one a world; the folds of a replicate walk alike.
+    """
+    accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
+    different = list({id(graph): graph for graph in graphs}.values())
+    offset = np.array([[next(g for g, one in enumerate(different) if one is graph)] for graph in graphs]) * nodes
+    ends = np.cumsum([0] + [len(graph.neighbour) for graph in different])
+    start = np.concatenate([graph.start[:-1] + end for graph, end in zip(different, ends, strict=False)])
+    neighbour = np.concatenate([graph.neighbour for graph in different])
+    degree = np.concatenate([graph.degree for graph in different])
+    seed, model = np.array(seeds, dtype=np.int64)[:, None], np.arange(models)[None]
+    first = rng.uniform(rng.keys(seed, "walk", model), 1)[..., 0]
+    path = [(first * nodes).astype(np.int64)]
+
+    def hop(t: int, at: IntArray) -> IntArray:
+        u = rng.uniform(rng.keys(seed, "hop", t, model), 2)
+        here = degree[at + offset]
+        place = start[at + offset] + np.minimum((u[..., 0] * here).astype(np.int64), here - 1)
+        goal = neighbour[place]
+        goes = accept(here, degree[goal + offset], u[..., 1]) & ~outages.edges(seed, t, at, goal)
+        goes &= ~outages.nodes(seed, t, at) & ~outages.nodes(seed, t + 1, goal)
+        return np.where(goes, goal, at)
+
+    def holders(t: int) -> IntArray:
+        while len(path) <= t:
+            path.append(hop(len(path) - 1, path[-1]))
+        return path[t]
+
+    return Walk(holders, lambda t: outages.nodes(seed, t, holders(t)), graphs[0].edges)
+
+
+def walking(walk: Walk) -> Schedule:
+    """In round t every model is trained by the client that holds it; one that is out of order trains nothing."""
+
+    def plan(t: int, state: object) -> Plan:
+        at = walk.at(t)
+        world, model = np.nonzero(~walk.down(t))
+        return Plan(at[world, model], model.astype(np.int64), world.astype(np.int64))
+
+    return plan
+
+
+class Hops(NamedTuple):
+    """Where the models of a plan's jobs come from and go to, `[J]` each: a client, or -1 where the model stays."""
+
+    came: IntArray
+    goes: IntArray
+
+
+def hops(walk: Walk, t: int, plan: Plan) -> Hops:
+    """The hops before and after the jobs of round t."""
+    of = plan.replicate, plan.model
+    before, after = walk.at(max(0, t - 1))[of], walk.at(t + 1)[of]
+    return Hops(np.where(before == plan.client, -1, before), np.where(after == plan.client, -1, after))
