@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+
 from fedray.build import build
 from fedray.engine import traffic
 from fedray.lanes.rule import choose
@@ -43,6 +45,10 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
     ]
+    if phase.walk is not None:
+        degree = np.bincount(phase.walk.edges.ravel(), minlength=study.clients.number)
+        text = f"{scenario.graph.kind}, {len(phase.walk.edges):,} edges, {degree.min()} to {degree.max()} a client, "
+        rows.append(("graph", text + f"{scenario.graph.transition} steps"))
     for tier in study.clients.tiers:
         models = phase.models if tier.models_per_round is None else tier.models_per_round
         cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"

@@ -79,9 +79,10 @@ BAD: list[tuple[str, str]] = [
     (RUN + "evaluate.stop_at='{{metric: rmse, value: 1}}'", "evaluate.stop_at.metric = rmse"),
     (RUN + "clients.tiers.a.num_gpus=1", "num_gpus = 1"),
     (RUN + "clients.trace={data}/no.csv", "no.csv"),
+    (RUN + "schedule.kind=walk", "schedule.kind = walk, but fed_ensemble has a server"),
+    (RUN + "graph.kind=torus", "graph.kind = torus, but fed_ensemble has a server"),
+    (RUN + "method.name=random_walk graph.kind=edges graph.edges={data}/no.csv", "no.csv"),
     # what the keys allow and nothing reads yet
-    (RUN + "schedule.kind=walk", "schedule.kind = walk"),
-    (RUN + "graph.kind=torus", "graph.kind = torus"),
     (RUN + "on_client_error=skip", "on_client_error = skip"),
     # data files
     (RUN + "data.name=mnist data.root={data} data.limit=20", "data.name = mnist, but there is no {data}"),

@@ -32,11 +32,13 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 def combined(method: str, kind: str = "permutation", **changes: Any) -> dict[str, Any]:
     """Several models where the method has them, half of the clients a round, held-out rows, sparse uploads."""
     several = {} if method in (*ONLY_ONE, "fedprox") else {"models": 2}
+    served = method != "random_walk"
+    with_server = {"schedule": {"kind": kind}, "participation": {"fraction": 0.5}} if served else {}
     return of_method(
         method,
-        {"method": {**several, **OPTIONS.get(method, {})}, "schedule": {"kind": kind}, "rounds": 2},
-        {"data": {"hold_out": 0.2}, "participation": {"fraction": 0.5}, "checkpoint": {"every": 1}},
-        {"compress": {"kind": "topk", "ratio": 0.5, "error_feedback": True}},
+        {"method": {**several, **OPTIONS.get(method, {})}, "rounds": 2, **with_server},
+        {"data": {"hold_out": 0.2}, "checkpoint": {"every": 1}},
+        {"compress": {"kind": "topk", "ratio": 0.5, "error_feedback": served}},
         changes,
     )
 
@@ -45,8 +47,10 @@ def hashes(run: fedray.Run) -> tuple[str, str, Any]:
     return run.summary["model_hash"], run.summary["state_hash"], run.summary["metrics"]
 
 
-@pytest.mark.parametrize("kind", SCHEDULES)
-@pytest.mark.parametrize("method", sorted(METHODS))
+SCHEDULED = [(method, kind) for method in sorted(METHODS) for kind in SCHEDULES[: 1 if method == "random_walk" else 4]]
+
+
+@pytest.mark.parametrize(("method", "kind"), SCHEDULED)
 def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_path: Path) -> None:
     """Finite, and after a crash the same models, private state and scores."""
     run = fedray.run(combined(method, kind), out=tmp_path / "run")
