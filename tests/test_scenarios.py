@@ -65,6 +65,8 @@ def short(scenario: Scenario) -> Scenario:
         "data": {"limit": 20, "partition": {"name": "iid"}},
         "clients": {"number": 2, "tiers": None},
         "participation": None,
+        "schedule": None,
+        "graph": None,
         "local": {"steps": 1, "batch_size": 2},
     }
     return alone(scenario, small)
