@@ -242,7 +242,7 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
         return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
 
     monkeypatch.setattr(objectives, "value_of", sometimes)
-    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid")
+    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", together=1)
     summary, trials = run(found, tmp_path / "s")
     assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
     assert "accuracy is not a number" in trials[0]["error"]
