@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import rng
-from fedray.core import IntArray, Local
+from fedray.core import FloatArray, IntArray, Local
 
 PIECE = 8 << 20  # numbers read at a time
 MIN_LANES = 2  # one lane alone would take other product kernels (matrix-vector) than two: pad it
@@ -28,12 +28,21 @@ class Batches(NamedTuple):
     weight: Tensor
 
 
+class Rates(NamedTuple):
+    """What lanes multiply by: learning rate of this round, weight decay and pull. `[W]` each, or one number for all."""
+
+    lr: FloatArray | float
+    decay: FloatArray | float
+    pull: FloatArray | float
+
+
 class Block(NamedTuple):
     """W lanes, sorted by falling number of steps.
 
     start: `[W, d]`, where each lane starts. counters: `[W, c]`. read(lo, hi): inputs and targets of steps lo..hi,
     `[s, W, B, ...]`. weight: `[S, W, B]`. steps: `[W]`. lr: this round's. anchor: `[W, d]`, or None: the pull is
-    towards `start`. offset: `[W, d]` or None. keys: `[W]`, for code that draws random numbers (dropout).
+    towards `start`. offset: `[W, d]` or None. keys: `[W]`, for code that draws random numbers (dropout). own: rates
+    of each lane, where they differ and the engine mixes them (`rule.mixes`); None: those of `lr` and `local`.
     """
 
     start: Tensor
@@ -47,6 +56,12 @@ class Block(NamedTuple):
     sample: int  # numbers in one input
     anchor: Tensor | None = None
     offset: Tensor | None = None
+    own: Rates | None = None
+
+    @property
+    def rates(self) -> Rates:
+        """Every lane's, or all lanes'."""
+        return self.own or Rates(self.lr, self.local.weight_decay, self.local.pull)
 
     @property
     def fewest(self) -> int:

@@ -1,8 +1,9 @@
 """Stacks of linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
 
-With plain SGD one call folds the gradient, the decay and the step: `w <- beta w - lr g^T h`. The longer side of a
-weight lies contiguous, `[W, out, in]` as in the layout or, where a layer widens, `[W, in, out]`: products with rows
-of a few numbers run at a third of the speed or less.
+With plain SGD one call folds the gradient and the step: the samples' weights carry the learning rate, so that
+`w <- beta w - g^T h` whether lanes share their rates or not. The longer side of a weight lies contiguous,
+`[W, out, in]` as in the layout or, where a layer widens, `[W, in, out]`: products with rows of a few numbers run at a
+third of the speed or less.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.core import Net, Objective
+from fedray.core import FloatArray, Local, Net, Objective
 from fedray.lanes.block import Block, Trained, active
 from fedray.lanes.update import Step, optimiser
 from fedray.models.dense import RBF
@@ -147,7 +149,9 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
     def cut(rows: Tensor) -> Stack:
         return stacked(shape, net.layout.views(rows).values())
 
-    stack, descend = cut(block.start), descent(shape, block, cut)
+    stack, descend = cut(block.start), descent(shape, block, cut, stepped=True)
+    lr = _lanes(block.rates.lr, block.start) if is_plain(block.local) else 1.0
+    weight = block.weight * lr if is_plain(block.local) else block.weight  # [S, W, B]
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in active(block.steps):
@@ -158,52 +162,73 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
                 x = part(x.flatten(0, 2)).unflatten(0, x.shape[:3])
             for s in range(a, b):
                 seen = forward(shape, stack, x[s - a, :lanes], lanes)
-                g, cost = output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
+                g, cost = output_gradient(net.objective, seen[-1], y[s - a, :lanes], weight[s, :lanes])
                 loss[:real] += cost[:real]
                 descend(stack, seen, g, lanes)
         write_rows(stack, final, int((block.steps > hi).sum()), real)
-    return Trained(final, block.counters, loss)
+    each = (
+        lr[:, 0] if isinstance(lr, Tensor) else torch.full_like(loss, lr)
+    )  # to divide by a number may round otherwise
+    return Trained(final, block.counters, loss / each)
 
 
 Descent = Callable[[Stack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
-def descent(shape: Shape, block: Block, cut: Callable[[Tensor], Stack], inputs: bool = False) -> Descent:
+def is_plain(local: Local) -> bool:
+    """Whether the update is linear in the gradient of this very step: SGD without momentum."""
+    return local.optimizer == "sgd" and not local.momentum
+
+
+def _lanes(rate: FloatArray | float, like: Tensor) -> Tensor | float:
+    """One number as it is; a number a lane as `[W, 1]`: either multiplies with one rounding, to the same bits."""
+    return torch.from_numpy(rate).to(like)[:, None] if isinstance(rate, np.ndarray) else rate
+
+
+def descent(
+    shape: Shape, block: Block, cut: Callable[[Tensor], Stack], *, inputs: bool = False, stepped: bool = False
+) -> Descent:
     """The backward pass with the update: a function of (stack, what `forward` saw, gradient of the outputs, lanes).
 
     It writes the stack and returns the gradient of the stack's inputs, `[lanes, B, in]`, if `inputs`.
-    cut: rows `[W, d]` -> their stack.
+    cut: rows `[W, d]` -> their stack. stepped: plain SGD's gradients come multiplied by the learning rate.
     """
-    local, lr = block.local, block.lr
+    local = block.local
     towards = block.anchor if block.anchor is not None else block.start
-    if local.optimizer != "sgd" or local.momentum:
+    if not is_plain(local):
         pull, offset = (None if rows is None else cut(rows) for rows in (towards if local.pull else None, block.offset))
-        update = optimiser(local, lr, pull.tensors if pull else [], offset.tensors if offset else [])
+        update = optimiser(local, block.lr, pull.tensors if pull else [], offset.tensors if offset else [])
         return _general(shape, update, inputs)
-    shift = towards * (lr * local.pull) if local.pull else None
+    lr, decay, pull_ = block.rates
+    shift = towards * _lanes(lr * pull_, towards) if np.any(pull_) else None
     if block.offset is not None:
-        shift = -lr * block.offset if shift is None else shift - lr * block.offset
-    beta = 1.0 - lr * (local.weight_decay + local.pull)
-    return _folded(shape, lr, beta, None if shift is None else cut(shift), inputs)
+        against = block.offset * _lanes(lr, towards)
+        shift = -against if shift is None else shift - against
+    beta = _lanes(1.0 - lr * (decay + pull_), towards) if np.any(decay + pull_) else None
+    stay = beta[:, None] if isinstance(beta, Tensor) else beta  # [W, 1, 1]
+    return _folded(shape, 1.0 if stepped else block.lr, stay, None if shift is None else cut(shift), inputs)
 
 
-def _folded(shape: Shape, lr: float, beta: float, shift: Stack | None, inputs: bool) -> Descent:
+def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: Stack | None, inputs: bool) -> Descent:
     """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
 
     def descend(stack: Stack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+        stay = beta[:lanes] if isinstance(beta, Tensor) else beta
         for k in reversed(range(len(stack.weights))):
             w, bias, h = stack.weights[k][:lanes], stack.biases[k], seen[k]
             below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None
+            if stay is not None:
+                w.mul_(stay)
             if w.is_contiguous():
-                w.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=-lr)
+                w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
             else:
-                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, beta=beta, alpha=-lr)
+                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-lr)
             if shift is not None:
                 w += shift.weights[k][:lanes]
             if bias is not None:
                 b = bias[:lanes]
-                if beta != 1.0:
-                    b *= beta
+                if stay is not None:
+                    b.mul_(stay)
                 b.add_(g.sum(1, keepdim=True), alpha=-lr)
                 shifted = shift.biases[k] if shift is not None else None
                 if shifted is not None:

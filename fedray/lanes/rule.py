@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedray.core import Net
+from fedray.core import Local, Net
 from fedray.lanes import conv, loop, mlp, vmap
 from fedray.lanes.block import MIN_LANES, Block, Trained
 
@@ -59,6 +59,11 @@ def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engi
             return _loop(f"it cannot be mapped over lanes ({refused})")
         return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train, loop.outputs)
     return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
+
+
+def mixes(engine: Engine, local: Local) -> bool:
+    """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
+    return engine.name == "mlp" and mlp.is_plain(local)
 
 
 def _loop(why: str) -> Engine:

@@ -25,9 +25,17 @@ from fedray.tuning.space import Values, grid
 from fedray.tuning.sweep import TRIALS, Sweep
 from fedray.tuning.training import Job, Outcome, carry_out, key_of, looked_up
 
-Submit = Callable[[Job], "Future[Outcome]"]
+Submit = Callable[[list[Job]], "Future[list[Outcome]]"]
 Say = Callable[[str], None]
 STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+
+class Flight(NamedTuple):
+    """A trial under way: its job and the key of its training."""
+
+    trial: optuna.Trial
+    job: Job
+    key: str
 
 
 class Training(NamedTuple):
@@ -42,7 +50,8 @@ class Training(NamedTuple):
 
 @dataclass
 class Course:
-    """A sweep on its way. trainings: by key; flying: under way; parked: trials that wait for one of those."""
+    """A sweep on its way. trainings: by key; flying: under way, side by side those of one future; parked: trials that
+    wait for one of those; together: trials of one process at once."""
 
     sweep: Sweep
     out: Path
@@ -52,8 +61,9 @@ class Course:
     limit: int
     points: list[dict[str, Any]] | None
     say: Say
+    together: int = 1
     trainings: dict[str, Training] = field(default_factory=dict)
-    flying: dict[Future[Outcome], tuple[optuna.Trial, Job, str]] = field(default_factory=dict)
+    flying: dict[Future[list[Outcome]], list[Flight]] = field(default_factory=dict)
     parked: list[optuna.Trial] = field(default_factory=list)
 
 
@@ -74,19 +84,30 @@ def drive(course: Course, submit: Submit) -> None:
             course.trainings[known["key"]] = Training(*known["is"])
     queue = deque(stores.unfinished(course.study))
     while True:
-        while len(course.flying) + _held(course) < course.sweep.jobs:
-            trial = queue.popleft() if queue else _asked(course)
-            if trial is None:
+        while len(course.flying) + _held(course) // course.together < course.sweep.jobs:
+            flights = _flights(course, queue)
+            if not flights:
                 break
-            _start(course, trial, submit)
+            course.flying[submit([flight.job for flight in flights])] = flights
         if not course.flying:
             return
         done, _ = wait(course.flying, return_when=FIRST_COMPLETED)
-        for future in sorted(done, key=lambda one: course.flying[one][0].number):
+        for future in sorted(done, key=lambda one: course.flying[one][0].trial.number):
             _land(course, future)
-        again, course.parked = course.parked, []
-        for trial in again:
-            _start(course, trial, submit)
+        queue.extendleft(reversed(course.parked))
+        course.parked = []
+
+
+def _flights(course: Course, queue: deque[optuna.Trial]) -> list[Flight]:
+    """The next trials that must be trained, as many as one process trains side by side; others are answered at once."""
+    flights: list[Flight] = []
+    while len(flights) + _held(course) < course.together:
+        trial = queue.popleft() if queue else _asked(course)
+        if trial is None:
+            break
+        flight = _started(course, trial, [one.key for one in flights])
+        flights += [flight] if flight else []
+    return flights
 
 
 def _held(course: Course) -> int:
@@ -100,19 +121,23 @@ def _asked(course: Course) -> optuna.Trial | None:
     return stores.ask(course.study, course.sweep, course.points)
 
 
-def _start(course: Course, trial: optuna.Trial, submit: Submit) -> None:
-    """Answers a trial from what is known, or sends it on its way."""
+def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight | None:
+    """A trial that must be trained; None where it could be answered from what is known, or waits for another.
+
+    Args:
+        beside: keys of the trainings that will begin with it.
+    """
     sweep = course.sweep
     chosen = stores.propose(course.study, sweep.sampler, sweep.space, trial)
     twin = _twin(course.study, trial.number, chosen)
     if twin is not None:
         _repeat(course, trial, twin)
-        return
+        return None
     try:
         scenario = replace(sweep.scenario(chosen), runtime="inline")
     except BadInput as wrong:
         _tell(course, trial, Outcome("failed", [], error=str(wrong)), {"how": "refused"})
-        return
+        return None
     first, seeds = _block(course, scenario, chosen)
     key = key_of(scenario, sweep.inference, seeds > 1)
     run = f"trials/{trial.number:05d}"
@@ -133,12 +158,11 @@ def _start(course: Course, trial: optuna.Trial, submit: Submit) -> None:
         except FedrayError as wrong:
             outcome = Outcome("failed", [], error=str(wrong))
         _tell(course, trial, outcome, saved)
-    elif any(key == other for _, _, other in course.flying.values()):
+    elif key in beside or any(key == one.key for flights in course.flying.values() for one in flights):
         course.parked.append(trial)
     else:
-        before = None if known is None else course.out / known.run
-        job = replace(job, before=before)
-        course.flying[submit(job)] = (trial, job, key)
+        return Flight(trial, replace(job, before=None if known is None else course.out / known.run), key)
+    return None
 
 
 def _twin(study: optuna.Study, number: int, chosen: Values) -> Any:
@@ -179,13 +203,20 @@ def _block(course: Course, scenario: Scenario, chosen: Values) -> tuple[int, int
     return first, last - first + 1
 
 
-def _land(course: Course, future: Future[Outcome]) -> None:
-    """Takes the outcome of a training and tells it."""
-    trial, job, key = course.flying.pop(future)
+def _land(course: Course, future: Future[list[Outcome]]) -> None:
+    """Takes the outcomes of trainings and tells them."""
+    flights = course.flying.pop(future)
     try:
-        outcome = future.result()
+        outcomes = future.result()
     except Exception as error:  # what a trial raises is an outcome; this is a worker that died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
+    for flight, outcome in zip(flights, outcomes, strict=True):
+        _trained(course, flight, outcome)
+
+
+def _trained(course: Course, flight: Flight, outcome: Outcome) -> None:
+    """Notes a training that is done, and tells its trial."""
+    trial, job, key = flight
     run = str(job.folder.relative_to(course.out))
     facts: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}
     if outcome.state != "failed":
@@ -214,21 +245,21 @@ def _tell(course: Course, trial: optuna.Trial, outcome: Outcome, facts: Mapping[
 
 
 @contextmanager
-def workers(jobs: int, base: Scenario, address: str | None) -> Iterator[Submit]:
+def workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit]:
     """Where trainings run: this process (one at a time), a pool of processes, or tasks on a Ray cluster."""
     if base.runtime == "ray":
         from fedray.runtime.cluster import tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with tasks(address, jobs, gpus) as send:
-            yield lambda job: send(carry_out, job)
-    elif jobs == 1:
+        with tasks(address, number, gpus) as send:
+            yield lambda jobs: send(carry_out, jobs)
+    elif number == 1:
         yield _at_once
     else:
         before = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_orphaned)
+        pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_orphaned)
         try:
-            yield lambda job: pool.submit(carry_out, job)
+            yield lambda jobs: pool.submit(carry_out, jobs)
             pool.shutdown()
         finally:  # an error or Ctrl-C: what was interrupted is resumed from its checkpoint
             for child in set(multiprocessing.active_children()) - before:
@@ -236,9 +267,9 @@ def workers(jobs: int, base: Scenario, address: str | None) -> Iterator[Submit]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _at_once(job: Job) -> Future[Outcome]:
-    future: Future[Outcome] = Future()
-    future.set_result(carry_out(job))
+def _at_once(jobs: list[Job]) -> Future[list[Outcome]]:
+    future: Future[list[Outcome]] = Future()
+    future.set_result(carry_out(jobs))
     return future
 
 

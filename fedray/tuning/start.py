@@ -9,8 +9,11 @@ from typing import Any
 from fedray import checkpoint, record
 from fedray.build import Own, build
 from fedray.core import BadInput, FedrayError
+from fedray.engine import first_state
+from fedray.lanes.rule import choose
 from fedray.runtime.environment import prepare
 from fedray.scenario import yaml_text
+from fedray.study import Study
 from fedray.tuning import storage as stores
 from fedray.tuning.drive import Course, Say, drive, limit_of, workers
 from fedray.tuning.leave import leave, summary_line
@@ -19,7 +22,8 @@ from fedray.tuning.sweep import Sweep, read_sweep
 
 __all__ = ["summary_line", "tune"]
 COPY = "sweep.yaml"
-OPEN = ("trials", "jobs")  # what may change between the parts of a sweep
+MOST_TOGETHER = 8
+OPEN = ("trials", "jobs", "together")  # what may change between the parts of a sweep
 
 
 def tune(
@@ -46,7 +50,8 @@ def tune(
     prepare()
     sweep, folder = read_sweep(source), Path(out)
     own, base = Own(modules=modules).imported(), sweep.scenario({})
-    check_producible(sweep.objectives, build(base, own).classes, base.data.name)
+    first = build(base, own)
+    check_producible(sweep.objectives, first.classes, base.data.name)
     limit, points = limit_of(sweep, trials)
     journal = folder.absolute() / stores.JOURNAL
     stores.check_vacant(storage, sweep.name, resume)  # before anything is written
@@ -56,12 +61,29 @@ def tune(
         place = stores.Place(storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models)
         study = stores.start_study(sweep, place, resume)
         course = Course(sweep, folder.absolute(), study, place, own, limit, points, say)
+        course.together = together_of(sweep, first, limit, points)
         try:
             with workers(sweep.jobs, base, address) as submit:
                 drive(course, submit)
         except KeyboardInterrupt:
             raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
         return leave(course)
+
+
+def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
+    """How many trials each process trains side by side, while that keeps all `jobs` at work: what the file says, else
+    one where earlier trials decide later ones; in a grid or at random as many as fill a block of lanes, at most 8."""
+    ignored = {f"predict.{name}" for name in sweep.inference}
+    kept = [repr([(key, value) for key, value in point.items() if key not in ignored]) for point in points or ()]
+    most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
+    if sweep.together is not None:
+        return min(sweep.together, most)
+    if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
+        return 1
+    phase = study.method.phases[0]
+    jobs = len(phase.schedule(0, first_state(study, phase)).client)
+    width = choose(study.net, example=study.example).width
+    return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 
 def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:

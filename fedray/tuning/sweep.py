@@ -31,6 +31,7 @@ SWEEP: Table = {
     "pruner": ("none", _ANY),
     "trials": (None, maybe(whole(1, 10**6))),
     "jobs": (1, whole(1, 10**4)),
+    "together": (None, maybe(whole(1, 64))),
 }
 SAMPLER: Table = {
     "name": ("tpe", one_of(*SAMPLERS)),
@@ -71,7 +72,8 @@ class Pruner:
 class Sweep:
     """A sweep file, checked.
 
-    base: the scenario's own keys with the sweep's overrides; trials: None is the whole grid, or 20.
+    base: the scenario's own keys with the sweep's overrides; trials: None is the whole grid, or 20; together: trials
+    that each of `jobs` processes trains side by side, None: `start.together_of`.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Sweep:
     pruner: Pruner
     trials: int | None
     jobs: int
+    together: int | None
     source: Tree  # the file with its base scenario inside, for the output directory
 
     def scenario(self, chosen: Values) -> Scenario:
@@ -131,6 +134,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         pruner=pruner,
         trials=given["trials"],
         jobs=given["jobs"],
+        together=given["together"],
         source=source_tree,
     )
     _check(sweep)

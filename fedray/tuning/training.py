@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +19,7 @@ from fedray.coordinate import Enough
 from fedray.core import FedrayError
 from fedray.engine import Progress
 from fedray.evaluate import evaluator
+from fedray.lanes.company import Company
 from fedray.runtime.environment import one_thread, prepare
 from fedray.runtime.host import device_of
 from fedray.runtime.inline import Inline
@@ -77,14 +80,30 @@ def key_of(scenario: Scenario, inference: Sequence[str], seeds: bool = False) ->
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def carry_out(job: Job) -> Outcome:
-    """Trains (or finishes, or only reads) a job's run directory; a failure is an outcome, not an exception."""
+def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
+    """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
+
+    Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are dealt out to them.
+    """
+    if len(jobs) == 1:
+        return [_carried(jobs[0])]
+    company, began = Company(), time.perf_counter()
+    outcomes = company.run([partial(_carried, job, company) for job in jobs])
+    share = (time.perf_counter() - began) / max(sum(outcome.seconds for outcome in outcomes), 1e-9)
+    return [
+        outcome._replace(seconds=outcome.seconds * share, whole=outcome.whole + outcome.seconds * (share - 1.0))
+        for outcome in outcomes
+    ]
+
+
+def _carried(job: Job, company: Company | None = None) -> Outcome:
+    """What became of one job; a failure is an outcome, not an exception."""
     prepare()
     one_thread()
     try:
         state: State = "complete"
         if not (job.folder / "summary.json").is_file():
-            state = _train(job)
+            state = _train(job, company)
         courses = courses_of(job.folder, job.replicate)
         last = courses[0][-1]
         had = courses_of(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
@@ -97,8 +116,9 @@ def carry_out(job: Job) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: Job) -> State:
-    """Runs or resumes until the end, or until pruning or the objectives have seen enough."""
+def _train(job: Job, company: Company | None = None) -> State:
+    """Runs or resumes until the end, or until pruning or the objectives have seen enough (others of its company go on
+    without it)."""
     _begin(job)
     latest: list[Row] = []
     tell = _reporter(job)
@@ -106,6 +126,10 @@ def _train(job: Job) -> State:
 
     def measure(study: Any, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         score = evaluator(study, runtime, test=False)
+        if company is not None:
+            net = study.net
+            kind = f"{study.scenario['model']} {study.input_shape} {net.name} {net.objective} {net.outputs}"
+            runtime.host.engine = company.joins(runtime.host.engine, kind)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
             rows = score(progress)

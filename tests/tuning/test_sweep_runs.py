@@ -39,21 +39,21 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     jobs: dict[Future[Any], training.Job] = {}
     busy: list[int] = []
 
-    def submit(job: training.Job) -> Future[Any]:
+    def submit(given: list[training.Job]) -> Future[Any]:
         future: Future[Any] = Future()
-        jobs[future] = job
+        (jobs[future],) = given
         return future
 
     def wait(flying: Any, return_when: str) -> tuple[set[Future[Any]], None]:
         busy.append(len(flying))
         first = min(flying, key=lambda future: jobs[future].trial)
-        first.set_result(training.carry_out(jobs[first]))
+        first.set_result(training.carry_out([jobs[first]]))
         return {first}, None
 
     monkeypatch.setattr("fedray.tuning.start.workers", lambda *_: nullcontext(submit))
     monkeypatch.setattr(drive, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
-    found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
+    found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None, together=1)
     summary, at_once = run({**found, "jobs": 2}, tmp_path / "two")
     assert (summary["trainings"], summary["looked_up"]) == (4, 8)
     assert busy == [2, 2, 2, 1]
@@ -242,7 +242,7 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
         return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
 
     monkeypatch.setattr(objectives, "value_of", sometimes)
-    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid")
+    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", together=1)
     summary, trials = run(found, tmp_path / "s")
     assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
     assert "accuracy is not a number" in trials[0]["error"]
