@@ -1,5 +1,5 @@
-"""The keys of a scenario as frozen dataclasses: each field says its kind and its default. Only this file and `graph.py` use
-pydantic.
+"""The keys of a scenario as frozen dataclasses: each field says its kind and its default. Only this file and `graph.py`
+use pydantic.
 
 Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name.
 """

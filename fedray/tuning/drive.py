@@ -122,11 +122,7 @@ def _asked(course: Course) -> optuna.Trial | None:
 
 
 def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight | None:
-    """A trial that must be trained; None where it could be answered from what is known, or waits for another.
-
-    Args:
-        beside: keys of the trainings that will begin with it.
-    """
+    """A trial that must be trained (beside others); None where it is answered from what is known, or waits for one."""
     sweep = course.sweep
     chosen = stores.propose(course.study, sweep.sampler, sweep.space, trial)
     twin = _twin(course.study, trial.number, chosen)

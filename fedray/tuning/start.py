@@ -45,8 +45,7 @@ def tune(
         address: of an existing Ray cluster. modules: your own code, for every worker. say: is told a line a trial.
 
     Raises:
-        BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end.
-    """
+        BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end."""
     prepare()
     sweep, folder = read_sweep(source), Path(out)
     own, base = Own(modules=modules).imported(), sweep.scenario({})
@@ -60,8 +59,8 @@ def tune(
         stores.mend(journal)
         place = stores.Place(storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models)
         study = stores.start_study(sweep, place, resume)
-        course = Course(sweep, folder.absolute(), study, place, own, limit, points, say)
-        course.together = together_of(sweep, first, limit, points)
+        together = together_of(sweep, first, limit, points)
+        course = Course(sweep, folder.absolute(), study, place, own, limit, points, say, together)
         try:
             with workers(sweep.jobs, base, address) as submit:
                 drive(course, submit)
