@@ -148,17 +148,25 @@ def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight |
     )
     known = course.trainings.get(key)
     if known is not None and known.state == "complete":
-        saved = {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds}
-        try:
-            outcome = Outcome("complete", looked_up(job, course.out / known.run))
-        except FedrayError as wrong:
-            outcome = Outcome("failed", [], error=str(wrong))
-        _tell(course, trial, outcome, saved)
+        _tell(
+            course,
+            trial,
+            _found(job, course.out / known.run),
+            {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds},
+        )
     elif key in beside or any(key == one.key for flights in course.flying.values() for one in flights):
         course.parked.append(trial)
     else:
         return Flight(trial, replace(job, before=None if known is None else course.out / known.run), key)
     return None
+
+
+def _found(job: Job, run: Path) -> Outcome:
+    """A trial's outcome, read from a training that is done."""
+    try:
+        return Outcome("complete", looked_up(job, run))
+    except FedrayError as wrong:
+        return Outcome("failed", [], error=str(wrong))
 
 
 def _twin(study: optuna.Study, number: int, chosen: Values) -> Any:

@@ -47,9 +47,8 @@ def tune(
     Raises:
         BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end."""
     prepare()
-    sweep, folder = read_sweep(source), Path(out)
-    own, base = Own(modules=modules).imported(), sweep.scenario({})
-    first = build(base, own)
+    sweep, folder, own = read_sweep(source), Path(out), Own(modules=modules).imported()
+    first = build(base := sweep.scenario({}), own)
     check_producible(sweep.objectives, first.classes, base.data.name)
     limit, points = limit_of(sweep, trials)
     journal = folder.absolute() / stores.JOURNAL
