@@ -37,9 +37,14 @@ def test_the_quick_sweep_ends_to_end(tmp_path: Path) -> None:
     assert "add --resume" in again.stderr
 
 
-def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(tmp_path: Path) -> None:
-    found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}}, trials=5,
-                  sampler={"name": "tpe", "startup": 3}, overrides={"rounds": 40, "checkpoint.every": 1})  # fmt: skip
+ALONE: dict[str, Any] = {"trials": 5, "sampler": {"name": "tpe", "startup": 3}, "together": 1}
+BESIDE: dict[str, Any] = {"trials": 6, "sampler": {"name": "random", "seed": 1}, "together": 2}
+
+
+@pytest.mark.parametrize("how", [ALONE, pytest.param(BESIDE, marks=pytest.mark.slow)], ids=["alone", "side by side"])
+def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, Any], tmp_path: Path) -> None:
+    found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}},
+                  overrides={"rounds": 40, "checkpoint.every": 1}, **how)  # fmt: skip
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml_text.write(found))
     command = [sys.executable, "-m", "fedray.cli", "tune", str(file), "--out", str(tmp_path / "cut")]
@@ -58,7 +63,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(tmp_path: Path)
     summary, undisturbed = run(found, tmp_path / "whole")
     assert told(rows(tmp_path / "cut")) == told(undisturbed)
     assert (tmp_path / "cut" / "best.yaml").read_text() == (tmp_path / "whole" / "best.yaml").read_text()
-    assert summary["trainings"] == 5
+    assert summary["trainings"] == how["trials"]
 
 
 @pytest.mark.parametrize(
