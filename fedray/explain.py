@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fedray import sizes
 from fedray.build import build
 from fedray.engine import traffic
 from fedray.lanes.rule import choose
@@ -42,6 +43,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),
         ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
+        ("memory", f"up to {amount(sum(need.bytes for need in sizes.needs(scenario, study)))} in one process"),
     ]
     for tier in study.clients.tiers:
         models = phase.models if tier.models_per_round is None else tier.models_per_round
