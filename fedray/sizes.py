@@ -156,11 +156,10 @@ def network(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -
             d = layout_of(factory()).d
     except Exception:  # making it for real says what is wrong with it
         return
-    check([*asked(scenario), _models(scenario, d, worlds)])
+    check([*asked(scenario), _models(scenario.method.models * worlds, d)])
 
 
-def _models(scenario: Scenario, d: int, worlds: int) -> Need:
-    number = scenario.method.models * worlds
+def _models(number: int, d: int) -> Need:
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", (MODEL * number + 3 * LANE) * float(d))
 
@@ -168,7 +167,8 @@ def _models(scenario: Scenario, d: int, worlds: int) -> Need:
 def needs(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
-    made = _made(scenario, number) + _population(scenario, number, worlds) + [_models(scenario, d, worlds)]
+    made = _made(scenario, number) + _population(scenario, number, worlds)
+    made.append(_models(study.method.phases[0].models * worlds, d))
     layers, engine = layers_of(study.net.module, study.example), choose(study.net)
     here = [*_block(study, layers, engine), *_evaluated(study, layers, engine)]
     return [cuts(study.shards.data, worlds), *made, *_kept(scenario, study), *here]

@@ -1,7 +1,7 @@
 """A real launch on one machine: `python tests/cluster/launch.py`, as root, on Linux with iproute2, openssh and rsync.
 
-Three hosts, each with its own network, processes, `/tmp`, home and sshd, are namespaces of this machine. `ray up` starts
-a cluster on them from the shipped `cluster/on_premise.yaml`, of which only what is marked CHANGE is changed; a scenario
+Three hosts, each with its own network, processes, `/tmp`, home and sshd, are namespaces of this machine. `ray up` makes
+a cluster of them from the shipped `cluster/on_premise.yaml`, of which only what is marked CHANGE is changed; a scenario
 whose tiers pin to the two node types runs there; its directory is fetched; `ray down` ends the cluster. A host's `pip`
 stands for a package index: it takes what this machine has installed.
 """
@@ -161,7 +161,8 @@ def inside(host: subprocess.Popen[bytes]) -> dict[Path, str]:
 
 def ports(host: subprocess.Popen[bytes]) -> set[tuple[str, int]]:
     """(address as the kernel writes it, port) of every socket on which a host listens."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{host.pid}/net/{name}").open()]
+    tables = [Path(f"/proc/{host.pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()]
     where = [row[1].split(":") for row in rows if row[3] == "0A"]
     return {(address, int(port, 16)) for address, port in where}
 
@@ -185,7 +186,9 @@ def watched(running: dict[str, subprocess.Popen[bytes]], work: Callable[[], str]
     while thread.is_alive():
         for name, host in running.items():
             lines = [line for line in inside(host).values() if line.startswith("ray::")]
-            seen[name] |= {kind for kind in ("Client", "Coordinator") for line in lines if line.startswith(f"ray::{kind}")}
+            seen[name] |= {
+                kind for kind in ("Client", "Coordinator") for line in lines if line.startswith(f"ray::{kind}")
+            }
         thread.join(0.5)
     return seen
 
@@ -205,7 +208,9 @@ def launch(work: Path) -> None:
         assert seen == {"head": {"Coordinator"}, "strong": {"Client"}, "weak": {"Client"}}
         ray("rsync-down", file, "~/runs/pinned/", work / "fetched")
         ray("down", "--yes", file)
-        until("no Ray is left on the head", lambda: not any("raylet" in line for line in inside(running["head"]).values()))
+        until(
+            "no Ray is left on the head", lambda: not any("raylet" in line for line in inside(running["head"]).values())
+        )
     there = json.loads((work / "fetched" / "summary.json").read_text())
     out = work / "inline"
     do(sys.executable, "-m", "fedray.cli", "run", ROOT / "tests/cluster/pinned.yaml", "runtime=inline", "--out", out,
