@@ -2,7 +2,7 @@
 
 One line a population (a process each): seconds to build, CPU seconds of a round of 1,000 clients, peak memory. Then one
 line a number of nodes (Ray's own cluster of several nodes on this machine): seconds until every node has read a
-broadcast, with one and with several actors a node.
+broadcast, with one and with several actors a node. Then what the coordinator does by itself.
 """
 
 from __future__ import annotations
@@ -80,15 +80,50 @@ def broadcast(nodes: int) -> None:
     cluster.shutdown()
 
 
+def coordinator(number: int, jobs: int) -> None:
+    """What the coordinator does for a round by itself: plan, clock, dealing, and adding up one actor's statistics."""
+    import torch
+
+    from fedray.build import build
+    from fedray.clock import Work, time_round
+    from fedray.core import Uploads
+    from fedray.engine import traffic
+    from fedray.runtime.packing import Room, deal, seats
+    from fedray.scenario import read
+    from fedray.tree import merge
+
+    keys = {"runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": "client"}, "local": {"steps": 2}}
+    study = build(read(keys | {"clients": {"number": number}, "participation": {"per_round": jobs}}))
+    phase, places = study.method.phases[0], seats(study.clients, Room(1600.0, 0.0, {}), "auto", "auto")
+    start = time.process_time()
+    plan = phase.schedule(0, None)
+    size = study.shards.sizes(plan.replicate, plan.client)
+    up, down = traffic(study, phase, plan)
+    time_round(study.devices, study.rule, study.seeds, 0, plan, Work(size, up, down), np.zeros(1))
+    deal(study.clients, places, plan, size, at_home=False)
+    each = (time.process_time() - start) / jobs
+    one = np.zeros(1, np.int64)
+    upload = Uploads(torch.zeros(1, study.net.layout.d), one, one, one, one, one + 20)
+    replies = [phase.server.reduce(upload) for _ in range(20)]
+    start = time.process_time()
+    merge(replies)
+    adding = (time.process_time() - start) / len(replies) / (study.net.layout.d * phase.models)
+    print(
+        f"N = {number:,}, {jobs:,} jobs: {1e6 * each:.2f} us a job, {1e9 * adding:.1f} ns a number an actor", flush=True
+    )
+
+
 def main() -> None:
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 3:
+        coordinator(int(sys.argv[1]), int(sys.argv[2]))
+    elif len(sys.argv) > 2:
         population(int(sys.argv[1]), sys.argv[2])
     elif len(sys.argv) > 1:
         broadcast(int(sys.argv[1]))
     else:
-        wanted = [[str(number), rows] for rows in ("stratum", "client") for number in CLIENTS] + [
-            [str(n)] for n in NODES
-        ]
+        wanted = [[str(number), rows] for rows in ("stratum", "client") for number in CLIENTS]
+        wanted += [[str(nodes)] for nodes in NODES]
+        wanted += [[str(n), str(jobs), "alone"] for n, jobs in ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))]
         for words in wanted:
             subprocess.run([sys.executable, __file__, *words], check=True)
 

@@ -36,11 +36,11 @@ start() {
 }
 
 start 0 "$head" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" \
-  --head --node-ip-address="$address" --port="$PORT" --dashboard-host=127.0.0.1 --ray-client-server-port=0
+  --head --node-ip-address="$address" --port="$PORT" --dashboard-host=127.0.0.1
 sleep "${PAUSE:-15}"
 for node in "${strong[@]:1}"; do start 0 "$node" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" --address="$address:$PORT"; done
 for node in "${weak[@]}"; do start 1 "$node" "{\"lpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_1:-2}}" --address="$address:$PORT"; done
 sleep "${PAUSE:-15}"
 
 srun --het-group=0 --overlap --nodes=1 --ntasks=1 --nodelist="$head" "$VENV/bin/fedray" run "$@" --address "$address:$PORT"
-kill $(jobs -p)  # the job ends here, and Ray with it
+kill $(jobs -p) 2> /dev/null || true  # the job ends here, and Ray with it

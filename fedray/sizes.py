@@ -7,7 +7,6 @@ everything. What this machine cannot hold is refused, and the keys to blame are 
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray import rng
 from fedray.core import BadInput, Clients
 from fedray.data.population import POOL, SHOWN
 from fedray.data.split import Dataset
@@ -251,28 +251,31 @@ class Layers(NamedTuple):
 
 
 def layers_of(module: nn.Module, example: Tensor) -> Layers:
-    """What the layers put out, from shapes alone; nothing where a module looks at values.
+    """What the layers put out for one sample, seen on one; nothing where the module cannot be asked.
 
     Example:
         >>> layers_of(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(3))
         Layers(all=12.0, widest=5.0)
     """
-    seen: list[float] = [0.0]
+    seen, training = [0.0], module.training
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    if recurrent:  # every step keeps four gates, cell and output
+        each = [8.0 * example.numel() * part.hidden_size * part.num_layers for part in recurrent]
+        return Layers(sum(each), max(each))
 
     def count(part: nn.Module, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, Tensor) else output[0]
-        seen.append(made.numel() / 2 * (part.centres.shape[1] if isinstance(part, RBF) else 1))
+        seen.append(float(made.numel() * (part.centres.shape[1] if isinstance(part, RBF) else 1)))
 
-    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
-    if recurrent:  # step after step, shapes would take a second; a step keeps four gates, cell and output
-        each = [8.0 * example.numel() * part.hidden_size * part.num_layers for part in recurrent]
-        return Layers(sum(each), max(each))
+    leaves = [part for part in module.modules() if next(part.children(), None) is None]
+    hooks = [part.register_forward_hook(count) for part in leaves]
     try:
-        template = copy.deepcopy(module).to("meta").eval()
-        for part in template.modules():
-            if next(part.children(), None) is None:
-                part.register_forward_hook(count)
-        template(torch.empty((2, *example.shape), dtype=example.dtype, device="meta"))
-    except Exception:
+        with torch.no_grad(), rng.torch_scope(0):
+            module.eval()(example[None])
+    except Exception:  # the run itself will say what is wrong with it
         return Layers(0.0, 0.0)
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
     return Layers(sum(seen), max(seen))

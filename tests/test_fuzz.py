@@ -175,8 +175,8 @@ def runs_or_is_refused(text: str) -> None:
     assert most() - start < MEMORY + SPARE, f"{most() - start:.3g} bytes: {text}"
 
 
-fuzz = settings(max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
-long = settings(fuzz, max_examples=3000, derandomize=False, print_blob=True)
+fuzz = settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+long = settings(fuzz, max_examples=1500, derandomize=False, print_blob=True)
 
 
 @fuzz

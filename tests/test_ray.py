@@ -230,7 +230,11 @@ def test_the_manifest_is_the_client_actors_own(tmp_path: Path) -> None:
     assert (told[1]["runtime"], told[1]["actors"], told[1]["lanes_independent"]) == ("ray", 2, True)
 
 
-LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")  # as the kernel writes it
+LOOPBACK = (
+    "0100007F",
+    "0000000000000000FFFF00000100007F",
+    "00000000000000000000000001000000",
+)  # as the kernel writes it
 
 
 def test_a_ray_started_here_listens_on_loopback_only() -> None:
