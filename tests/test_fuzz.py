@@ -175,6 +175,7 @@ def runs_or_is_refused(text: str) -> None:
     assert most() - start < MEMORY + SPARE, f"{most() - start:.3g} bytes: {text}"
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:the lane self-test failed")  # a warning, and a run
 fuzz = settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 long = settings(fuzz, max_examples=1500, derandomize=False, print_blob=True)
 
