@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedray import compress, metrics
+from fedray import compress, metrics, sizes
 from fedray.core import BadInput, Clients, Compress, Layout, Local, Method, Net, Objective
 from fedray.data.dataset import Dataset
+from fedray.data.files import user_path
 from fedray.data.shards import Shards, build_shards
 from fedray.data.split import limited
 from fedray.data.store import open_dataset
@@ -25,7 +25,7 @@ from fedray.graphs import walks
 from fedray.methods import METHODS, Composition
 from fedray.methods.adaptive import remembering
 from fedray.methods.setting import Optimizer, Robust, Setting
-from fedray.models import build_net
+from fedray.models import maker
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
 from fedray.study import Evaluation, Study
@@ -66,15 +66,24 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     """
     check_built(scenario)
     scenario = pooled(scenario)
+    sizes.check(sizes.asked(scenario))
+    study = assembled(scenario, own)
+    sizes.check(sizes.needs(scenario, study))
+    return study
+
+
+def assembled(scenario: Scenario, own: Own) -> Study:
+    """The study of a scenario whose keys have been checked."""
     data = dataset(scenario, own)
     folds = fold_numbers(scenario, data)
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
     seeds = [seed for seed in replicates for _ in folds]
+    net = network(scenario, data, own, len(seeds))
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
-    net, known = network(scenario, data, own), devices(scenario, clients)
+    known = devices(scenario, clients)
     method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
     return Study(
         name=scenario.method.name,
@@ -101,6 +110,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
 
 def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
     """The clients' data, dealt as the scenario says."""
+    sizes.check([*sizes.asked(scenario), sizes.cuts(data, len(seeds) * len(folds))])
     shards = build_shards(
         data,
         scenario.data.partition.name,
@@ -168,7 +178,7 @@ def dataset(scenario: Scenario, own: Own) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
         return own.data
-    root = Path(scenario.data.root).expanduser() if scenario.data.root else None
+    root = user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
     data = open_dataset(scenario.data.name, root, options)
@@ -190,8 +200,8 @@ def sample_shape(data: Dataset) -> tuple[int, ...]:
     return (data.population.features,) if data.population else tuple(int(n) for n in data.train.x.shape[1:])
 
 
-def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
-    """The network, sized for the data."""
+def network(scenario: Scenario, data: Dataset, own: Own, worlds: int) -> Net:
+    """The network, sized for the data; models that this machine cannot hold are refused before one is made."""
     objective: Objective = scenario.model.objective  # type: ignore[assignment]
     if scenario.model.objective == "auto":
         objective = "cross_entropy" if data.classes else "mse"
@@ -200,9 +210,12 @@ def network(scenario: Scenario, data: Dataset, own: Own) -> Net:
     if (objective == "cross_entropy") != bool(data.classes):
         kind = "classes" if data.classes else "real targets"
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
-    if own.model is not None:
-        return net_of(own.model, "own", objective, outputs)
-    return build_net(scenario.model.name, sample_shape(data), outputs, objective, **scenario.model.options)
+    name, shape, options = scenario.model.name, sample_shape(data), scenario.model.options
+    if name == "rbf" and own.model is None:  # its centres are drawn, on any device
+        sizes.check([*sizes.asked(scenario), sizes.centres(options["features"], shape)])
+    make = own.model or maker(name, shape, outputs, **options)
+    sizes.network(scenario, make, worlds)
+    return net_of(make, "own" if own.model else name, objective, outputs)
 
 
 def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:

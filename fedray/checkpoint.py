@@ -111,7 +111,7 @@ def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, to
         tensors = load_file(file)
         if totals["digest"] != digest(dict(sorted(tensors.items()))):
             raise ValueError("its digest differs")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise FedrayError(f"{file} is damaged ({why[:200]}): {remedy}") from None
     extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}

@@ -31,6 +31,12 @@ def errors() -> Iterator[None]:
     except BrokenPipeError:  # whoever reads, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a name too long for the file system, a disk that is gone
+        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
+        sys.exit(1)
+    except MemoryError as error:
+        click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
+        sys.exit(1)
 
 
 def imports(modules: tuple[str, ...]) -> None:

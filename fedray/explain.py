@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from fedray import sizes
 from fedray.build import build
 from fedray.engine import traffic
 from fedray.lanes.rule import choose
@@ -44,6 +45,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),
         ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
+        ("memory", f"up to {amount(sum(need.bytes for need in sizes.needs(scenario, study)))} in one process"),
     ]
     if phase.walk is not None:
         degree = np.bincount(phase.walk.edges.ravel(), minlength=study.clients.number)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from fedray.clock import Rule
 from fedray.core import BadInput, Clients
+from fedray.data.files import user_path
 from fedray.devices import Devices, diurnal, traced
 from fedray.scenario import Scenario
 from fedray.schedule import Participation, full, overcommitted, sampled, shared_out, strata
@@ -43,7 +43,7 @@ def rule(scenario: Scenario, clients: Clients) -> Rule:
 def devices(scenario: Scenario, clients: Clients) -> Devices:
     """What each simulated device is like."""
     keys = scenario.clients
-    known = traced(clients, Path(keys.trace).expanduser()) if keys.trace else Devices(clients)
+    known = traced(clients, user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
     if keys.availability == "diurnal":
         if known.available is not None:
             raise BadInput("clients.availability = diurnal, but clients.trace says when clients are there: drop one")

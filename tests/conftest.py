@@ -25,9 +25,8 @@ def cluster() -> Iterator[None]:
     environment.prepare()
     import ray
 
-    ray.init(
-        address="local", num_cpus=12, include_dashboard=False, log_to_driver=False, configure_logging=False,
-        resources={"lab": 1},
-    )  # fmt: skip
+    from fedray.runtime.cluster import local
+
+    local(12, {"lab": 1})
     yield
     ray.shutdown()

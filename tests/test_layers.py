@@ -31,7 +31,7 @@ LAYERS = (
     ("study",),
     ("engine", "known", "targets", "plane"),
     ("checkpoint", "evaluate"),
-    ("record", "pictures"),
+    ("record", "pictures", "sizes"),
     ("coordinate",),
     ("build",),
     ("runtime", "rates"),

@@ -20,6 +20,7 @@ from small import no_report, rows
 from torch import Tensor, nn
 
 import fedray
+from fedray.bench.measure import tree
 from fedray.core import BadInput, FedrayError
 from fedray.data.split import Dataset, Split, classification
 from fedray.scenario.nested import merge
@@ -230,3 +231,25 @@ def test_the_manifest_is_the_client_actors_own(tmp_path: Path) -> None:
     assert told[0]["engine"] == told[1]["engine"]
     assert told[1]["engine"]["name"] == "mlp"
     assert (told[1]["runtime"], told[1]["actors"], told[1]["lanes_independent"]) == ("ray", 2, True)
+
+
+LOOPBACK = (
+    "0100007F",
+    "0000000000000000FFFF00000100007F",
+    "00000000000000000000000001000000",
+)  # as the kernel writes it
+
+
+def test_a_ray_started_here_listens_on_loopback_only() -> None:
+    """Nobody on the network can reach its scheduler, store or workers; there is no dashboard."""
+    sockets = set()
+    for one in tree():
+        try:
+            links = [os.readlink(file) for file in Path(f"/proc/{one.id}/fd").iterdir()]
+        except OSError:  # it ended
+            continue
+        sockets |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    rows = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
+    open_ = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
+    assert len(open_) > 3
+    assert set(open_) <= set(LOOPBACK)

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedray.core import FedrayError
 from fedray.data import dataset
-from fedray.data.files import cache_root, stamp
+from fedray.data.files import cache_root, stamp, user_path
 from fedray.data.split import Array, Dataset, Split
 
 FORMAT = 1  # part of the key: raise it when a loader or the layout changes
@@ -62,7 +62,8 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def _more(options: dict[str, Any]) -> Any:
     """A table's second file."""
     other = options.get("test")
-    return stamp(Path(other).expanduser()) if isinstance(other, str) and Path(other).expanduser().is_file() else None
+    path = user_path("data.test", other) if isinstance(other, str) else None
+    return stamp(path) if path is not None and path.is_file() else None
 
 
 def _notes(data: Dataset) -> dict[str, Any]:

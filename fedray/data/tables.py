@@ -10,7 +10,7 @@ import numpy as np
 
 from fedray import rng
 from fedray.core import BadInput, FloatArray, IntArray
-from fedray.data.files import damaged, find
+from fedray.data.files import damaged, find, user_path
 from fedray.data.split import Array, Dataset, Split, classification, moments, regression, stratified
 
 
@@ -105,7 +105,7 @@ def table_file(path: str | Path | None, key: str = "path") -> Path:
     """The user's own file."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = Path(path).expanduser()
+    file = user_path(f"data.{key}", str(path))
     if not file.is_file():
         raise BadInput(f"data.{key} = {path}: there is no such file")
     return file

@@ -69,6 +69,11 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
         751
     """
+    return net_of(maker(name, input_shape, outputs, **options), name, objective, outputs)
+
+
+def maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
+    """A function that makes a network by name, freshly initialised; see `build_net`."""
     if name not in _BUILDERS:
         raise BadInput(f"model.name = {name} is not known: {_nearest(name, names())}")
     builder = _BUILDERS[name]
@@ -78,7 +83,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
         for option, value in options.items():
             if option not in allowed:
                 raise BadInput(f"model.{option} = {value} is not an option of {name}: {_nearest(option, allowed)}")
-    return net_of(partial(builder, tuple(input_shape), outputs, **options), name, objective, outputs)
+    return partial(builder, tuple(input_shape), outputs, **options)
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:

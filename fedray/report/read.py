@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedray.core import BadInput, FloatArray
 
+MOST_BYTES = 1 << 30  # of a file that somebody may have sent
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
 
 
@@ -193,9 +195,12 @@ def _pictures(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         return {}
     try:
+        with zipfile.ZipFile(path) as packed:  # before anything is unpacked
+            if sum(part.file_size for part in packed.infolist()) > MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MB")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise BadInput(f"{path} is damaged ({_line(error)}): remove it, the report works without") from None
 
 
@@ -206,7 +211,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+    except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
         raise BadInput(f"{path} is damaged ({_line(error)}): restore it, or run again") from None
     if not isinstance(value, dict):
         raise BadInput(f"{path} is damaged (no keys in it): restore it, or run again")
@@ -215,6 +220,8 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise OSError(f"it is larger than {MOST_BYTES >> 20} MB")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read ({_line(error)})") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayActorError, RayTaskError
 
 from fedray.core import BadInput, FedrayError
@@ -52,25 +53,42 @@ def workplace() -> dict[str, Any]:
     return {"env_vars": environment.WORKER | {"PYTHONPATH": os.pathsep.join(own)}}
 
 
+def _visible(outside: bool) -> None:
+    """Whether Ray listens on the machine's network address, as the nodes of a cluster must, or on loopback only.
+
+    Its own choice is the network address on Linux, also for a Ray that serves one process; this switch is the only one.
+    """
+    if sys.platform == "linux":
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(outside))  # for the processes that Ray starts
+        ray_constants.ENABLE_RAY_CLUSTER = outside  # for this one, which read the variable when it imported Ray
+
+
 def connect(address: str | None, actors: int) -> bool:
-    """Connects to a cluster, or starts a local one; True if it was started here."""
+    """Connects to a cluster, or starts a local one that only this machine can reach; True if it was started here."""
     if ray.is_initialized():
         return False
     environment.prepare()
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if address is not None:
         environment.reach(address)
+        _visible(True)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
             raise BadInput(f"--address {address}: {why}: start Ray there first") from error
         return False
+    local(max(os.cpu_count() or 1, actors))
+    return True
+
+
+def local(cpus: int, resources: dict[str, float] | None = None) -> None:
+    """Starts a Ray of one machine: no dashboard, and every port on loopback."""
+    _visible(False)
     ray.init(
         address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
-        num_cpus=max(os.cpu_count() or 1, actors),
+        num_cpus=cpus, resources=resources,
     )  # fmt: skip
-    return True
 
 
 @contextmanager

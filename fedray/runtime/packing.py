@@ -9,6 +9,8 @@ import numpy as np
 
 from fedray.core import BadInput, Clients, IntArray, Plan
 
+MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
+
 
 class Seat(NamedTuple):
     """One actor: the tier it hosts, and what it reserves."""
@@ -51,6 +53,11 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
             if tier.num_gpus:
                 count = max(1, int(_fit(tier.num_gpus, room.gpus * tier.number / clients.number)))
         count = min(count, tier.number)
+        if len(out) + count > MOST_ACTORS:
+            raise BadInput(
+                f"clients.per_actor = {per_actor} makes {count:,} actors of tier {tier.name}: {MOST_ACTORS:,} at most; "
+                "raise it, or write auto"
+            )
         cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * share / count) / 1e4)
         out += [Seat(c, cpus, tier.num_gpus, dict(tier.resources))] * count
     _check(out, room)

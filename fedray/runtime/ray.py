@@ -21,6 +21,7 @@ import ray
 import torch
 from ray.dag import InputNode, MultiOutputNode
 from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
 from fedray.build import Own, build
@@ -272,7 +273,10 @@ def run_on_ray(
 
 
 def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
-    kind: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=workplace())
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # where `out` is
+    kind: Any = ray.remote(Coordinator).options(
+        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=workplace(), scheduling_strategy=here
+    )
     for _ in range(RESTARTS):
         coordinator = kind.remote(scenario, own, str(out))
         ref = coordinator.run.remote()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +80,10 @@ class Parameter:
         if self.step is None and self.kind == "float":
             raise BadInput(f"space.{self.key} has no step, which a grid needs: give it step or points")
         step = self.step or 1
+        if not (self.high - self.low) / step < MOST_POINTS:
+            raise BadInput(
+                f"space.{self.key} has {(self.high - self.low) / step:.3g} steps, {MOST_POINTS} at most: give points"
+            )
         return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
 
     def suggest(self, trial: Trial) -> Any:
@@ -165,6 +170,8 @@ def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Paramete
         raise BadInput(f"{path}.step = {step:g}, but a log range has no steps: drop one of the two")
     if points is not None and step is not None:
         raise BadInput(f"{path}.points = {points}, but step is {step:g}: give one of the two")
+    if step is not None and not math.isfinite((high - low) / step):
+        raise BadInput(f"{path}.step = {step:g} is too small for {low:g} to {high:g}: raise it")
     if step is not None and abs((high - low) / step - round((high - low) / step)) > 1e-6:
         raise BadInput(f"{path}.step = {step:g} does not lead from {low:g} to {high:g}: give one that does")
     for name, value in (("low", low), ("high", high), ("step", step)):

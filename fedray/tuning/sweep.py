@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.core import BadInput
+from fedray.data.files import user_path
 from fedray.scenario import Scenario, read, yaml_text
 from fedray.scenario.kinds import Check, label, maybe, nearest, one_of, shown, whole
 from fedray.scenario.nested import Tree, expand, merge, plain
@@ -166,7 +167,7 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
-        wanted = yaml_text.load(folder / Path(wanted).expanduser())
+        wanted = yaml_text.load(folder / user_path("scenario", wanted))
     if not isinstance(wanted, Mapping):
         raise BadInput(
             f"scenario = {shown(wanted)} is not a scenario: give a file's path, relative to the sweep, or its keys"

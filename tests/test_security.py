@@ -1,0 +1,255 @@
+"""What a scenario, a data file or a run directory from somebody else may not do: take all memory, leave its folder,
+run code. And what a run directory of one's own does not tell."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import os
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import copied, fed, no_report, scenario
+
+import fedray
+from fedray import sizes
+from fedray.core import BadInput
+from fedray.data import files
+from fedray.scenario import read
+
+__all__ = ["no_report"]
+
+PACKAGE = Path(fedray.__file__).parent
+SECRET = "xyzzy-e2718281828"
+
+
+def calls(module: Path) -> list[tuple[str, ast.Call]]:
+    tree = ast.walk(ast.parse(module.read_text()))
+    return [(ast.unparse(node.func), node) for node in tree if isinstance(node, ast.Call)]
+
+
+def test_nothing_that_runs_code_reads_a_file() -> None:
+    """No pickle, no torch.load, no eval; arrays without objects, safe YAML, filtered archives, no shell."""
+    wrong = []
+    for module in PACKAGE.rglob("*.py"):
+        text = module.read_text()
+        imported = {
+            a.name.split(".")[0] for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import) for a in n.names
+        }
+        wrong += [f"{module.name} imports {name}" for name in imported & {"pickle", "cloudpickle", "shelve", "marshal"}]
+        for name, call in calls(module):
+            given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+            bad = name in ("torch.load", "eval", "exec", "yaml.load", "yaml.unsafe_load", "os.system", "joblib.load")
+            bad |= name == "np.load" and given.get("allow_pickle") != "False"
+            bad |= name.endswith((".extractall", ".extract")) and "filter" not in given
+            bad |= given.get("shell") == "True"
+            wrong += [f"{module.name}, line {call.lineno}: {name}"] * bad
+    assert not wrong
+
+
+class Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    return fedray.run(scenario({"rounds": 2}), out=tmp_path_factory.mktemp("security") / "run")
+
+
+def npz(path: Path) -> None:
+    """A small archive of a large array."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open("a.npy", "w", force_zip64=True) as file,
+    ):
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (2 << 30,)})
+        for _ in range(32):
+            file.write(bytes(1 << 26))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("checkpoints/round-000002/state.safetensors", "export"),
+        ("checkpoints/round-000002/state.safetensors", "resume"),
+        ("checkpoints/round-000002/progress.json", "resume"),
+        ("rounds.parquet/part-000000002.parquet", "report"),
+        ("pictures.npz", "report"),
+        ("manifest.json", "report"),
+        ("summary.json", "report"),
+        ("scenario.yaml", "report"),
+        ("scenario.yaml", "resume"),
+    ],
+)
+def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run: fedray.Run, tmp_path: Path) -> None:
+    folder, mark = copied(run, tmp_path / "run", 2), tmp_path / "mark"
+    bomb = pickle.dumps(Bomb(mark))
+    (folder / name).write_bytes(bomb)
+    told = fed(command, folder)
+    assert told.status in (1, 2)
+    assert told.err.splitlines()[-1].startswith("fedray: ") and "Traceback" not in told.err, told.err
+    assert not mark.exists()
+    pickle.loads(bomb)  # it would have
+    assert mark.exists()
+
+
+ODD: dict[str, Callable[[Path], Any]] = {
+    "pictures.npz": npz,
+    "manifest.json": lambda path: path.write_text("[" * 100_000),
+    "scenario.yaml": lambda path: path.write_text("a: !!python/object/apply:os.mkdir [mark]\n"),
+    "summary.json": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_file_in_a_run_directory_is_one_line(
+    name: str, run: fedray.Run, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = copied(run, tmp_path / "run", 2)
+    ODD[name](folder / name)
+    told = fed("report", folder)
+    assert (told.status, len(told.err.splitlines())) == (2, 1), told.err
+    assert name in told.err
+    assert not (tmp_path / "mark").exists()
+
+
+def packed(path: Path, *members: tuple[str, dict[str, Any]]) -> None:
+    """A tar archive; each member's name, and fields of its header."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, fields in members:
+            info, data = tarfile.TarInfo(name), bytes(fields.get("size", 4))
+            info.size = len(data)
+            for key, value in fields.items():
+                setattr(info, key, value)
+            archive.addfile(info, io.BytesIO(data) if info.isreg() else None)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../evil", {})],
+        [("cifar-10-batches-py/../../evil", {})],
+        [("/{home}/evil", {})],
+        [("out", {"type": tarfile.SYMTYPE, "linkname": "{home}", "size": 0}), ("out/evil", {})],
+        [("out", {"type": tarfile.SYMTYPE, "linkname": "../..", "size": 0}), ("out/evil", {})],
+        [("evil", {"type": tarfile.LNKTYPE, "linkname": "../../secret", "size": 0})],
+        [("evil", {"type": tarfile.CHRTYPE, "size": 0})],
+    ],
+    ids=["up", "up inside", "absolute", "link to absolute", "link up", "hard link", "device"],
+)
+def test_an_archive_does_not_leave_its_folder(members: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "CIFAR10").mkdir()
+    (tmp_path / "secret").write_text("mine")
+    named = [(n.format(home=tmp_path), {k: v.format(home=tmp_path) if isinstance(v, str) else v for k, v in f.items()})
+             for n, f in members]  # fmt: skip
+    packed(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", *named)
+    with pytest.raises(BadInput, match=r"data\.name = cifar10, but .* is damaged"):
+        read_data("cifar10", tmp_path)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
+        "CIFAR10", "CIFAR10/cifar-10-python.tar.gz", "cache", "secret",
+    ]  # fmt: skip
+
+
+def read_data(name: str, root: Path) -> Any:
+    from fedray.data.store import open_dataset
+
+    return open_dataset(name, root)
+
+
+def test_an_archive_of_endless_zeros_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kinds, before they fill the disk."""
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    packed(tmp_path / "a.tar.gz", ("a", {"size": 2 << 20}))
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(3 << 20)))
+    for unpack, name in ((files.untar, "a.tar.gz"), (files.gunzip, "a.gz")):
+        with pytest.raises(BadInput, match="it unpacks to more than 1 MB"):
+            unpack("x", tmp_path / name, tmp_path / "out")
+    assert (tmp_path / "out").stat().st_size <= 1 << 20
+
+
+def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
+    """The set is a pickle as its authors made it: torchvision opens the very files that it knows, by their digests."""
+    folder = tmp_path / "CIFAR10" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / name).write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
+    with pytest.raises(BadInput, match="is damaged"):
+        read_data("cifar10", tmp_path)
+    assert not (tmp_path / "mark").exists()
+
+
+SYNTHETIC = "data.name=synthetic"
+TOO_MUCH = [
+    ("method.models x replicates x model", ["model.hidden=[65536, 65536, 65536]"]),
+    ("method.models x replicates x model", ["method.models=10000", "model.hidden=[65536]"]),
+    ("method.models x replicates x model", ["replicates=100000", "data.limit=100", "model.hidden=[4096]"]),
+    ("method.models x replicates x model", ["model={name: lstm, hidden: 65536, layers: 100}", SYNTHETIC]),
+    ("participation x clients.number", [SYNTHETIC, "clients.number=1e9"]),
+    ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1"]),
+    ("data.test x data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
+    ("data.features", ["data={name: synthetic, classes: 65536, features: 65536}", "clients.number=1"]),
+    ("data.samples, data.spread", ["data={name: synthetic, spread: 10}"]),
+    ("data.samples", ["data={name: synthetic, samples: 1000000, features: 10000}", "clients.number=3"]),
+    ("data.clients x data.samples", ["data={name: sine, samples: 1000000}", "clients.number=1e6"]),
+    ("local.epochs or steps x local.batch_size", ["local.steps=1e7"]),
+    ("local.epochs or steps x local.batch_size", ["local.epochs=1e6", "local.batch_size=1"]),
+    ("model", ["model={name: cnn, channels: [60000]}"]),
+    ("model.features", ["model={name: rbf, features: 1000000}", SYNTHETIC, "clients.number=3"]),
+    ("model", ["method={name: fedag, sampling: omc, samples: 10000}", "model.hidden=[4096]"]),
+    ("clients.per_actor", [SYNTHETIC, "clients.number=1e8", "participation.per_round=9", "runtime=ray",
+                           "clients.per_actor=1", "schedule.rows=client"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "changes"), TOO_MUCH, ids=[" ".join(changes)[:70] for _, changes in TOO_MUCH])
+def test_a_product_of_keys_that_no_machine_holds_is_refused(
+    keys: str, changes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value is in its range; the product would take 16 GB. The line names the keys, and nothing was allocated."""
+    monkeypatch.setattr(sizes, "memory", lambda: 16e9)
+    (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\n")
+    told = fed("check", tmp_path / "a.yaml", *changes)
+    assert told.status == 2, told
+    assert len(told.err.splitlines()) == 1
+    assert all(key in told.err for key in keys.split(", ")), told.err
+
+
+def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quickstart in 100 MB, a million clients in 300."""
+    root = PACKAGE.parent
+    for memory, source, changes in (
+        (100e6, root / "scenarios" / "quickstart.yaml", []),
+        (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
+    ):
+        monkeypatch.setattr(sizes, "memory", lambda memory=memory: memory)
+        from fedray.build import build
+
+        build(read(source, changes))
+
+
+def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
+    """Nothing of the environment: not the variables that hold keys, not the user, not the machine's name."""
+    for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN", "USER", "HOSTNAME"):
+        monkeypatch.setenv(name, SECRET)
+    (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\ndata: {limit: 200}\nclients: {number: 5}\n")
+    assert fed("run", tmp_path / "a.yaml", "--out", tmp_path / "run").status == 0
+    assert fed("resume", tmp_path / "run").status == 0
+    found = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(found) > 5
+    told = SECRET.encode(), os.uname().nodename.encode() + b"\n"
+    assert [path for path in found if any(word in path.read_bytes() for word in told)] == []
