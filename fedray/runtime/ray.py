@@ -35,9 +35,10 @@ from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
 from fedray.runtime.cluster import cause, connect, refused, room, workplace
 from fedray.runtime.facts import together
-from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
+from fedray.runtime.stacked import hosted
 from fedray.scenario import Scenario
+from fedray.stack import sizes
 from fedray.study import Study
 from fedray.tree import merge
 
@@ -74,7 +75,7 @@ class Rays:
         self.stateful = any(phase.own for phase in study.method.phases)
         self.recoveries = 0
         self._ready(range(len(self.actors)))
-        self.host = Host(study)  # for piece lists only
+        self.host = hosted(study)  # for piece lists only
 
     def _ready(self, which: Iterable[int]) -> None:
         """Waits until actors answer; says what was awaited when they do not."""
@@ -104,8 +105,7 @@ class Rays:
         return together(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        size = self.study.shards.sizes(plan.replicate, plan.client)
-        steps = lanes.steps_of(size, phase.local)
+        steps = lanes.steps_of(sizes(self.study, plan), phase.local)
         parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)

@@ -10,6 +10,7 @@ from fedray.core import BadInput, Tier
 from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
 from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
+from fedray.scenario.stacking import check_stacking
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
@@ -53,6 +54,7 @@ def check(scenario: Scenario) -> None:
             f"{participation.per_round}: give one of the two"
         )
     _check_server(scenario)
+    check_stacking(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:
