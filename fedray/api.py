@@ -22,6 +22,7 @@ from fedray.evaluate import client_weights
 from fedray.models import net as nets
 from fedray.runtime.host import Host
 from fedray.runtime.personal import own_models
+from fedray.runtime.stacked import hosted
 from fedray.scenario import read
 from fedray.study import Study
 from fedray.targets import predicted
@@ -107,12 +108,12 @@ class Run:
             )
         if client is not None and not 0 <= client < study.clients.number:
             raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")
-        host, answer, weights = Host(study), study.answer(state), None
+        host, answer, weights = hosted(study), study.answer(state), None
         here = slice(world * answer.models, (world + 1) * answer.models)
         rows, counters = answer.state.models[here], answer.state.counters[here]
         if client is not None and study.method.phases[0].is_personal:
             rows = self._own_models(host, state, world, client)
-        elif client is not None:
+        elif client is not None and not study.parts:
             weights = self._weights(host, answer, world, client)
         elif answer.weights is not None:
             weights = answer.weights[world] / answer.weights[world].sum()

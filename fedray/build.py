@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -28,6 +28,8 @@ from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models import maker
 from fedray.models.net import features, is_linear, net_of
 from fedray.scenario import Scenario, pooled, resolved, tier_table
+from fedray.stack import stacked
+from fedray.stack_keys import stack
 from fedray.study import Evaluation, Study
 
 BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
@@ -84,10 +86,10 @@ def assembled(scenario: Scenario, own: Own) -> Study:
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
     known = devices(scenario, clients)
-    method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
-    return Study(
+    pieces = with_bases(scenario, data, own, setting(scenario, net, shards, known, tuple(seeds)))
+    study = Study(
         name=scenario.method.name,
-        method=method,
+        method=composed(scenario, own, pieces),
         net=net,
         clients=clients,
         shards=shards,
@@ -106,6 +108,7 @@ def assembled(scenario: Scenario, own: Own) -> Study:
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
         rates=rates if len(rates) else None,
     )
+    return study if pieces.stack is None else stacked(study, pieces.stack, scenario.schedule.kind == "adaptive")
 
 
 def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
@@ -154,6 +157,15 @@ def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds:
     )
 
 
+def with_bases(scenario: Scenario, data: Dataset, own: Own, pieces: Setting) -> Setting:
+    """The pieces of a method, and of stacking its networks."""
+    if scenario.method.name != "stacking" or own.method is not None:
+        return pieces
+    alone = own if not scenario.method.options["bases"] else Own()  # named bases win over a network of one's own
+    made = stack(scenario, data.classes, pieces.clients.number, partial(network, data=data, own=alone))
+    return replace(pieces, stack=made)
+
+
 def composed(scenario: Scenario, own: Own, pieces: Setting) -> Method:
     """The method, of as many models as the scenario asks for."""
     method = compose(scenario, own)(pieces)
@@ -161,7 +173,7 @@ def composed(scenario: Scenario, own: Own, pieces: Setting) -> Method:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
         )
-    if scenario.schedule.kind == "adaptive":
+    if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         return remembering(method, len(pieces.seeds), pieces.clients.number)
     return method
 

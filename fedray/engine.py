@@ -14,6 +14,7 @@ from torch import Tensor
 from fedray import clock, rng
 from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
 from fedray.lanes.block import seen, steps_of
+from fedray.stack import downloads, shares, sizes
 from fedray.study import Study
 from fedray.walk import hops
 
@@ -139,9 +140,10 @@ def one_round(
     """Plans a round, times it, trains the jobs that count, and steps the server."""
     t = progress.round
     plan = phase.schedule(t, progress.state)
-    size = study.shards.sizes(plan.replicate, plan.client)
+    size = sizes(study, plan)
     steps = steps_of(size, phase.local) * (1 + len(phase.personal))
     up, down = traffic(study, phase, plan, t)
+    down = down + downloads(study, t, plan)
     work = clock.Work(steps, up, down, seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss = np.full(len(size), np.nan)
@@ -161,6 +163,11 @@ def one_round(
 
 def traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
     """Bytes that each job of round t sends and receives, `[J]` each."""
+    if study.parts:
+        up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
+        for _, part, jobs, own in shares(study, plan):
+            up[jobs], down[jobs] = traffic(part.study, part.study.method.phases[0], own, t)
+        return up, down
     layout = study.net.layout
     if phase.walk is not None:  # from client to client
         hop = hops(phase.walk, t, plan)
@@ -171,8 +178,8 @@ def traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArra
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
-    down = vector * phase.down_vectors + 8 * counters
-    return up, np.full(len(plan.client), down, dtype=np.int64)
+    each = vector * phase.down_vectors + 8 * counters
+    return up, np.full(len(plan.client), each, dtype=np.int64)
 
 
 def _measure(

@@ -13,6 +13,7 @@ from fedray import metrics, predict
 from fedray.core import Answer, FloatArray, IntArray, State
 from fedray.engine import Progress, Runtime
 from fedray.known import PERSONAL_CLIENTS, best_pass, held_out, over_clients, questions
+from fedray.stack_scores import stack_scores
 from fedray.study import Study
 from fedray.targets import decomposition, members, scored
 
@@ -69,6 +70,9 @@ def scores(
 ) -> dict[str, Any]:
     """All scores of a world's ensemble on a split; `residual`: training residual variance in standardised units."""
     _, y = study.split(split, world)
+    if study.parts:
+        probs = predict.probabilities(outputs.numpy())
+        return {**stack_scores(study, probs, y.numpy()), **alone(probs[1:], y.numpy())}
     outputs = present(outputs, answer, world)
     if study.classes:
         probs = predict.probabilities(outputs.numpy())

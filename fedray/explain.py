@@ -27,18 +27,19 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
     """(name, text) pairs."""
     phase, layout = study.method.phases[0], study.net.layout
     devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
-    engines = [(choose(study.net, device, study.example), device) for device in devices]
+    trained = [part.study for part in study.parts] or [study]
+    engines = [(choose(one.net, device, one.example), device) for device in devices for one in trained]
     plan = phase.schedule(0, None)
     jobs, d = len(plan.client), layout.d
     up, down = (int(each.sum()) for each in traffic(study, phase, plan))
     actors = actor_count(scenario, study)
     rows = [
-        (
-            "method",
-            f"{study.method.name}: {phase.models} models, {study.rounds} rounds, schedule {scenario.schedule.kind}",
-        ),
+        ("method", f"{study.method.name}: {size(study)}, {study.rounds} rounds, schedule {scenario.schedule.kind}"),
         ("data", f"{scenario.data.name}, {study.clients.number:,} clients by {scenario.data.partition.name}"),
-        ("model", f"{scenario.model.name}: {d:,} parameters and buffers, {amount(4.0 * d)}"),
+        *(
+            ("model", f"{one.net.name}: {one.net.layout.d:,} parameters and buffers, {amount(4.0 * one.net.layout.d)}")
+            for one in trained
+        ),
         *(("engine", f"{e.name} on {device}, up to {e.width} lanes ({e.why})") for e, device in engines),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{jobs:,} a round"),
@@ -58,6 +59,16 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         text += f"{tier.seconds_per_step:g} s a step, {amount(tier.uplink)}/s up, {amount(tier.downlink)}/s down"
         rows.append((f"tier {tier.name}", text))
     return rows
+
+
+def size(study: Study) -> str:
+    """How many models there are, and of a stack how its rounds are spent."""
+    if not study.parts:
+        return f"{study.method.phases[0].models} models"
+    bases = [part for part in study.parts if part.begins == 0 and part.folds > 1]
+    subs, rest = sum(part.folds * part.models for part in bases), len(study.parts) - len(bases)
+    text = f"{subs} sub models of {len(bases)} bases in {bases[0].ends} rounds"
+    return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
 
 
 def actor_count(scenario: Scenario, study: Study) -> int:

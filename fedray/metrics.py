@@ -136,12 +136,13 @@ def classification(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = 
             `predict.personalised`).
 
     Returns:
-        accuracy, nll, brier, ece, entropy of the answer; disagreement; accuracy_min, _mean, _max over the members.
+        accuracy, f1_weighted, nll, brier, ece, entropy of the answer; disagreement; accuracy_min, _mean, _max over the
+        members.
     """
     rows = _floats(members)
     p = rows.mean(axis=0) if answer is None else _floats(answer)
-    scores = {"accuracy": accuracy(p, y), "nll": nll(p, y), "brier": brier(p, y), "ece": ece(p, y)}
-    scores |= {"entropy": entropy(p), "disagreement": disagreement(rows)}
+    scores = {"accuracy": accuracy(p, y), "f1_weighted": weighted_f1(p, y), "nll": nll(p, y), "brier": brier(p, y)}
+    scores |= {"ece": ece(p, y), "entropy": entropy(p), "disagreement": disagreement(rows)}
     return scores | _spread("accuracy", [accuracy(row, y) for row in rows])
 
 

@@ -26,7 +26,7 @@ METHODS = {
     "lg_fedavg": "only the last layers are averaged, the others stay private (Liang et al. 2020)",
     "scaffold": "control variates against client drift (Karimireddy et al. 2020)",
     "random_walk": "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
-    "stacking": "stacking: leave-one-client-out sub models and a meta model (Yu et al. 2023; not in this version)",
+    "stacking": "stacking: sub models that each leave a client out, and a meta model (Yu et al. 2023)",
     "centralized": "one model on the pooled data: the upper reference",
     "local_only": "one model per client, nothing is shared: the lower reference",
     "bayesian_linear": "Bayesian linear regression on the pooled data, closed form",

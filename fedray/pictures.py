@@ -14,6 +14,7 @@ from fedray.engine import Progress, Runtime
 from fedray.evaluate import client_accuracy, joined, own_accuracy, present
 from fedray.known import best_pass
 from fedray.plane import loss_plane
+from fedray.stack_scores import stack_pictures
 from fedray.study import Study
 from fedray.targets import members
 
@@ -24,9 +25,13 @@ MOST_CLIENTS = 2_000
 def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> None:
     """Computes and writes them."""
     answer = study.answer(progress.state)
-    outputs = present(joined(runtime.outputs(answer.state, "test", answer.models), 0), answer, 0)
+    every = joined(runtime.outputs(answer.state, "test", answer.models), 0)
+    outputs = present(every, answer, 0)
     if study.classes:
         arrays = _classes(study, outputs, study.split("test", 0)[1].numpy())
+        if study.parts:
+            probs = predict.probabilities(every.numpy())
+            arrays |= stack_pictures(study, progress.state, probs, study.split("test", 0)[1].numpy())
     else:
         arrays = _targets(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
     arrays |= _plane(study, progress.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,24 @@ class Evaluation:
     noise: str | float = "none"
     stop_at: tuple[str, float] | None = None
     target: tuple[str, float] | None = None
+
+
+class Part(NamedTuple):
+    """One training of a stack: an ordinary study of `worlds * folds` worlds, and its place in the whole.
+
+    first: number of its first model; fold f has the models `first + f * models ..`. begins, ends: its rounds.
+    trainable, buffers, counters: where its numbers lie in a row of the whole.
+    """
+
+    study: Study
+    folds: int
+    models: int
+    first: int
+    begins: int
+    ends: int
+    trainable: slice
+    buffers: slice
+    counters: slice
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,7 @@ class Study:
     dtype: torch.dtype = torch.float32
     starts: IntArray | None = None
     rates: FloatArray | None = None
+    parts: tuple[Part, ...] = ()  # of a stack: bases, then the meta model; the whole is one row a world
 
     @property
     def example(self) -> Tensor:

@@ -147,6 +147,7 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
     """SHA-256 over replicate, fold, model, name, shape and little-endian bytes, from plain safetensors."""
     names = [name for name, _ in run.study.net.module.named_parameters()]
     names += [name for name, value in run.study.net.module.named_buffers() if value.is_floating_point()]
+    names += run.study.net.layout.counters
     sha = hashlib.sha256()
     for path in export_models(run.path, tmp_path):
         _, replicate, _, fold, _, model = path.stem.split("-")
@@ -155,7 +156,7 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
         for name in names:
             value = tensors[name].numpy()
             sha.update(f"{replicate}/{fold}/{model}/{name}/{tuple(value.shape)}".encode())
-            sha.update(value.astype("<f4").tobytes())
+            sha.update(value.astype("<i8" if value.dtype.kind == "i" else "<f4").tobytes())
     assert sha.hexdigest() == run.summary["model_hash"]
     assert run.summary["state_hash"] != run.summary["model_hash"]
 

@@ -29,6 +29,12 @@ SCENARIO: dict[str, Any] = {
 }
 INLINE: dict[str, Any] = {"runtime": "inline", "rounds": 400}
 RAY: dict[str, Any] = {"runtime": "ray", "rounds": 150, "clients": {"number": 12, "actors": 1}}
+STACK: dict[str, Any] = {  # bases for the first half of the rounds, then the meta model
+    **INLINE,
+    "rounds": 60,
+    "method": {"name": "stacking", "folds": "within", "bases": [{"name": "mlp", "hidden": [8]}, {"name": "linear"}]},
+    "clients": {"number": 6},
+}
 PRIVATE: dict[str, Any] = {**INLINE, "compress": {"kind": "topk", "error_feedback": True}}
 
 
@@ -99,6 +105,6 @@ def test_a_killed_ray_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("change", [INLINE, PRIVATE, RAY], ids=["inline", "private state", "ray"])
+@pytest.mark.parametrize("change", [INLINE, PRIVATE, RAY, STACK], ids=["inline", "private state", "ray", "stack"])
 def test_many_kills_at_any_moment_resume_to_the_same_bits(tmp_path: Path, change: dict[str, Any]) -> None:
     resumes_to_the_same_bits(tmp_path, {**change, "rounds": 4 * change["rounds"]}, some(10))

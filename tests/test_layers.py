@@ -23,13 +23,14 @@ BASES = {"Protocol", "NamedTuple", "Exception", "FedrayError", "nn.Module", "yam
 # Each line imports from lines above it only. A module that is not here yet is only kept out of circles.
 LAYERS = (
     ("core", "rng"),
-    ("names", "tree", "schedule", "compress", "predict", "devices", "private", "walk"),
+    ("names", "tree", "schedule", "compress", "predict", "devices", "private", "walk", "bases"),
     ("clock", "server", "metrics"),
     ("robust", "optimized", "teachers", "handover"),
     ("methods", "scenario", "models", "data", "report", "loggers", "live"),
-    ("lanes", "distil", "fleet", "graphs"),
+    ("lanes", "distil", "fleet", "graphs", "stack_keys"),
     ("study",),
-    ("engine", "known", "targets", "plane"),
+    ("stack",),
+    ("engine", "known", "targets", "plane", "stack_scores"),
     ("checkpoint", "evaluate"),
     ("record", "pictures", "sizes"),
     ("coordinate",),

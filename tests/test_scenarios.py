@@ -28,6 +28,7 @@ NARROW: dict[str, dict[str, Any]] = {  # of the networks that have widths
     "lstm": {"hidden": 8},
 }
 DEEP = ("densenet", "mobilenet_v2", "resnet18", "resnet34", "shufflenet_v2", "vgg11")
+BASES = [{"name": "mlp", "hidden": [4]}, {"name": "cnn", **NARROW["cnn"]}]  # of a stack
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), **dict.fromkeys(IMAGES[3:], (3, 32, 32))}
 ROWS = 4000  # of a stand-in
@@ -36,7 +37,7 @@ every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 def tiny(scenario: Scenario) -> Scenario:
-    """The scenario with one round of one step a client, a few rows, and a narrow network: a CNN for the deep ones."""
+    """The scenario with one round of one step a client, a few rows, and narrow networks: a CNN for the deep ones."""
     name = scenario.model.name
     model = NARROW.get(name, {}) if name in (*NARROW, "linear", "rbf") else {"name": "cnn", **NARROW["cnn"]}
     small: dict[str, Any] = {
@@ -46,6 +47,7 @@ def tiny(scenario: Scenario) -> Scenario:
         "data": {"fold": 0, **({"limit": 2000} if scenario.data.name in IMAGES else {})},
         "local": {"steps": 1, "batch_size": 2},
         "model": model,
+        **({"method": {"bases": BASES, "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
     }
     return alone(scenario, small)
 
@@ -144,7 +146,7 @@ def train_a_round(scenario: Scenario, out: Path, own: Own) -> None:
     if own.data is not None:
         own = replace(own, data=limited(own.data, scenario.data.options["limit"]))
     summary = run_inline(scenario, out, own, lambda shown: None)
-    assert summary["rounds"] == 1
+    assert summary["rounds"] == (2 if scenario.method.name == "stacking" else 1)
     assert (summary["totals"]["up_bytes"] > 0) is (scenario.method.name != "bayesian_linear")
     assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
 

@@ -21,6 +21,7 @@ from fedray.methods.references import centralized, deep_ensemble, local_only
 from fedray.methods.scaffold import scaffold
 from fedray.methods.setting import Setting
 from fedray.methods.shefl import shefl
+from fedray.methods.stacking import stacking
 
 Composition = Callable[[Setting], Method]
 
@@ -42,4 +43,5 @@ METHODS: dict[str, Composition] = {
     "local_only": local_only,
     "bayesian_linear": bayesian_linear,
     "deep_ensemble": deep_ensemble,
+    "stacking": stacking,
 }

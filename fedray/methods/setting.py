@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedray import robust as centres
+from fedray.bases import Stack
 from fedray.compress import dense
 from fedray.core import Clients, Compress, Layout, Local, Schedule, Server, Walk
 from fedray.optimized import Kind, optimised
@@ -57,6 +58,7 @@ class Setting:
     features: Callable[[Tensor], Tensor] | None = None  # of a network that is linear in its weights: `[n, p]`
     distil: Callable[[int, Tensor, Keys], Tensor] | None = None  # (world, teachers `[S, d]`, address) -> student `[d]`
     walk: Walk | None = None  # where the models are, if there is no server
+    stack: Stack | None = None  # of stacking: the base networks and the meta model
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -15,6 +15,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 LOW_IS_GOOD = ("rmse", "nll", "brier", "ece", "crps", "sharpness")
 TABLE: tuple[str, ...] = (
     "accuracy",
+    "accuracy_average",
     "accuracy_mean",
     "accuracy_max",
     "personal_accuracy",
@@ -164,6 +165,7 @@ def _word(name: str) -> str:
         "personal_p10": "personalised, p10",
     }
     words |= {
+        "accuracy_average": "plain average",
         "rmse": "RMSE",
         "nll": "NLL",
         "nll_residual": "NLL (residual noise)",

@@ -36,7 +36,7 @@ def figure_gantt(run: Run) -> Figure | None:
     figure, axes = style.canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
-    for k, colour in enumerate(style.colours(run.models)):
+    for k, colour in enumerate(style.colours(run.trained)):
         pick = shown & (model == k)
         low = np.array([row[int(c)] for c in client[pick]]) - 0.4
         part = np.where(together[pick], _shares(client[pick], client), 1.0)
@@ -53,7 +53,7 @@ def figure_gantt(run: Run) -> Figure | None:
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
     style.grid(axes, "x")
-    model_key(axes, run.models)
+    model_key(axes, run.trained)
     return figure
 
 

@@ -33,11 +33,11 @@ def figure_assignment(run: Run) -> Figure | None:
     wide = int(round_[keep].max() - first + 1)
     faint = ~np.isin(table["status"].to_pylist(), ("ok", "done"))
     rows = np.searchsorted(shown, client[keep])
-    image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.models)
+    image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.trained)
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
-    title = f"{_many(len(shown), 'client')} train {_many(run.models, 'model')}: who trains which{note}"
+    title = f"{_many(len(shown), 'client')} train {_many(run.trained, 'model')}: who trains which{note}"
     tall = float(np.clip(0.085 * len(shown) + 0.9, 2.4, 7.4))
     figure, axes = style.canvas(title, size=(style.WIDE, tall))
     axes.imshow(image, aspect="auto", extent=(first - 0.5, first + wide - 0.5, len(shown) - 0.5, -0.5))
@@ -53,7 +53,7 @@ def figure_assignment(run: Run) -> Figure | None:
     ]
     axes.set_yticks(ticks, [str(shown[int(i)]) for i in ticks])
     _tier_marks(axes, run, table, shown)
-    model_key(axes, run.models, every=bool((image[..., :3] == _rgb(style.GREY)).all(axis=-1).any()))
+    model_key(axes, run.trained, every=bool((image[..., :3] == _rgb(style.GREY)).all(axis=-1).any()))
     return figure
 
 
@@ -70,14 +70,14 @@ def figure_participation(run: Run) -> Figure | None:
     if clients > BARS:
         return _histogram(run, table, often, title)
     figure, axes = style.canvas(title, size=(style.WIDE, 3.2))
-    counts = np.zeros((clients, run.models))
+    counts = np.zeros((clients, run.trained))
     np.add.at(counts, (client, model), 1)
-    stacked(axes, counts, style.colours(run.models))
+    stacked(axes, counts, style.colours(run.trained))
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
     style.whole(axes.yaxis)
     style.grid(axes)
-    model_key(axes, run.models)
+    model_key(axes, run.trained)
     return figure
 
 

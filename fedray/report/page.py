@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.report import compare, curves, gantt, graph, jobs, people, quality, style
+from fedray.report import compare, curves, gantt, graph, jobs, people, quality, stack, style
 from fedray.report.read import Run
 
 
@@ -62,6 +62,14 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (quality.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
             (quality.figure_disagreement, "An ensemble gains from members that differ."),
             (quality.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+        ),
+    ),
+    (
+        "The stack",
+        (
+            (stack.figure_confusions, "Each row is a class: where its samples go."),
+            (stack.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
+            (stack.figure_meta, "Blue speaks for the answer, red against it."),
         ),
     ),
     (
@@ -148,6 +156,7 @@ def cards(run: Run) -> list[Card]:
     """Headline numbers: mean and standard deviation over the replicates and folds."""
     words = {
         "accuracy": "ensemble accuracy",
+        "accuracy_average": "plain average of the sub models",
         "accuracy_mean": "members' mean",
         "accuracy_max": "best member",
         "personal_accuracy": "personalised",

@@ -6,7 +6,9 @@
     `[N]`, alpha `[N, K]`;
     predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
     `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
-    (left, right, bottom, top); graph_edges `[E, 2]` of a random walk.
+    (left, right, bottom, top); graph_edges `[E, 2]` of a random walk;
+    of a stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
+    meta_weights `[C, n * C]`.
 """
 
 from __future__ import annotations
@@ -84,6 +86,13 @@ class Run:
         if self.clients is not None and len(self.clients):
             return int(pc.max(self.clients["model"]).as_py()) + 1
         return 1
+
+    @property
+    def trained(self) -> int:
+        """How many models the jobs train: K, and a stack's meta model behind its sub models."""
+        if self.clients is None or not len(self.clients):
+            return self.models
+        return max(self.models, int(pc.max(self.clients["model"]).as_py()) + 1)
 
     @property
     def tiers(self) -> list[str]:

@@ -14,6 +14,7 @@ from fedray.runtime import environment, messages
 from fedray.runtime.facts import facts
 from fedray.runtime.host import Host, device_of
 from fedray.runtime.messages import Piece
+from fedray.runtime.stacked import hosted
 from fedray.runtime.walks import Holder, Key, Orders, Parcel, Report
 from fedray.scenario import Scenario
 
@@ -29,7 +30,7 @@ class Client:
     @cached_property
     def host(self) -> Host:
         """Built by the first call, so that an error on the way reaches the caller as every other does."""
-        return Host(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
+        return hosted(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Answers when the actor can work; its process id."""
@@ -69,11 +70,11 @@ class Client:
 
     def private(self) -> dict[str, Any]:
         """The private vectors of the clients that live here."""
-        return {name: value.numpy() for name, value in self.host.private.state().items()}
+        return {name: value.numpy() for name, value in self.host.store.state().items()}
 
     def restore(self, private: dict[str, Any]) -> None:
         """Forgets the private vectors and takes these."""
-        self.host.private.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+        self.host.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
 
     def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
         """Accuracy of clients that live here with models of their own."""

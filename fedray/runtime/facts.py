@@ -11,6 +11,8 @@ from fedray.runtime.host import Host
 
 def facts(host: Host) -> dict[str, Any]:
     """The engine of one process, and whether its lanes are independent there."""
+    if host.parts is not None:
+        return together([facts(part) for part in host.parts.hosts])
     study, engine, device = host.study, host.engine, host.device
     local = study.method.phases[0].local
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,19 +43,40 @@ class Jobs(NamedTuple):
         return Jobs(*(column.take([0, 0]) for column in self))  # type: ignore[arg-type]
 
 
-class Host:
-    """Holds the data view, the network and the engine of one process."""
+class Several(Protocol):
+    """The hosts of a model that is made of parts (`runtime.stacked`)."""
 
-    def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
-        self.study = study
+    hosts: list[Host]
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]: ...
+
+    def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor: ...
+
+    def state(self) -> dict[str, Tensor]: ...
+
+    def restore(self, state: dict[str, Tensor]) -> None: ...
+
+
+class Host:
+    """Holds the data view, the network and the engine of one process; a stack's has `parts` instead."""
+
+    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: Several | None = None) -> None:
+        self.study, self.parts = study, parts
         self.device = torch.device(device)
-        self.engine: Engine = choose(study.net, self.device.type, study.example)
+        self.engine: Engine = parts.engine if parts else choose(study.net, self.device.type, study.example)
         self.threads = threads if self.device.type == "cpu" else 1
         self.private = Private(study.net.layout.d, study.dtype)
-        study.net.module.to(self.device)
+        self.store: Private | Several = parts or self.private  # of all private vectors
+        if parts is None:
+            study.net.module.to(self.device)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order."""
+        if self.parts is not None:
+            return self.parts.train(t, plan, state)
         shards, local = self.study.shards, phase.local
         size = shards.sizes(plan.replicate, plan.client)
         steps = lanes.steps_of(size, local)
@@ -243,6 +264,8 @@ class Host:
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Raw outputs `[M, n, C]` of the models `rows` `[M, d]` on raw inputs `[n, ...]` of a world."""
+        if self.parts is not None:
+            return self.parts.forward(rows, counters, world, x)
         models = len(rows)
         rows, counters = rows.to(self.device), counters.to(self.device)
         if models < lanes.MIN_LANES:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedray.core import JobRows, Phase, Plan, State, Stats
 from fedray.known import known_clients
-from fedray.runtime.host import Host
+from fedray.runtime.stacked import hosted
 from fedray.study import Study
 
 
@@ -14,7 +14,7 @@ class Inline:
     """One host, called directly."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
-        self.host = Host(study, device, threads)
+        self.host = hosted(study, device, threads)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         return self.host.train(t, plan, state, phase)
@@ -44,11 +44,11 @@ class Inline:
 
     def private(self) -> dict[str, Tensor]:
         """Private client state, for the checkpoint."""
-        return self.host.private.state()
+        return self.host.store.state()
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Takes private client state from a checkpoint."""
-        self.host.private.restore(private)
+        self.host.store.restore(private)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -36,10 +36,11 @@ from fedray.runtime import environment, messages, packing
 from fedray.runtime.client import Client
 from fedray.runtime.cluster import cause, connect, refused, room, workplace
 from fedray.runtime.facts import together
-from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
+from fedray.runtime.stacked import hosted
 from fedray.runtime.walks import POST, Walks
 from fedray.scenario import Scenario
+from fedray.stack import sizes
 from fedray.study import Study
 from fedray.tree import merge
 
@@ -78,7 +79,7 @@ class Rays:
         self.stateful = any(phase.own for phase in study.method.phases)
         self.recoveries = 0
         self._ready(range(len(self.actors)))
-        self.host = Host(study)  # for piece lists only
+        self.host = hosted(study)  # for piece lists only
         self.walks = Walks(study, self.seats, self.actors, self._ready) if walks else None
 
     def _ready(self, which: Iterable[int]) -> None:
@@ -111,8 +112,7 @@ class Rays:
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
             return self.walks.train(t, plan, state, phase)
-        size = self.study.shards.sizes(plan.replicate, plan.client)
-        steps = lanes.steps_of(size, phase.local)
+        steps = lanes.steps_of(sizes(self.study, plan), phase.local)
         parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)

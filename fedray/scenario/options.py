@@ -18,7 +18,7 @@ REQUIRED: Any = ...
 
 
 def _bases(value: Any) -> Any:
-    """Base models of stacking: a list of model sections, each with `models` (K) beside its options."""
+    """Base models of stacking: a list of model sections, each with its own `models` (K) beside its options, or not."""
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
     return [_base(i, base) for i, base in enumerate(value)]
@@ -26,10 +26,11 @@ def _bases(value: Any) -> Any:
 
 def _base(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
     path = f"method.bases[{i}]"
-    number = base.get("models", 1)
+    number = base.get("models")
     folded = fold("model", path, {"name": "mlp", **{k: v for k, v in base.items() if k != "models"}}, ("models",))
     try:
-        return {"name": folded["name"], "models": whole(1, 10**4)(number), **folded["options"]}
+        own = {} if number is None else {"models": whole(1, 10**4)(number)}
+        return {"name": folded["name"], **own, **folded["options"]}
     except ValueError as wrong:
         raise BadInput(f"{path}.models = {shown(number)} {wrong}") from None
 
@@ -69,6 +70,9 @@ _METHOD: dict[str, Table] = {
         "folds": ("client", one_of("client", "within")),
         "fold_number": (5, whole(2, 1000)),
         "meta": ("softmax", one_of("softmax", "mlp", "average")),
+        "meta_rounds": (None, whole(0, 10**7)),  # default: rounds
+        "meta_lr": (None, real("(0, inf)")),  # default: local.lr
+        "meta_optimizer": (None, one_of("sgd", "adam")),  # default: local.optimizer
     },
     "bayesian_linear": {"precisions": ("unit", one_of("unit", "evidence"))},
 }
@@ -172,7 +176,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the 
         "predict": {"noise": "residual"},
     },
     "random_walk": {"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
-    "stacking": {**_ONE, "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1}},
+    "stacking": {
+        **_ONE,
+        "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
+        "server": {"weighting": "examples"},
+    },
     "bayesian_linear": {**_ONE, "rounds": 0, "model": {"name": "linear"}},
     "deep_ensemble": {"model": {"objective": "gaussian_nll"}},
     "local_only": {**_ONE, "evaluate": {"personal": True}},

@@ -12,6 +12,7 @@ from fedray.scenario.graph import GraphKeys
 from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
 from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
+from fedray.scenario.stacking import check_stacking
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
@@ -56,6 +57,7 @@ def check(scenario: Scenario) -> None:
         )
     _check_server(scenario)
     _check_walk(scenario)
+    check_stacking(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:

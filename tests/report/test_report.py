@@ -16,7 +16,7 @@ import pytest
 from fake_runs import write_run
 
 from fedray.core import BadInput
-from fedray.report import compare, curves, gantt, graph, jobs, people, quality, style, write_report
+from fedray.report import compare, curves, gantt, graph, jobs, people, quality, stack, style, write_report
 from fedray.report.page import SECTIONS
 from fedray.report.read import Run, read_run
 
@@ -25,6 +25,8 @@ OF_CLASSES = {quality.figure_calibration, quality.figure_confusion, quality.figu
 OF_CLASSES |= {quality.figure_disagreement, people.figure_weights, people.figure_client_accuracy}
 OF_WALKS = {graph.figure_graph, graph.figure_visits}
 OF_NUMBERS = {quality.figure_predictive, quality.figure_pit, quality.figure_coverage, quality.figure_sharpness}
+
+OF_STACKS = {stack.figure_confusions, stack.figure_folds, stack.figure_meta}
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +94,24 @@ def test_a_report_stands_alone(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["classes", "repeated", "numbers", "numbers5"])
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str) -> None:
     run = read_run(folder / name)
-    absent = OF_CLASSES if "numbers" in name else OF_NUMBERS
+    absent = OF_STACKS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
     with style.context():
         drawn = {draw for draw in DRAWS if draw(run) is not None}
     assert drawn == set(DRAWS) - absent - OF_WALKS
+
+
+def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(folder: Path) -> None:
+    run = read_run(folder / "classes")
+    classes = len(run.pictures["confusion"])
+    bases = {"stack_folds": np.array([[0.5, 0.25], [1.0, 0.75]]), "stack_bases": np.array(["0 (mlp)", "1 (cnn)"])}
+    weights = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
+    run.pictures.update(bases, confusion_average=np.ones((classes, classes)), meta_weights=weights)
+    with style.context():
+        titles = [draw(run).get_label() for draw in (stack.figure_confusions, stack.figure_folds, stack.figure_meta)]
+    gain = 100 * (np.trace(run.pictures["confusion"]) / run.pictures["confusion"].sum() - 1 / classes)
+    assert titles[0] == f"Stacking gains {gain:.1f} points on the plain average of its sub models"
+    assert titles[1] == "Sub models reach 25 to 100 %"
+    assert titles[2] == f"{classes} of {2 * classes} probabilities speak against their own class"
 
 
 def test_cards_show_mean_and_deviation_over_replicates(folder: Path) -> None:

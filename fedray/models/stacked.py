@@ -1,0 +1,45 @@
+"""A whole stack as one network: its sub models, the meta model, and how many rounds the meta model has been trained."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedray.bases import Stack
+from fedray.core import Net
+from fedray.models.net import layout_of
+
+
+class Stacked(nn.Module):
+    """`[B, *input]` -> `[B, C]` logits: each base's probabilities averaged, put side by side, read by `meta`.
+
+    Until the meta model has been trained (`trained` counts its rounds), and without one, the bases are averaged.
+    """
+
+    trained: Tensor
+
+    def __init__(self, bases: list[list[nn.Module]], meta: nn.Module | None) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
+        self.bases = nn.ModuleList(nn.ModuleList(models) for models in bases)
+        self.meta = meta
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = [torch.stack([model(x).softmax(-1) for model in models]).mean(0) for models in self.bases]  # type: ignore[attr-defined]
+        if self.meta is None or not bool(self.trained):
+            return torch.stack(each).mean(0).log()
+        answer: Tensor = self.meta(torch.cat(each, dim=-1))
+        return answer
+
+
+def stacked_net(stack: Stack) -> Net:
+    """The network of a stack; its first models are drawn part by part (`fedray.stack`), so `init` gives zeros."""
+    with torch.no_grad():
+        bases = [[copy.deepcopy(base.net.module) for _ in range(stack.of(i))] for i, base in enumerate(stack.bases)]
+        meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
+    module = Stacked(bases, meta)
+    layout = layout_of(module, "stacking")
+    first = stack.bases[0].net
+    return Net("stacking", module, layout, first.objective, first.outputs, lambda key: torch.zeros(layout.d))

@@ -1,0 +1,22 @@
+"""What stacking cannot be combined with."""
+
+from __future__ import annotations
+
+import math
+
+from fedray.core import BadInput
+from fedray.scenario.keys import Scenario
+
+
+def check_stacking(scenario: Scenario) -> None:
+    """Raises `BadInput` for the first key that has no meaning for a stack."""
+    if scenario.method.name != "stacking":
+        return
+    refused = (
+        ("predict.gamma", scenario.predict.gamma, math.isfinite(scenario.predict.gamma), "inf"),
+        ("schedule.kind", scenario.schedule.kind, scenario.schedule.kind == "walk", "permutation"),
+        ("local.lr_grid", scenario.local.lr_grid, bool(scenario.local.lr_grid), "an empty list"),
+    )
+    for key, value, is_wrong, remedy in refused:
+        if is_wrong:
+            raise BadInput(f"{key} = {value}, but a stack has no such thing: leave it at {remedy}")
