@@ -162,7 +162,8 @@ def with_bases(scenario: Scenario, data: Dataset, own: Own, pieces: Setting) -> 
     if scenario.method.name != "stacking" or own.method is not None:
         return pieces
     alone = own if not scenario.method.options["bases"] else Own()  # named bases win over a network of one's own
-    made = stack(scenario, data.classes, pieces.clients.number, partial(network, data=data, own=alone))
+    make = partial(network, data=data, own=alone, worlds=len(pieces.seeds))
+    made = stack(scenario, data.classes, pieces.clients.number, make)
     return replace(pieces, stack=made)
 
 
