@@ -34,7 +34,6 @@ BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
     "schedule.kind": tuple(KINDS),
     "graph.kind": ("ring",),
     "graph.transition": ("uniform",),
-    "on_client_error": ("fail",),
 }
 
 
@@ -97,6 +96,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
+        skip=scenario.on_client_error == "skip",
+        client_timeout=scenario.client_timeout,
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
         rates=rates if len(rates) else None,
     )

@@ -118,6 +118,7 @@ def snapshot(study: Study, progress: Progress) -> Snapshot:
         "down_bytes": int(progress.down_bytes.sum()),
         "sim_seconds": float(progress.sim_seconds.max()),
         "wall_seconds": progress.wall_seconds,
+        "failed": progress.failed,
     }
 
 

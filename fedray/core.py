@@ -293,8 +293,9 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """One row a trained job, `[J]`, in the order of the plan."""
+    """One row a trained job, `[J]`, in the order of the plan; errors: place in the plan -> traceback of what failed."""
 
     samples: IntArray
     steps: IntArray
     loss: FloatArray
+    errors: Mapping[int, str] = {}

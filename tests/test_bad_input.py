@@ -79,10 +79,11 @@ BAD: list[tuple[str, str]] = [
     (RUN + "evaluate.stop_at='{{metric: rmse, value: 1}}'", "evaluate.stop_at.metric = rmse"),
     (RUN + "clients.tiers.a.num_gpus=1", "num_gpus = 1"),
     (RUN + "clients.trace={data}/no.csv", "no.csv"),
+    (RUN + "on_client_error=ignore", "on_client_error = ignore"),
+    (RUN + "client_timeout=0", "client_timeout = 0"),
     # what the keys allow and nothing reads yet
     (RUN + "schedule.kind=walk", "schedule.kind = walk"),
     (RUN + "graph.kind=torus", "graph.kind = torus"),
-    (RUN + "on_client_error=skip", "on_client_error = skip"),
     # data files
     (RUN + "data.name=mnist data.root={data} data.limit=20", "data.name = mnist, but there is no {data}"),
     (RUN + "data.name=cifar10 data.root={data}/nowhere data.limit=20", "run `fedray data get cifar10`"),

@@ -110,8 +110,7 @@ class Rays:
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
-        order = np.argsort(np.concatenate(parts), kind="stable")
-        return merge(list(stats)), JobRows(*(np.concatenate(c)[order] for c in zip(*rows, strict=True)))
+        return merge(list(stats)), messages.in_order(parts, rows)
 
     def _ask(self, message: messages.Round, kept: int) -> list[messages.Reply]:
         """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
