@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -43,7 +43,7 @@ class Own:
 
     data: a `Dataset`. model: a function that makes an `nn.Module`. method: a function from `Setting` to `Method`.
     rates: the learning rate of each world. grid: learning rates with each of which every world is trained
-    (`fedray.rates`).
+    (`fedray.rates`). devices: instead of the tiers' and the trace's.
     """
 
     data: Dataset | None = None
@@ -52,6 +52,11 @@ class Own:
     modules: tuple[str, ...] = field(default_factory=tuple)  # to import first (`fedray run --import`)
     rates: tuple[float, ...] = ()
     grid: tuple[float, ...] = ()
+    devices: Devices | None = None
+
+    def shipped(self, study: Study) -> Own:
+        """Itself with the data set and the devices as read here, for nodes that may lack the files they come from."""
+        return replace(self, data=study.shards.data, devices=study.devices)
 
     def imported(self) -> Own:
         """Itself, its modules imported in this process."""
@@ -76,7 +81,7 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     seeds = [seed for seed in replicates for _ in folds]
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
-    net, known = network(scenario, data, own), devices(scenario, clients)
+    net, known = network(scenario, data, own), own.devices or devices(scenario, clients)
     method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
     return Study(
         name=scenario.method.name,

@@ -58,7 +58,7 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
         own = chosen(scenario, out, own, run_inline)
     watch = alerting(watch)
     if scenario.runtime == "ray":
-        from fedray.runtime.ray import run_on_ray
+        from fedray.runtime.coordinator import run_on_ray
 
         summary = run_on_ray(scenario, own, out.absolute(), watch, address)
         doubt(json.loads((out / "manifest.json").read_text()))

@@ -35,7 +35,7 @@ LAYERS = (
     ("coordinate",),
     ("build",),
     ("runtime", "rates"),
-    ("simulate", "runtime.ray", "api", "explain", "table"),
+    ("simulate", "runtime.ray", "runtime.coordinator", "api", "explain", "table"),
     ("export", "tuning", "bench"),
     ("cli",),
 )
@@ -118,7 +118,7 @@ def outsiders(allowed: set[str], wanted: set[str]) -> list[str]:
 
 def test_one_place_each() -> None:
     """Ray, names that meet functions, batched clients and YAML: one file or folder for each."""
-    assert outsiders({"fedray.runtime.ray", "fedray.runtime.cluster"}, {"ray"}) == []
+    assert outsiders({f"fedray.runtime.{name}" for name in ("ray", "coordinator", "cluster")}, {"ray"}) == []
     assert [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")] == ["fedray.build"]
     both = [m for m in outsiders(set(), {"fedray.scenario"}) if m in outsiders(set(), {"fedray.methods"})]
     assert both == ["fedray.build"]
