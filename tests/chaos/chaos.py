@@ -2,8 +2,8 @@
 
     python tests/chaos/chaos.py SCENARIO.yaml [KILLS [SEED]]
 
-runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more while
-client actors, nodes, the coordinator and the driver are killed; it prints what that cost and whether the bits agree.
+runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
+while client actors, nodes, the coordinator and the driver are killed; it prints the cost, and whether the bits agree.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import yaml
 
 KINDS = ("client", "node", "coordinator", "driver", "slow")
-HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 4}
+HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
 SLOW = 3.0  # seconds that a slow node stands still
 PATIENCE = 600.0  # seconds without a new round: the run hangs
 
 
 class Outcome(NamedTuple):
-    """kills: of each kind; rounds: in which each fell; seconds, quiet: of the disturbed run and of the undisturbed one on
-    the same nodes; same: whether both hashes are those of one process."""
+    """kills: of each kind; rounds: in which each fell; seconds, quiet: of the disturbed run and of the undisturbed one
+    on the same nodes; same: whether both hashes are those of one process."""
 
     kills: dict[str, int]
     rounds: list[int]
@@ -45,8 +45,8 @@ class Outcome(NamedTuple):
         number = sum(self.kills.values())
         kinds = " | ".join(str(self.kills.get(kind, 0)) for kind in KINDS)
         lost = self.seconds - self.quiet
-        each = lost / max(1, number)
-        return f"| {name} | {kinds} | {self.quiet:.0f} | {self.seconds:.0f} | {each:.1f} | {'yes' if self.same else 'NO'} |"
+        each, same = lost / max(1, number), "yes" if self.same else "NO"
+        return f"| {name} | {kinds} | {self.quiet:.0f} | {self.seconds:.0f} | {each:.1f} | {same} |"
 
 
 @contextmanager
@@ -170,7 +170,8 @@ def shuffled(number: int, seed: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    name, number, seed = (*sys.argv[1:], "10", "0")[:3] if len(sys.argv) == 2 else (*sys.argv[1:], "0")[:3]
+    name, number, seed = sys.argv[1:] + ["", "10", "0"][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory() as place:
-        told = disturbed(yaml.safe_load(Path(name).read_text()), shuffled(int(number), int(seed)), Path(place), int(seed))
+        faults = shuffled(int(number), int(seed))
+        told = disturbed(yaml.safe_load(Path(name).read_text()), faults, Path(place), int(seed))
     print(told.row(Path(name).stem), told.rounds)
