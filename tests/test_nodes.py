@@ -1,4 +1,4 @@
-"""Three nodes give the bits of one process; one of them is killed, another joins; one lacks the data's files.
+"""Three nodes give the bits of one process: where files are missing, where one is killed and another joins.
 
 The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster`).
 """
@@ -69,8 +69,10 @@ def hashes(done: fedray.Run) -> tuple[str, str]:
     return done.summary["model_hash"], done.summary["state_hash"]
 
 
-def test_nodes_without_the_files_get_the_data_from_the_coordinator(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each node fetches them once, into its object store; actors there could not read them otherwise."""
+def test_three_nodes_give_the_bits_of_one_process_also_where_the_files_are_missing(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node fetches the data once, into its object store; its actors could not read them otherwise."""
     monkeypatch.setenv("FEDRAY_DATA", str(three.data))
     want = hashes(fedray.run(TABLE, runtime="inline"))
     assert hashes(fedray.run(TABLE, runtime="ray")) == want
@@ -79,6 +81,7 @@ def test_nodes_without_the_files_get_the_data_from_the_coordinator(three: Any, m
 LONG: dict[str, Any] = {"rounds": 300, "evaluate": {"every": 150}, "checkpoint": {"every": 10, "keep": 99}}
 
 
+@pytest.mark.slow
 def test_three_nodes_of_which_one_is_killed_and_one_joins_give_the_bits_of_one_process(
     three: Any, tmp_path: Path
 ) -> None:
