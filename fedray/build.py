@@ -82,10 +82,9 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
     net, known = network(scenario, data, own), own.devices or devices(scenario, clients)
-    method = composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds)))
     return Study(
         name=scenario.method.name,
-        method=method,
+        method=composed(scenario, own, setting(scenario, net, shards, known, tuple(seeds))),
         net=net,
         clients=clients,
         shards=shards,

@@ -245,7 +245,7 @@ class Poisoned(nn.Module):
             return self.linear(x.flatten(1)) * torch.where(bad, torch.nan, 1.0)
         if bool(bad.any()) and self.how == "raises":
             raise ValueError("a pixel of 255")
-        while bool(bad.any()):
+        while bool(bad.any()) and self.training and self.how == "hangs":
             time.sleep(3600)
         return self.linear(x.flatten(1))
 
@@ -270,7 +270,7 @@ def model_of(how: str, data: Dataset) -> Callable[[], nn.Module]:
 
 
 NATURAL: dict[str, Any] = {
-    "rounds": 2,
+    "rounds": 1,
     "method": {"models": 3},
     "data": {"partition": {"name": "natural"}},
     "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
@@ -280,8 +280,8 @@ NATURAL: dict[str, Any] = {
 @pytest.mark.parametrize("how", ["raises", "NaN", "hangs"])
 def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
     data = marked()
-    keys = {**NATURAL, **SKIP, "runtime": "inline", **({"client_timeout": 0.3} if how == "hangs" else {})}
+    keys = {**NATURAL, **SKIP, "runtime": "inline", **({"client_timeout": 2.0} if how == "hangs" else {})}
     with pytest.warns(UserWarning, match="left out"):
         done = fedray.run(keys, data=data, model=model_of(how, data))
     failed = [row["client"] for row in rows(done.clients) if row["status"] == "failed"]
-    assert failed == [POISONED] * 2
+    assert failed == [POISONED]
