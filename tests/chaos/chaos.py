@@ -60,11 +60,22 @@ def three_nodes() -> Iterator[Any]:
     head = {"num_cpus": 1, "_system_config": HEALTH, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
-        cluster.add_node(num_cpus=1)
+        joined(cluster)
     try:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def joined(cluster: Any) -> None:
+    """One more node; on a machine that is short of time a start may fail, and is tried again."""
+    for _ in range(4):
+        try:
+            cluster.add_node(num_cpus=1)
+            return
+        except Exception as error:
+            print(f"a node did not start: {error}", file=sys.stderr)
+    raise RuntimeError("no node started in 4 tries")
 
 
 def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -112,7 +123,7 @@ def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.
     if kind == "node":
         cluster.remove_node(dice.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
         time.sleep(dice.uniform(0.0, 3.0))
-        cluster.add_node(num_cpus=1)
+        joined(cluster)
         return True
     found = below("Coordinator" if kind == "coordinator" else "Client")
     if not found:
