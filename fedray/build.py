@@ -6,7 +6,6 @@ import importlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,6 @@ from fedray.stack import stacked
 from fedray.stack_keys import stack
 from fedray.study import Evaluation, Study
 
-BUILT: dict[str, tuple[str, ...]] = {  # what these keys may say by now
-    "on_client_error": ("fail",),
-}
-
 
 @dataclass(frozen=True)
 class Own:
@@ -43,7 +38,7 @@ class Own:
 
     data: a `Dataset`. model: a function that makes an `nn.Module`. method: a function from `Setting` to `Method`.
     rates: the learning rate of each world. grid: learning rates with each of which every world is trained
-    (`fedray.rates`).
+    (`fedray.rates`). devices: instead of the tiers' and the trace's.
     """
 
     data: Dataset | None = None
@@ -52,6 +47,11 @@ class Own:
     modules: tuple[str, ...] = field(default_factory=tuple)  # to import first (`fedray run --import`)
     rates: tuple[float, ...] = ()
     grid: tuple[float, ...] = ()
+    devices: Devices | None = None
+
+    def shipped(self, study: Study) -> Own:
+        """Itself with the data set and the devices as read here, for nodes that may lack the files they come from."""
+        return replace(self, data=study.shards.data, devices=study.devices)
 
     def imported(self) -> Own:
         """Itself, its modules imported in this process."""
@@ -66,7 +66,6 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
-    check_built(scenario)
     scenario = pooled(scenario)
     sizes.check(sizes.asked(scenario))
     study = assembled(scenario, own)
@@ -85,7 +84,7 @@ def assembled(scenario: Scenario, own: Own) -> Study:
     net = network(scenario, data, own, len(seeds))
     shards = dealt(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
-    known = devices(scenario, clients)
+    known = own.devices or devices(scenario, clients)
     pieces = with_bases(scenario, data, own, setting(scenario, net, shards, known, tuple(seeds)))
     study = Study(
         name=scenario.method.name,
@@ -105,6 +104,8 @@ def assembled(scenario: Scenario, own: Own) -> Study:
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
         scenario=resolved(scenario),
+        skip=scenario.on_client_error == "skip",
+        client_timeout=scenario.client_timeout,
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
         rates=rates if len(rates) else None,
     )
@@ -177,14 +178,6 @@ def composed(scenario: Scenario, own: Own, pieces: Setting) -> Method:
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         return remembering(method, len(pieces.seeds), pieces.clients.number)
     return method
-
-
-def check_built(scenario: Scenario) -> None:
-    """Refuses what the keys allow and nothing reads yet."""
-    for key, works in BUILT.items():
-        value = attrgetter(key)(scenario)
-        if value not in works:
-            raise BadInput(f"{key} = {value} cannot run yet: choose {' or '.join(works)}")
 
 
 def dataset(scenario: Scenario, own: Own) -> Dataset:

@@ -52,6 +52,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
         "sim_seconds": [float(s).hex() for s in progress.sim_seconds],
         "wall_seconds": progress.wall_seconds,
         "metrics": progress.metrics,
+        "failed": progress.failed,
         "digest": digest(dict(sorted(tensors.items()))),
     }
     totals["seal"] = _seal(totals)
@@ -119,7 +120,8 @@ def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, to
     state = State(tensors["models"], tensors["counters"], extra)
     seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
     up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
-    return Progress(totals["round"], state, up, down, seconds, totals["wall_seconds"], totals["metrics"]), private
+    last = (totals["wall_seconds"], totals["metrics"], totals.get("failed", 0))
+    return Progress(totals["round"], state, up, down, seconds, *last), private
 
 
 def _seal(totals: dict[str, Any]) -> str:

@@ -69,6 +69,11 @@ def _run(
         recorder = record.Recorder(out, study, runtime.private, show)
         try:
             progress = engine.run(study, runtime, recorder, measure(study, runtime), progress)
+            recorder.flush(progress.round)
+            models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
+            state = checkpoint.state_hash(models, progress.state, runtime.private())
+            if measure is evaluator:
+                _pictures(study, runtime, progress, out)
             break
         except Enough:
             recorder.flush(progress.round)
@@ -76,13 +81,8 @@ def _run(
             raise
         except engine.Lost:
             progress = _begin(study, runtime, out)
-    recorder.flush(progress.round)
-    models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
-    state = checkpoint.state_hash(models, progress.state, runtime.private())
     summary = record.summary(study, progress, out, models, state)
     _manifest(out, study, facts, progress, time.perf_counter() - started)
-    if measure is evaluator:
-        _pictures(study, runtime, progress, out)
     record.write_json(out / "summary.json", summary)
     return summary
 
@@ -118,6 +118,7 @@ def snapshot(study: Study, progress: Progress) -> Snapshot:
         "down_bytes": int(progress.down_bytes.sum()),
         "sim_seconds": float(progress.sim_seconds.max()),
         "wall_seconds": progress.wall_seconds,
+        "failed": progress.failed,
     }
 
 

@@ -163,9 +163,8 @@ Stats = dict[str, Any]  # name -> something with `+` (tree.ExactSum, tree.Counts
 class Server(NamedTuple):
     """How uploads become the next state.
 
-    init: extra state from the first models. reduce: runs where the client runs, its results add up with `+` in any
-    order to the same bits. step: (state, stats, t) -> state, where division and server optimisers live. keeps: whether
-    statistics hold the uploads themselves, n x d numbers."""
+    init: extra state from the first models. reduce: runs where the client runs; results add up with `+` in any order.
+    step: (state, stats, t) -> state, with division and server optimisers. keeps: statistics hold the uploads, n x d."""
 
     init: Callable[[Tensor], dict[str, Tensor]]
     reduce: Callable[[Uploads], Stats]
@@ -293,8 +292,9 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """One row a trained job, `[J]`, in the order of the plan."""
+    """One row a trained job, `[J]`, in the order of the plan; errors: place in the plan -> traceback of what failed."""
 
     samples: IntArray
     steps: IntArray
     loss: FloatArray
+    errors: Mapping[int, str] = {}

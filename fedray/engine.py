@@ -56,6 +56,7 @@ class Progress:
     sim_seconds: FloatArray
     wall_seconds: float = 0.0
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    failed: int = 0  # jobs that were left out because they failed
 
 
 class Recorder(Protocol):
@@ -95,6 +96,7 @@ class JobTable(NamedTuple):
     down_bytes: IntArray
     sim_seconds: FloatArray
     status: IntArray
+    error: Any  # [J] traceback of a job that failed, or None
 
 
 def run(
@@ -120,6 +122,7 @@ def run(
         np.add.at(progress.down_bytes, plan.replicate, table.down_bytes)
         progress.sim_seconds = progress.sim_seconds + seconds
         progress.wall_seconds = time.perf_counter() - began
+        progress.failed += int((table.status == clock.FAILED).sum())
         record.jobs(progress.round, plan, table)
         done = progress.round == study.rounds
         measured = done or progress.round % study.evaluation.every == 0
@@ -146,19 +149,23 @@ def one_round(
     down = down + downloads(study, t, plan)
     work = clock.Work(steps, up, down, seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
-    loss = np.full(len(size), np.nan)
-    state, counted = progress.state, timed.status == clock.OK
-    everyone = bool(counted.all())
-    jobs = plan if everyone else plan.take(counted)
+    loss, error = np.full(len(size), np.nan), np.full(len(size), None, dtype=object)
+    state, status, counted = progress.state, timed.status, timed.status == clock.OK
+    jobs = plan if counted.all() else plan.take(counted)
     if len(jobs.client):
         stats, rows = runtime.train(t, jobs, state, phase)
         loss[counted] = rows.loss
-        state = phase.server.step(state, stats, t)
-        state = _remember(state, jobs, rows)
-    if not everyone:
+        for job, text in rows.errors.items():
+            at = np.flatnonzero(counted)[job]
+            status[at], error[at] = clock.FAILED, text
+        counted = status == clock.OK
+        if counted.any():
+            state = phase.server.step(state, stats, t)
+            state = _remember(state, plan.take(counted), loss[counted])
+    if not counted.all():
         up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
-        down = np.where(np.isin(timed.status, (clock.DROPPED, clock.UNAVAILABLE)), 0, down)
-    return plan, JobTable(size, steps, loss, up, down, timed.job, timed.status), state, timed.round
+        down = np.where(np.isin(status, (clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
+    return plan, JobTable(size, steps, loss, up, down, timed.job, status, error), state, timed.round
 
 
 def traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
@@ -215,10 +222,10 @@ def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
 LOWER_IS_BETTER = ("nll", "nll_none", "nll_residual", "rmse", "brier", "ece", "crps")
 
 
-def _remember(state: State, plan: Plan, rows: JobRows) -> State:
+def _remember(state: State, plan: Plan, loss: FloatArray) -> State:
     """Keeps each job's loss for the adaptive schedule, where the state has room for it."""
     if "job_loss" in state.extra:
         seen = state.extra["job_loss"].clone()
-        seen[plan.replicate, plan.client, plan.model] = torch.from_numpy(rows.loss).float()
+        seen[plan.replicate, plan.client, plan.model] = torch.from_numpy(loss).float()
         return state._replace(extra={**state.extra, "job_loss": seen})
     return state

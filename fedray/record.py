@@ -141,6 +141,8 @@ class Recorder:
             columns = {k: np.concatenate([part[k] for part in self._jobs]) for k in self._jobs[0]}
             columns["tier"] = self._tiers[columns["tier"]]
             columns["status"] = np.array(clock.STATUS)[columns["status"]]
+            columns["loss"] = pa.array(columns["loss"], from_pandas=True)  # NaN, not trained: null
+            columns["error"] = pa.array(columns["error"], pa.string())
             self._write("clients.parquet", pa.table(columns), round)
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
@@ -222,6 +224,7 @@ def summary(study: Study, progress: Progress, out: Path, model_hash: str, state_
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
         "rounds": progress.round,
+        "failed_jobs": progress.failed,
         "seed": int(study.seeds[0]),
         "metrics": metrics,
         "totals": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from fedray.core import BadInput, FedrayError
 from fedray.evaluate import evaluator
 from fedray.loggers import build_loggers
 from fedray.rates import chosen
-from fedray.runtime.environment import one_thread, prepare
+from fedray.runtime.environment import device_of, one_thread, prepare
 from fedray.runtime.facts import doubt, facts
-from fedray.runtime.host import device_of
 from fedray.runtime.inline import Inline
 from fedray.scenario import Scenario, dump, read
 
@@ -55,8 +55,9 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
     """Runs from wherever the directory stands, then writes the report."""
     if scenario.local.lr_grid:
         own = chosen(scenario, out, own, run_inline)
+    watch = alerting(watch)
     if scenario.runtime == "ray":
-        from fedray.runtime.ray import run_on_ray
+        from fedray.runtime.coordinator import run_on_ray
 
         summary = run_on_ray(scenario, own, out.absolute(), watch, address)
         doubt(json.loads((out / "manifest.json").read_text()))
@@ -69,6 +70,23 @@ def proceed(scenario: Scenario, out: Path, own: Own, watch: Watch, address: str 
     except BadInput as error:
         raise FedrayError(f"the run is complete, but not its report: {error}") from None
     return summary
+
+
+def alerting(watch: Watch) -> Watch:
+    """A watcher that also warns, once, when a client was left out."""
+    told: list[int] = []
+
+    def look(shown: Snapshot) -> None:
+        if shown["failed"] and not told:
+            told.append(shown["round"])
+            warnings.warn(
+                f"by round {shown['round']} {shown['failed']} jobs failed and were left out (on_client_error: "
+                "skip): see status and error in clients.parquet",
+                stacklevel=2,
+            )
+        watch(shown)
+
+    return look
 
 
 def run_inline(scenario: Scenario, out: Path, own: Own, watch: Watch, measure: Measure = evaluator) -> dict[str, Any]:

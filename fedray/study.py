@@ -52,6 +52,7 @@ class Study:
 
     starts `[worlds]`: seeds of the first models alone, where repetitions share everything else (`vary: init`).
     rates `[worlds]`: learning rates, where worlds have their own (`local.lr_grid`).
+    skip: leave out jobs that fail, else they end the run; client_timeout: wall seconds that one job may take.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Study:
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    skip: bool = False
+    client_timeout: float | None = None
     starts: IntArray | None = None
     rates: FloatArray | None = None
     parts: tuple[Part, ...] = ()  # of a stack: bases, then the meta model; the whole is one row a world

@@ -36,7 +36,7 @@ LAYERS = (
     ("coordinate",),
     ("build",),
     ("runtime", "rates"),
-    ("simulate", "runtime.ray", "api", "explain", "table"),
+    ("simulate", "runtime.ray", "runtime.coordinator", "api", "explain", "table"),
     ("export", "tuning", "bench"),
     ("cli",),
 )
@@ -119,7 +119,8 @@ def outsiders(allowed: set[str], wanted: set[str]) -> list[str]:
 
 def test_one_place_each() -> None:
     """Ray, names that meet functions, batched clients and YAML: one file or folder for each."""
-    assert outsiders({f"fedray.runtime.{name}" for name in ("ray", "cluster", "walks")}, {"ray"}) == []
+    with_ray = {f"fedray.runtime.{name}" for name in ("ray", "coordinator", "cluster", "walks")}
+    assert outsiders(with_ray, {"ray"}) == []
     assert [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")] == ["fedray.build"]
     both = [m for m in outsiders(set(), {"fedray.scenario"}) if m in outsiders(set(), {"fedray.methods"})]
     assert both == ["fedray.build"]

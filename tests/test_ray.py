@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small import no_report, rows
+from test_faults import NATURAL, marked, model_of
 from torch import Tensor, nn
 
 import fedray
@@ -191,9 +192,27 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
     """Here: a class whose module the workers cannot find, as their import path is not the driver's."""
     from fedray.runtime import environment
 
-    monkeypatch.setattr("fedray.runtime.ray.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}})
+    monkeypatch.setattr(
+        "fedray.runtime.coordinator.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
+    )
     with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray'"):
         run(model=lambda: Broken("train"))
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
+    """A hanging one is stopped in the actor, which goes on with the others."""
+    data, found = marked(), []
+    keys = {**NATURAL, "on_client_error": "skip", "client_timeout": 3.0, "clients": {"actors": 2}}
+    for runtime in ("inline", "ray"):
+        with pytest.warns(UserWarning, match="left out"):
+            found.append(fedray.run(keys, runtime=runtime, data=data, model=model_of(how, data)))
+    here, there = found
+    assert hashes(here) == hashes(there)
+    assert rows(here.clients, "error") == rows(there.clients, "error")
+    told = [row["error"] for row in rows(there.clients) if row["status"] == "failed"]
+    assert len(told) == 1
+    assert ("TimeoutError" if how == "hangs" else "ValueError: a pixel of 255") in told[0]
 
 
 def test_divergence_in_a_client_names_it() -> None:

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from fedray.build import Own, build
+from fedray.engine import Lost
 from fedray.runtime import environment, messages
+from fedray.runtime.environment import device_of
 from fedray.runtime.facts import facts
-from fedray.runtime.host import Host, device_of
+from fedray.runtime.host import Host
 from fedray.runtime.messages import Piece
 from fedray.runtime.stacked import hosted
 from fedray.runtime.walks import Holder, Key, Orders, Parcel, Report
@@ -26,6 +28,7 @@ class Client:
         environment.one_thread()
         self.scenario, self.own = scenario, own
         self.index, self.gpus, self.cpus = index, gpus, cpus
+        self.told = False  # what the clients that live here kept to themselves, since this process began
 
     @cached_property
     def host(self) -> Host:
@@ -45,6 +48,7 @@ class Client:
         """Trains this actor's share of a round."""
         plan = message.plans[self.index]
         phase = self.host.study.method.phases[0]
+        self._complete()
         return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
 
     @cached_property
@@ -70,14 +74,22 @@ class Client:
 
     def private(self) -> dict[str, Any]:
         """The private vectors of the clients that live here."""
+        self._complete()
         return {name: value.numpy() for name, value in self.host.store.state().items()}
 
     def restore(self, private: dict[str, Any]) -> None:
         """Forgets the private vectors and takes these."""
         self.host.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+        self.told = True
+
+    def _complete(self) -> None:
+        """An actor that died and came back between two calls says so: nobody else would have noticed."""
+        if not self.told and any(phase.own for phase in self.host.study.method.phases):
+            raise Lost("private client state was lost with an actor")
 
     def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
         """Accuracy of clients that live here with models of their own."""
+        self._complete()
         return {key: value.numpy() for key, value in self.host.known(messages.to_state(message), keys).items()}
 
     def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:

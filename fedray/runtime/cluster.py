@@ -1,6 +1,7 @@
 """The Ray cluster: reached or started here, what it has, what its workers need, and tasks for sweeps.
 
-This file, `ray.py` and `walks.py` (holders that call their neighbours) are the only ones that import ray.
+This file, `ray.py`, `coordinator.py` and `walks.py` (holders that call their neighbours) are the only ones that import
+ray.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import ray
 from ray._private import ray_constants
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.core import BadInput, FedrayError
 from fedray.runtime import environment, packing
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
+GONE = (RayActorError, ObjectLostError, NodeDiedError)  # an actor, or an answer with the node that held it
+POST = "post"
+PASSED = ("FEDRAY_PATIENCE",)  # variables of the driver that every worker gets
 
 
 def room() -> packing.Room:
@@ -26,6 +36,57 @@ def room() -> packing.Room:
     has = ray.cluster_resources()
     plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
     return packing.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
+
+
+def nodes() -> int:
+    """How many nodes the cluster has, right now."""
+    return sum(bool(node["Alive"]) for node in ray.nodes())
+
+
+def here() -> NodeAffinitySchedulingStrategy:
+    """On this node: the run directory is on its disk, and an actor without CPUs may start anywhere else."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def has() -> str:
+    """What the cluster has, for a message."""
+    there = room()
+    return f"the cluster has {nodes()} nodes, {there.cpus:g} CPU, {there.gpus:g} GPU"
+
+
+def made(kind: Any, seats: list[packing.Seat], posts: bool, *shared: Any) -> list[Any]:
+    """Actors in their seats; `shared` are their first arguments. posts: whether they take calls of each other (in the
+    concurrency group POST) while they work."""
+    remote: Any = ray.remote
+    made = remote(concurrency_groups={POST: 2})(kind) if posts else remote(kind)
+    return [
+        made.options(
+            num_cpus=seat.num_cpus,
+            num_gpus=seat.num_gpus,
+            resources=seat.resources,
+            max_restarts=-1,
+            runtime_env=workplace(),
+        ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
+        for index, seat in enumerate(seats)
+    ]
+
+
+class Reseat(FedrayError):
+    """The actors no longer fit into what is left of the cluster: others are made."""
+
+
+def steady(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of the runtime that begins anew once the actors were seated anew under it."""
+
+    @wraps(method)
+    def again(*arguments: P.args, **named: P.kwargs) -> T:
+        while True:
+            try:
+                return method(*arguments, **named)
+            except Reseat:
+                arguments[0].reseat()  # type: ignore[attr-defined]  # itself
+
+    return again
 
 
 def cause(error: RayTaskError, who: str) -> FedrayError:
@@ -50,7 +111,8 @@ def workplace() -> dict[str, Any]:
     """
     own = [path for path in sys.path if path and Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
     own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
-    return {"env_vars": environment.WORKER | {"PYTHONPATH": os.pathsep.join(own)}}
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    return {"env_vars": environment.WORKER | passed | {"PYTHONPATH": os.pathsep.join(own)}}
 
 
 def _visible(outside: bool) -> None:

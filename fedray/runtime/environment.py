@@ -44,6 +44,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def device_of(gpus: float) -> str:
+    """`cuda` where the process holds a GPU (or a share of one) and torch sees it, else `cpu`."""
+    import torch
+
+    if gpus > 0 and not torch.cuda.is_available():
+        raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
+    return "cuda" if gpus > 0 else "cpu"
+
+
 def reach(address: str) -> None:
     """Asks whether anybody listens at the address of a Ray cluster: Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,14 +17,14 @@ import torch
 from torch import Tensor
 
 from fedray import predict, rng
-from fedray.core import PERSONAL, BadInput, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
+from fedray.core import PERSONAL, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
 from fedray.lanes import block as lanes
 from fedray.lanes.rule import Engine, choose
 from fedray.models.loss import per_sample
 from fedray.private import Private
-from fedray.runtime import personal
+from fedray.runtime import isolate, personal
 from fedray.study import Study
-from fedray.tree import Diverged, Overflow, fold, merge
+from fedray.tree import Diverged, Overflow, merge
 
 CLIENTS_A_PIECE = 32
 LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
@@ -67,14 +68,15 @@ class Host:
         self.study, self.parts = study, parts
         self.device = torch.device(device)
         self.engine: Engine = parts.engine if parts else choose(study.net, self.device.type, study.example)
-        self.threads = threads if self.device.type == "cpu" else 1
+        self.threads = threads if self.device.type == "cpu" and study.client_timeout is None else 1
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | Several = parts or self.private  # of all private vectors
         if parts is None:
             study.net.module.to(self.device)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order."""
+        """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order, failures isolated."""
+        isolate.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, plan, state)
         shards, local = self.study.shards, phase.local
@@ -90,19 +92,27 @@ class Host:
 
         def work(index: IntArray) -> tuple[Stats, Tensor]:
             jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
-            return self._block(t, jobs, state._replace(models=models, counters=counters), phase)
+            with isolate.limited(self.study.client_timeout):
+                uploads, cost = self._block(t, jobs, state._replace(models=models, counters=counters), phase)
+            return self._send(t, uploads, jobs.plan, phase), cost
 
+        def name(job: int) -> str:
+            return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
+
+        attempt = partial(isolate.attempt, work, name, self.study.skip)
         loss = np.full(len(size), np.nan)
         stats: Stats = {}
+        errors: isolate.Errors = {}
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
-            done = pool.map(work, blocks) if pool is not None else map(work, blocks)
-            for index, (one, cost) in zip(blocks, done, strict=True):
-                stats = merge([stats, one])  # as they come: all blocks' sums at once would fill the memory
-                loss[index] = cost.double().cpu().numpy() / steps[index]
-        return stats, JobRows(size, steps, loss)
+            for done, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
+                for index, one, cost in done:
+                    stats = merge([stats, one])  # as they come: all blocks' sums at once would fill the memory
+                    loss[index] = cost.double().cpu().numpy() / steps[index]
+                errors |= failed
+        return stats, JobRows(size, steps, loss, isolate.shortened(errors))
 
-    def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Stats, Tensor]:
-        """One block of lanes, from data to reduced statistics."""
+    def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
+        """One block of lanes, from data to uploads; it writes nothing."""
         study, n = self.study, len(real.size)
         local = study.local(phase.local, int(real.plan.replicate[0]))
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
@@ -135,7 +145,7 @@ class Host:
             personal.sent_counters(study.net.layout, phase, trained.counters[:n].cpu()),
             {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
         )  # fmt: skip
-        return self._send(t, uploads, plan, phase), trained.loss[:n]
+        return uploads, trained.loss[:n]
 
     def _passes(self, t: int, jobs: Jobs, broadcast: Tensor, phase: Phase) -> dict[str, Tensor]:
         """The clients' personal models after a round, by name, `[J, d]`; each pass pulls to the broadcast model."""
@@ -228,7 +238,7 @@ class Host:
         def loss(z: Tensor, y: Tensor) -> Tensor:
             return per_sample(self.study.net.objective, z, y.expand(len(z), *y.shape)).double()
 
-        return self._on_clients(state, world, client, models, loss)
+        return self._on_clients(partial(self._means, state, world, models, loss), client, models)
 
     def _piece(self, first: int) -> IntArray:
         return np.arange(first, min(first + CLIENTS_A_PIECE, self.study.clients.number, LOSS_CLIENTS))
@@ -239,10 +249,14 @@ class Host:
         def unsure(z: Tensor, y: Tensor) -> Tensor:
             return torch.from_numpy(predict.uncertainty(predict.probabilities(z.cpu().numpy())).knowledge)[None]
 
-        return self._on_clients(state, world, self._piece(first), models, unsure)
+        return self._on_clients(partial(self._means, state, world, models, unsure), self._piece(first), 1)
 
-    def _on_clients(
-        self, state: State, world: int, client: IntArray, models: int, score: Callable[[Tensor, Tensor], Tensor]
+    def _on_clients(self, means: Callable[[IntArray], Tensor], client: IntArray, rows: int) -> Tensor:
+        """`means(client)` `[rows, c]`; NaN for a client on which the models fail, where failures are skipped."""
+        return isolate.scores(means, client, rows, self.study.skip, self.study.client_timeout)
+
+    def _means(
+        self, state: State, world: int, models: int, score: Callable[[Tensor, Tensor], Tensor], client: IntArray
     ) -> Tensor:
         """Mean over each client's training samples of `score(outputs [K, n, C], y [n]) [., n]`, `[., c]`."""
         study, where = self.study, torch.tensor([world])
@@ -283,15 +297,3 @@ def _check_finite(delta: Tensor) -> None:
     diverged = torch.nonzero(~torch.isfinite(delta.sum(1))).flatten()
     if len(diverged):
         raise Overflow(diverged.tolist()[:5])
-
-
-def device_of(gpus: float) -> str:
-    """`cuda` where the process holds a GPU (or a share of one) and torch sees it, else `cpu`."""
-    if gpus > 0 and not torch.cuda.is_available():
-        raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
-    return "cuda" if gpus > 0 else "cpu"
-
-
-def moved(stats: Stats, device: str) -> Stats:
-    """Statistics with every tensor on a device."""
-    return fold(stats, lambda tensor: tensor.to(device))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from fedray.core import JobRows, Plan, State, Stats
+from fedray.core import IntArray, JobRows, Plan, State, Stats
 from fedray.tree import fold
 
 Piece = tuple[int, int]  # evaluation work: a world, and its first row or client
@@ -50,7 +51,16 @@ def to_reply(stats: Stats, rows: JobRows) -> Reply:
 def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
     """Unpacks an answer into memory of its own: the channel that brought it may be written again."""
     stats = fold(reply.stats, lambda array: torch.from_numpy(np.array(array)))
-    return stats, JobRows(reply.rows.samples.copy(), reply.rows.steps.copy(), reply.rows.loss.copy())
+    samples, steps, loss, errors = reply.rows
+    return stats, JobRows(samples.copy(), steps.copy(), loss.copy(), errors)
+
+
+def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
+    """The rows of all actors in the order of the plan; `parts` are the places of their jobs in it."""
+    order = np.argsort(np.concatenate(parts), kind="stable")
+    samples, steps, loss = (np.concatenate(column)[order] for column in zip(*(one[:3] for one in rows), strict=True))
+    failed = zip(parts, rows, strict=True)
+    return JobRows(samples, steps, loss, {int(part[j]): text for part, one in failed for j, text in one.errors.items()})
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -85,6 +85,15 @@ def _check(out: list[Seat], room: Room) -> None:
             )
 
 
+def fits(out: list[Seat], room: Room) -> bool:
+    """Whether a cluster can hold these actors."""
+    try:
+        _check(out, room)
+    except BadInput:
+        return False
+    return True
+
+
 def missing(seat: Seat, tier: str, room: Room) -> str:
     """What an actor that never came needs, and what there is."""
     return (

@@ -1,19 +1,18 @@
-"""The Ray runtime: client actors that host many simulated clients each, and a coordinator actor that runs the engine.
+"""The Ray runtime as the coordinator sees it: client actors that host many simulated clients each.
 
-The coordinator broadcasts the models once a round and gets reduced statistics back:
-over a compiled graph where messages are small and rounds short (one shared-memory channel a hop), as ordinary calls
-otherwise. Client actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Actors die
-with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if it dies.
+The coordinator broadcasts the models once a round and gets reduced statistics back: over a compiled graph where there
+is one node, messages are small and rounds short (one shared-memory channel a hop), as ordinary calls otherwise. Client
+actors restart by themselves; jobs are pure in (state, data, address) and are issued again. Where nodes come or go, the
+actors are seated anew between two calls: the packing never changes a bit.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,24 +20,32 @@ import ray
 import torch
 from ray.dag import InputNode, MultiOutputNode
 from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
-from fedray.build import Own, build
-from fedray.coordinate import Snapshot, coordinate
-from fedray.core import FedrayError, JobRows, Phase, Plan, State, Stats
+from fedray.build import Own
+from fedray.core import BadInput, FedrayError, JobRows, Phase, Plan, State, Stats
 from fedray.engine import Lost
 from fedray.known import known_clients
 from fedray.lanes import block as lanes
-from fedray.loggers import build_loggers
 from fedray.private import dealt, merged
-from fedray.runtime import environment, messages, packing
+from fedray.runtime import messages, packing
 from fedray.runtime.client import Client
-from fedray.runtime.cluster import cause, connect, refused, room, workplace
+from fedray.runtime.cluster import (
+    GONE,
+    PATIENCE,
+    Reseat,
+    cause,
+    has,
+    made,
+    nodes,
+    refused,
+    room,
+    steady,
+)
 from fedray.runtime.facts import together
 from fedray.runtime.messages import Piece
 from fedray.runtime.stacked import hosted
-from fedray.runtime.walks import POST, Walks
+from fedray.runtime.walks import Walks
 from fedray.scenario import Scenario
 from fedray.stack import sizes
 from fedray.study import Study
@@ -47,9 +54,8 @@ from fedray.tree import merge
 GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (Ray 2.60: 31 ms at 0.4 MB)
 LONG = 0.03  # seconds: over longer rounds an ordinary call is cheaper than a graph, whose readers wait by spinning
 LAPS = 4  # rounds that tell how long a round takes
-PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
-RESTARTS = 20  # of the coordinator
 DEATHS = 5  # of one actor over one call: then the call is what kills it
+LOOK = 1.0  # seconds between two looks at the cluster: has it grown, or lost what an actor waits for?
 
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
@@ -58,29 +64,55 @@ class Rays:
     """The runtime as the engine sees it; lives in the coordinator actor."""
 
     def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
-        self.study = study
-        self.seats = packing.seats(study.clients, room(), scenario.clients.per_actor, scenario.clients.actors)
-        walks = study.method.phases[0].walk is not None
-        remote: Any = ray.remote
-        kind = remote(concurrency_groups={POST: 2})(Client) if walks else remote(Client)
-        self.shared = (ray.put(scenario), ray.put(own))  # held: an actor that restarts is made from them again
-        self.actors: list[Any] = [
-            kind.options(
-                num_cpus=seat.num_cpus,
-                num_gpus=seat.num_gpus,
-                resources=seat.resources,
-                max_restarts=-1,
-                runtime_env=workplace(),
-            ).remote(*self.shared, index, seat.num_gpus, seat.num_cpus)
-            for index, seat in enumerate(self.seats)
-        ]
+        self.study, self.scenario, self.own = study, scenario, own
+        self.actors: list[Any] = []
         self.graph: Any = None
         self.laps: deque[float] = deque(maxlen=LAPS)  # seconds that the newest rounds took in the actors
         self.stateful = any(phase.own for phase in study.method.phases)
         self.recoveries = 0
-        self._ready(range(len(self.actors)))
+        self.walks = Walks(study, self._ready) if study.method.phases[0].walk else None
+        self._sit()
         self.host = hosted(study)  # for piece lists only
-        self.walks = Walks(study, self.seats, self.actors, self._ready) if walks else None
+
+    def _seats(self) -> list[packing.Seat]:
+        keys = self.scenario.clients
+        return packing.seats(self.study.clients, room(), keys.per_actor, keys.actors)
+
+    def _sit(self) -> None:
+        """Makes the actors that the cluster has room for, in place of those there were."""
+        began, waiting = time.monotonic(), True
+        while waiting:
+            self.close()
+            own = self.own if nodes() == 1 else self.own.shipped(self.study)
+            self.shared = (ray.put(self.scenario), ray.put(own))  # held: an actor that restarts is made from them again
+            self.seats = self._seats()
+            self.actors = made(Client, self.seats, self.walks is not None, *self.shared)
+            with suppress(Reseat):
+                self._ready(range(len(self.actors)))
+                waiting = False
+        if self.walks is not None:
+            self.walks.sit(self.seats, self.actors)
+        now = time.monotonic()
+        self.look = now + LOOK + 10 * (now - began)  # a cluster that grows and grows costs a tenth of the time
+
+    def reseat(self) -> None:
+        """New actors, as many as what is left of the cluster holds."""
+        self.recoveries += 1
+        self._sit()
+        self._check_private()
+        if self.walks is not None:
+            raise Lost("the models of the walk were lost with their actors")
+
+    def _grow(self) -> None:
+        """Where the packing follows the cluster: uses the nodes that joined since the last look."""
+        keys = self.scenario.clients
+        if (keys.per_actor, keys.actors) != ("auto", "auto") or self.walks or time.monotonic() < self.look:
+            return
+        self.look = time.monotonic() + LOOK
+        if packing.fits(self.seats, room()) and self._seats() != self.seats:
+            private = self.private()
+            self._sit()
+            self.restore(private)
 
     def _ready(self, which: Iterable[int]) -> None:
         """Waits until actors answer; says what was awaited when they do not."""
@@ -88,43 +120,65 @@ class Rays:
         for a in which:
             while not self._answers(a, deadline):
                 time.sleep(0.2)
+        self.alone = nodes() == 1
 
     def _answers(self, a: int, deadline: float) -> bool:
+        ref = self.actors[a].ready.remote()
+        while True:
+            try:
+                ray.get(ref, timeout=2 * LOOK)
+                return True
+            except RayTaskError as error:
+                raise cause(error, f"client actor {a}") from error
+            except GetTimeoutError:
+                self._check_room()
+                if time.monotonic() > deadline:
+                    raise self._waited(a) from None
+            except GONE as error:  # it restarts
+                refused(error, f"client actor {a}")
+                if time.monotonic() > deadline:
+                    raise self._waited(a) from None
+                return False
+
+    def _check_room(self) -> None:
+        """Gives up waiting where a node went for good and fewer actors would do."""
         try:
-            ray.get(self.actors[a].ready.remote(), timeout=max(1.0, deadline - time.monotonic()))
-            return True
-        except RayTaskError as error:
-            raise cause(error, f"client actor {a}") from error
-        except (GetTimeoutError, RayActorError) as error:  # it restarts
-            refused(error, f"client actor {a}")
-            if time.monotonic() > deadline:
-                raise self._waited(a) from None
-            return False
+            if not packing.fits(self.seats, room()) and self._seats():
+                raise Reseat
+        except BadInput:  # nothing fits: a node may come back
+            return
 
     def _waited(self, a: int) -> FedrayError:
         tier = self.study.clients.tiers[self.seats[a].tier].name
         return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{packing.missing(self.seats[a], tier, room())}")
 
+    @steady
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the client actors."""
         return together(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
+    @steady
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
-            return self.walks.train(t, plan, state, phase)
+            return self.walks.train(t, plan, state)
+        self._grow()
         steps = lanes.steps_of(sizes(self.study, plan), phase.local)
         parts = packing.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
-        order = np.argsort(np.concatenate(parts), kind="stable")
-        return merge(list(stats)), JobRows(*(np.concatenate(c)[order] for c in zip(*rows, strict=True)))
+        return merge(list(stats)), messages.in_order(parts, rows)
 
     def _ask(self, message: messages.Round, kept: int) -> list[messages.Reply]:
         """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
         sent = message.models.nbytes + sum(value.nbytes for value in message.extra.values())
         small = kept + sent + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
-        if small and not (len(self.laps) == LAPS and min(self.laps) > LONG):
+        if (
+            small
+            and self.alone
+            and self.study.client_timeout is None
+            and not (len(self.laps) == LAPS and min(self.laps) > LONG)
+        ):
             try:
                 return self._by_graph(message)
             except (RayActorError, RayChannelError, RaySystemError):
@@ -168,8 +222,11 @@ class Rays:
             except RayTaskError as error:
                 raise cause(error, f"client actor {a}") from error
             except GetTimeoutError:
-                raise self._waited(a) from None
-            except RayActorError:
+                raise FedrayError(
+                    f"waited {PATIENCE:g} s for client actor {a} to answer a call; {has()}: is it stuck? If its work "
+                    "takes longer, set FEDRAY_PATIENCE"
+                ) from None
+            except GONE:
                 self.recoveries += 1
                 self._ready([a])
                 self._check_private()
@@ -181,6 +238,7 @@ class Rays:
         if self.stateful:
             raise Lost("private client state was lost with an actor")
 
+    @steady
     def _spread(self, state: State, kind: str, keys: list[Piece], models: int) -> dict[Piece, Tensor]:
         shared = ray.put(messages.to_round(0, [], state))
         n = len(self.actors)
@@ -196,6 +254,7 @@ class Rays:
     def uncertainty(self, state: State, models: int) -> dict[Piece, Tensor]:
         return self._spread(state, "uncertainty", self.host.client_pieces(), models)
 
+    @steady
     def known(self, state: State) -> dict[Piece, Tensor]:
         keys, shared = known_clients(self.study), ray.put(messages.to_round(0, [], state))
         home = packing.homes(self.study.clients, self.seats, np.array([client for _, client in keys])).tolist()
@@ -203,9 +262,11 @@ class Rays:
         answers = self._each([(a, self.actors[a].known, (shared, part)) for a, part in enumerate(mine)])
         return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
+    @steady
     def gather(self, state: State) -> State:
         return state if self.walks is None else self.walks.gather(state)
 
+    @steady
     def private(self) -> dict[str, Tensor]:
         if not self.stateful:
             return {}
@@ -217,78 +278,18 @@ class Rays:
             self.walks.forget()
         if not self.stateful:
             return
+        self.stateful = False  # an actor that dies here is simply told again
+        try:
+            self._give(private)
+        finally:
+            self.stateful = True
+
+    @steady
+    def _give(self, private: dict[str, Tensor]) -> None:
         mine = dealt(private, partial(packing.homes, self.study.clients, self.seats), len(self.actors))
-        calls = [(a, self.actors[a].restore, (part,)) for a, part in enumerate(mine)]
-        stateful, self.stateful = self.stateful, False  # an actor that dies here is simply told again
-        self._each(calls)
-        self.stateful = stateful
+        self._each([(a, self.actors[a].restore, (part,)) for a, part in enumerate(mine)])
 
     def close(self) -> None:
         self._drop_graph()
         for actor in self.actors:
             ray.kill(actor)
-
-
-class Coordinator:
-    """Runs the engine on the machine that holds the run directory; answers `progress` while it does."""
-
-    def __init__(self, scenario: Scenario, own: Own, out: str) -> None:
-        environment.one_thread()
-        self.scenario, self.own, self.out = scenario, own, Path(out)
-        self.latest: Snapshot | None = None
-
-    def run(self) -> dict[str, Any]:
-        """The whole run; its summary."""
-        study = build(self.scenario, self.own.imported())
-        runtime = Rays(self.scenario, self.own, study)
-        known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
-        try:
-            return coordinate(
-                study, runtime, self.out, self._watch, known, build_loggers(self.scenario.loggers, self.out)
-            )
-        finally:
-            runtime.close()
-
-    def _watch(self, shown: Snapshot) -> None:
-        self.latest = shown
-
-    def progress(self) -> Snapshot | None:
-        """The newest snapshot."""
-        return self.latest
-
-
-def run_on_ray(
-    scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None], address: str | None
-) -> dict[str, Any]:
-    """Runs a scenario on Ray and returns its summary; the coordinator is made again if it dies."""
-    actors = scenario.clients.actors
-    started = connect(address, 0 if actors == "auto" else int(actors))
-    try:
-        return _drive(scenario, own, out, watch)
-    except RayTaskError as error:
-        raise cause(error, "the coordinator") from error
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # where `out` is
-    kind: Any = ray.remote(Coordinator).options(
-        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=workplace(), scheduling_strategy=here
-    )
-    for _ in range(RESTARTS):
-        coordinator = kind.remote(scenario, own, str(out))
-        ref = coordinator.run.remote()
-        try:
-            while True:
-                done, _ = ray.wait([ref], timeout=0.25)
-                shown = ray.get(coordinator.progress.remote(), timeout=PATIENCE)
-                if shown is not None:
-                    watch(shown)
-                if done:
-                    summary: dict[str, Any] = ray.get(ref)
-                    return summary
-        except RayActorError as error:
-            refused(error, "the coordinator")
-    raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")

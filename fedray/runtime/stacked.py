@@ -15,6 +15,7 @@ from fedray.data.features import Features
 from fedray.data.leave_out import LeaveOut
 from fedray.lanes.rule import Engine
 from fedray.runtime.host import EVALUATED_ROWS, Host
+from fedray.runtime.messages import in_order
 from fedray.stack import is_trained, read, shares
 from fedray.study import Part, Study
 from fedray.tree import merge
@@ -43,15 +44,16 @@ class Parts:
     def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of a plan part by part; the statistics of part i are called `i/...`."""
         self._meet(state)
-        n = len(plan.client)
-        rows = JobRows(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n))
+        parts = list(shares(self.study, plan))
+        if not parts:
+            return {}, JobRows(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         stats: list[Stats] = []
-        for i, part, jobs, own in shares(self.study, plan):
+        rows: list[JobRows] = []
+        for i, part, _, own in parts:
             done, here = self.hosts[i].train(t - part.begins, own, read(state, part), part.study.method.phases[0])
             stats.append({f"{i}/{name}": value for name, value in done.items()})
-            for column, values in zip(rows, here, strict=True):
-                column[jobs] = values
-        return merge(stats), rows
+            rows.append(here)
+        return merge(stats), in_order([jobs for _, _, jobs, _ in parts], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Raw outputs on raw inputs `[n, ...]` of a world, `[1 + P, n, C]`: the stack's, then its sub models'."""

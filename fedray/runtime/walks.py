@@ -8,25 +8,22 @@ once) the run goes back to its newest checkpoint. Either way the bits are those 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
-from fedray.core import FedrayError, IntArray, JobRows, Phase, Plan, State, Stats
+from fedray.core import FedrayError, IntArray, JobRows, Plan, State, Stats
 from fedray.engine import Lost, first_state
-from fedray.runtime import packing
-from fedray.runtime.cluster import cause
+from fedray.runtime import messages, packing
+from fedray.runtime.cluster import GONE, PATIENCE, POST, cause
 from fedray.runtime.host import Host
 from fedray.runtime.packing import Seat
 from fedray.study import Study
 
-POST = "post"  # the concurrency group in which an actor takes parcels while it trains
-ACKNOWLEDGED = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for one acknowledgement
 DEATHS = 5  # of one actor over one step: then the step is what kills it
 
 Key = tuple[int, int]  # (world, model)
@@ -105,8 +102,8 @@ class Holder:
         """Calls another actor with models; whether it acknowledged."""
         ref = peer.receive.options(concurrency_group=POST).remote({key: self.sent[key] for key in keys})
         try:
-            return bool(ray.get(ref, timeout=ACKNOWLEDGED))
-        except (RayActorError, RayTaskError, GetTimeoutError):
+            return bool(ray.get(ref, timeout=PATIENCE))
+        except (*GONE, RayTaskError, GetTimeoutError):
             return False
 
     def resend(self, wanted: dict[Key, int], peer: Any) -> bool:
@@ -125,19 +122,26 @@ class Walks:
     version, sender `[R, K]`: of each model, and the actor that still has a copy of it (-1: none).
     """
 
-    def __init__(self, study: Study, seats: list[Seat], actors: list[Any], ready: Callable[[list[int]], None]) -> None:
-        self.study, self.seats, self.actors, self.ready = study, seats, actors, ready
+    def __init__(self, study: Study, ready: Callable[[list[int]], None]) -> None:
+        self.study, self.ready = study, ready
+        self.seats: list[Seat] = []
+        self.actors: list[Any] = []
         walk = study.method.phases[0].walk
         assert walk is not None
         self.walk, self.now = walk, -1
         shape = study.worlds, study.method.phases[0].models
         self.version, self.sender = np.full(shape, -1), np.full(shape, -1)
 
+    def sit(self, seats: list[Seat], actors: list[Any]) -> None:
+        """The actors, which hold nothing yet."""
+        self.seats, self.actors = seats, actors
+        self.forget()
+
     def forget(self) -> None:
         """The next step begins from the engine's state."""
         self.now = -1
 
-    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
         """One step of all walks; the models stay with the actors, so there are no statistics."""
         if self.now != t:
             self._seat(t, state)
@@ -149,8 +153,7 @@ class Walks:
         rows = [self._finish(a, orders[a], started[a]) for a in work]
         self.version[of], self.sender[of] = t + 1, np.where(to == home, -1, home)
         self.now = t + 1
-        order = np.argsort(np.concatenate(list(work.values())), kind="stable")
-        return {}, JobRows(*(np.concatenate(column)[order] for column in zip(*rows, strict=True)))
+        return {}, messages.in_order(list(work.values()), rows)
 
     def gather(self, state: State) -> State:
         """Copies of all models, for evaluation and checkpoints."""
@@ -192,10 +195,10 @@ class Walks:
         """An actor's report, asked again after its death or after it was given what it missed."""
         for _ in range(DEATHS):
             try:
-                report: Report = ray.get(ref, timeout=ACKNOWLEDGED)
+                report: Report = ray.get(ref, timeout=PATIENCE)
             except RayTaskError as error:
                 raise cause(error, f"client actor {a}") from error
-            except RayActorError:
+            except GONE:
                 self._await(a)
                 report = Report([], None, [])
             if report.rows is not None:
@@ -223,9 +226,9 @@ class Walks:
     def _copied(self, sender: int, wanted: dict[Key, int], to: int) -> None:
         try:
             ok = sender not in (-1, to) and ray.get(
-                self.actors[sender].resend.remote(wanted, self.actors[to]), timeout=2 * ACKNOWLEDGED
+                self.actors[sender].resend.remote(wanted, self.actors[to]), timeout=2 * PATIENCE
             )
-        except (RayActorError, GetTimeoutError):
+        except (*GONE, GetTimeoutError):
             ok = False
         if not ok:
             self.forget()
@@ -242,10 +245,10 @@ class Walks:
     def _call(self, a: int, method: str, argument: Any) -> Any:
         for _ in range(DEATHS):
             try:
-                return ray.get(getattr(self.actors[a], method).remote(argument), timeout=ACKNOWLEDGED)
+                return ray.get(getattr(self.actors[a], method).remote(argument), timeout=PATIENCE)
             except RayTaskError as error:
                 raise cause(error, f"client actor {a}") from error
-            except RayActorError:
+            except GONE:
                 self._await(a)
         raise FedrayError(f"client actor {a} died {DEATHS} times over one call: see Ray's logs")
 

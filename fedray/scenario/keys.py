@@ -238,6 +238,8 @@ class Scenario:
     """Everything that decides a result, and how to compute it.
 
     vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
+    on_client_error: a client whose training raises, diverges or takes over client_timeout (wall seconds, for code that
+    may hang) ends the run, or is left out of the round.
     """
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0
@@ -260,6 +262,7 @@ class Scenario:
     checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
+    client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
     table: list[Cell] = field(default_factory=list)
     published: Options = field(default_factory=dict)
 

@@ -20,8 +20,7 @@ from fedray.core import FedrayError
 from fedray.engine import Progress
 from fedray.evaluate import evaluator
 from fedray.lanes.company import Company
-from fedray.runtime.environment import one_thread, prepare
-from fedray.runtime.host import device_of
+from fedray.runtime.environment import device_of, one_thread, prepare
 from fedray.runtime.inline import Inline
 from fedray.scenario import Scenario, dump, read, resolved
 from fedray.simulate import run_inline

@@ -1,0 +1,49 @@
+"""Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections.
+
+Ten faults a scenario, two of each kind; `python tests/chaos/chaos.py` does it to any scenario file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from chaos import disturbed, shuffled
+
+BASE: dict[str, Any] = {
+    "rounds": 20,
+    "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [64]},
+    "clients": {"number": 40},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 40},
+    "checkpoint": {"every": 1, "keep": 3},
+    "evaluate": {"every": 5},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "fed_ensemble": {"method": {"name": "fed_ensemble", "models": 3}},
+    "shefl": {
+        "method": {"name": "shefl", "models": 3},
+        "clients": {
+            "number": 40,
+            "tiers": {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}},
+        },
+        "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
+    },
+    "feddyn": {"method": {"name": "feddyn"}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", METHODS)
+def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
+    seed = sorted(METHODS).index(name)
+    told = disturbed({**BASE, **METHODS[name]}, shuffled(12, seed), tmp_path, seed)
+    print(told.row(name), told.rounds)
+    assert told.same
+    assert sum(told.kills.values()) >= 10, "the run ended before its faults"
