@@ -72,8 +72,8 @@ def check(needs: Iterable[Need]) -> float:
     if total > has:
         worst = max(known, key=lambda need: need.bytes)
         raise BadInput(
-            f"{worst.keys}: {worst.what} would take about {amount(worst.bytes)}, but there are {amount(has)} of "
-            "memory here: lower one of these"
+            f"{worst.keys}: {worst.what} would take about {amount(worst.bytes)}, all together {amount(total)}, but "
+            f"there are {amount(has)} of memory here: lower one of these"
         )
     return total
 
@@ -159,19 +159,27 @@ def network(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -
     check([*asked(scenario), _models(scenario.method.models * worlds, d)])
 
 
-def _models(number: int, d: int) -> Need:
+def _models(number: int, d: int, lane: int | None = None) -> Need:
+    """The state, and three lanes (of a part of the model, where it is made of parts)."""
     what = f"{number:,} models of {d:,} numbers"
-    return Need(what, "method.models x replicates x model", (MODEL * number + 3 * LANE) * float(d))
+    return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
 def needs(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
     made = _made(scenario, number) + _population(scenario, number, worlds)
-    made.append(_models(study.method.phases[0].models * worlds, d))
-    layers, engine = layers_of(study.net.module, study.example), choose(study.net)
-    here = [*_block(study, layers, engine), *_evaluated(study, layers, engine)]
+    trained = [part.study for part in study.parts[: -1 if len(study.parts) > 1 else None]] or [study]
+    made.append(_models(study.method.phases[0].models * worlds, d, max(one.net.layout.d for one in trained)))
+    blocks = [_at_work(one) for one in trained]  # one after another
+    here = max(blocks, key=lambda block: sum(need.bytes for need in block))
     return [cuts(study.shards.data, worlds), *made, *_kept(scenario, study), *here]
+
+
+def _at_work(study: Study) -> list[Need]:
+    """Training a block of lanes, and evaluating."""
+    layers, engine = layers_of(study.net.module, study.example), choose(study.net)
+    return [*_block(study, layers, engine), *_evaluated(study, layers, engine)]
 
 
 def _kept(scenario: Scenario, study: Study) -> list[Need]:

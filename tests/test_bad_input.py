@@ -82,7 +82,7 @@ BAD: list[tuple[str, str]] = [
     (RUN + "schedule.kind=walk", "schedule.kind = walk, but fed_ensemble has a server"),
     (RUN + "graph.kind=torus", "graph.kind = torus, but fed_ensemble has a server"),
     (RUN + "method.name=random_walk graph.kind=edges graph.edges={data}/no.csv", "no.csv"),
-    (RUN + "on_client_error=ignore", "on_client_error = ignore"),
+    (RUN + "on_client_error=ignore", "on_client_error = 'ignore'"),
     (RUN + "client_timeout=0", "client_timeout = 0"),
     # data files
     (RUN + "data.name=mnist data.root={data} data.limit=20", "data.name = mnist, but there is no {data}"),

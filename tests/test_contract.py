@@ -25,7 +25,7 @@ __all__ = ["no_report"]
 ROUND_COLUMNS = ["replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]
 CLIENT_COLUMNS = [
     "replicate", "fold", "round", "client", "tier", "model", "samples", "steps", "loss", "up_bytes", "down_bytes",
-    "sim_seconds", "status",
+    "sim_seconds", "status", "error",
 ]  # fmt: skip
 WORLD = ["replicate", "fold"]
 

@@ -91,6 +91,7 @@ def some(number: int) -> list[tuple[int, float]]:
     return [(random.randint(0, 5), random.uniform(0.0, 0.5)) for _ in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_inline_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Twice: the resumed run is killed too."""

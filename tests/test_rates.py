@@ -105,6 +105,7 @@ def test_a_resumed_run_keeps_the_choice(chosen: fedray.Run, tmp_path: Path) -> N
     assert fedray.resume(folder).summary["model_hash"] == chosen.summary["model_hash"]
 
 
+@pytest.mark.slow
 def test_both_runtimes_train_with_the_rates_that_were_chosen(chosen: fedray.Run, tmp_path: Path) -> None:
     ray = run({"local": {"lr_grid": GRID}, "runtime": "ray", "clients": {"actors": 2}}, out=tmp_path / "ray")
     assert told(ray) == told(chosen)

@@ -131,7 +131,12 @@ def test_its_header_names_source_and_command(path: Path) -> None:
         assert needed in header
 
 
-@every_file
+SAME = {f"shefl_{what}_{data}" for what in ("table1a", "fig1") for data in ("cifar10", "cifar100", "svhn")}
+SAME = SAME - {"shefl_table1a_cifar10"} | {"fed_ensemble_table2_cifar100", "fed_ensemble_table3_femnist"}
+TRAINED = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SAME else []) for path in FILES]
+
+
+@pytest.mark.parametrize("path", TRAINED)  # slow: the networks of another file on other pictures
 def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path) -> None:
     scenario = read(path)
     own = data_of(scenario)

@@ -1,0 +1,58 @@
+"""Scenarios of the Ray tests, and their runs; images of 6 x 6 pixels, made here, travel to the actors as an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedray
+from fedray.data.split import Dataset, Split, classification
+from fedray.scenario.nested import merge
+
+pytestmark = pytest.mark.usefixtures("no_report", "cluster")
+BASE: dict[str, Any] = {
+    "rounds": 4,
+    "method": {"models": 3},
+    "data": {"partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [6]},
+    "clients": {"number": 10},
+    "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
+    "checkpoint": {"every": 2},
+}
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
+PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
+WALK: dict[str, Any] = {"method": {"name": "random_walk"}, "graph": {"node_failure": 0.1}}
+TIERS: dict[str, Any] = {"strong": {"number": 4, "models_per_round": "all", "num_cpus": 2}, "weak": {"num_cpus": 0.5}}
+
+
+def pictures(n: int = 240) -> Dataset:
+    """Small images of three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
+    half = 2 * n // 3
+    return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
+
+
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    scenario = BASE
+    for change in changes:
+        scenario = merge(scenario, change)
+    return fedray.run(scenario, data=pictures(), **{"runtime": "ray", **options})
+
+
+def hashes(done: fedray.Run) -> tuple[str, str]:
+    return done.summary["model_hash"], done.summary["state_hash"]
+
+
+KNOWN: dict[str, tuple[str, str]] = {}
+
+
+def inline(*changes: dict[str, Any]) -> tuple[str, str]:
+    """The hashes of the inline runtime, computed once a scenario."""
+    key = repr(changes)
+    if key not in KNOWN:
+        KNOWN[key] = hashes(run(*changes, runtime="inline"))
+    return KNOWN[key]
