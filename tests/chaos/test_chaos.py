@@ -1,4 +1,5 @@
-"""Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections.
+"""Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections, models on
+their way, features.
 
 Ten faults a scenario, two of each kind; `python tests/chaos/chaos.py` does it to any scenario file.
 """
@@ -35,6 +36,22 @@ METHODS: dict[str, dict[str, Any]] = {
         "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
     },
     "feddyn": {"method": {"name": "feddyn"}},
+    "random_walk": {
+        "method": {"name": "random_walk", "models": 5},
+        "graph": {"kind": "watts_strogatz", "node_failure": 0.05},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 400},
+    },
+    "stacking": {
+        "method": {
+            "name": "stacking",
+            "bases": [{"name": "mlp", "hidden": [64]}, {"name": "mlp", "hidden": [32]}],
+            "folds": "within",
+            "fold_number": 3,
+            "meta_rounds": 10,
+        },
+        "rounds": 10,
+        "clients": {"number": 10},
+    },
 }
 
 
