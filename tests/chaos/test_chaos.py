@@ -1,7 +1,7 @@
 """Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections, models on
 their way, features.
 
-Ten faults a scenario, two of each kind; `python tests/chaos/chaos.py` does it to any scenario file.
+Ten faults a scenario at least; `python tests/chaos/chaos.py` does it to any scenario file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
     "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
     "model": {"name": "mlp", "hidden": [64]},
     "clients": {"number": 40},
-    "local": {"lr": 0.05, "batch_size": 8, "epochs": 40},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 150},
     "checkpoint": {"every": 1, "keep": 3},
     "evaluate": {"every": 5},
 }
@@ -39,7 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "random_walk": {
         "method": {"name": "random_walk", "models": 5},
         "graph": {"kind": "watts_strogatz", "node_failure": 0.05},
-        "local": {"lr": 0.05, "batch_size": 8, "epochs": 400},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 1500},
     },
     "stacking": {
         "method": {
@@ -60,7 +60,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
     seed = sorted(METHODS).index(name)
-    told = disturbed({**BASE, **METHODS[name]}, shuffled(12, seed), tmp_path, seed)
+    told = disturbed({**BASE, **METHODS[name]}, shuffled(14, seed), tmp_path, seed)
     print(told.row(name), told.rounds)
     assert told.same
     assert sum(told.kills.values()) >= 10, "the run ended before its faults"
