@@ -18,7 +18,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.graph import GraphKeys
 from fedray.walk import Graph, Outages, walk
 
-MOST_EDGES = 5_000_000  # networkx holds them as Python objects
+MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
 TRIES = 100  # of random graphs that turn out not to be connected
 DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 

@@ -17,6 +17,7 @@ from fedray import rng
 from fedray.core import IntArray, Plan, Schedule, Walk
 
 Mask = NDArray[np.bool_]
+KEPT = 16  # steps of a path that are not walked again when they are asked for
 
 
 class Graph(NamedTuple):
@@ -90,7 +91,7 @@ def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition:
     degree = np.concatenate([graph.degree for graph in different])
     seed, model = np.array(seeds, dtype=np.int64)[:, None], np.arange(models)[None]
     first = rng.uniform(rng.keys(seed, "walk", model), 1)[..., 0]
-    path = [(first * nodes).astype(np.int64)]
+    path = {0: (first * nodes).astype(np.int64)}  # the newest steps
 
     def hop(t: int, at: IntArray) -> IntArray:
         u = rng.uniform(rng.keys(seed, "hop", t, model), 2)
@@ -102,8 +103,12 @@ def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition:
         return np.where(goes, goal, at)
 
     def holders(t: int) -> IntArray:
-        while len(path) <= t:
-            path.append(hop(len(path) - 1, path[-1]))
+        if t < min(path):
+            path.clear()
+            path[0] = (first * nodes).astype(np.int64)
+        for step in range(max(path), t):
+            path[step + 1] = hop(step, path[step])
+            path.pop(step - KEPT, None)
         return path[t]
 
     return Walk(holders, lambda t: outages.nodes(seed, t, holders(t)), graphs[0].edges)

@@ -51,7 +51,7 @@ def test_the_path_is_a_function_of_seed_and_step_alone() -> None:
     graph = graph_from(IRREGULAR)
     late, early = (walk([graph], 3, [7], "metropolis", Outages(0.1, 0.1)) for _ in range(2))
     alone = late.at(50)
-    for t in range(51):
+    for t in range(120):  # further than it remembers, and back
         early.at(t)
     among = walk([graph_from(nx.cycle_graph(10)), graph, graph], 3, [1, 7, 7], "metropolis", Outages(0.1, 0.1)).at(50)
     assert (alone == early.at(50)).all() and (among[1] == alone[0]).all() and (among[1] == among[2]).all()
@@ -187,6 +187,11 @@ def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> N
 def test_what_cannot_be_walked_is_refused(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=line):
         fedray.run(small(**keys), out=tmp_path / "run")
+
+
+def test_a_graph_too_large_is_not_begun() -> None:
+    with pytest.raises(BadInput, match=r"a complete graph has about 5e\+05 edges"):
+        graph_of(GraphKeys(kind="complete"), 1000, 0)
 
 
 def test_an_edge_file_is_the_graph(tmp_path: Path) -> None:
