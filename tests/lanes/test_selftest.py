@@ -61,3 +61,10 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) 
     mixed = fed("check", file, tiers).out
     assert "conv on cpu, up to 1 lanes" in mixed
     assert "conv on cuda, up to 256 lanes" in mixed
+
+
+def test_wide_networks_with_large_weights_pass(tmp_path: Path, no_report: None) -> None:
+    """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
+    keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}
+    run = fedray.run(scenario(keys, {"data": {"limit": None, "partition": None}, "rounds": 1}), out=tmp_path / "run")
+    assert json.loads((run.path / "manifest.json").read_text())["lanes_independent"]
