@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from fedray.core import Net
 
 
+class Voter(NamedTuple):
+    """A scikit-learn classifier that every client fits on its own rows; options: its own, by scikit-learn's names."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
 class Base(NamedTuple):
-    """One architecture: its network, and how many models of it an ensemble has (`x`)."""
+    """One architecture: its network, and how many models of it an ensemble has (`x`).
+
+    voter: instead of a network that is trained; `net` then has no numbers (`models.stacked.voting_net`).
+    """
 
     net: Net
     models: int = 1
+    voter: Voter | None = None
 
 
 class Stack(NamedTuple):

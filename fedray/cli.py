@@ -205,12 +205,15 @@ def tune(
 
 
 @commands.command(name="list")
-@click.argument("kind", type=click.Choice(["methods", "datasets", "models", "partitions"]), required=False)
+@click.argument(
+    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
+)
 def list_(kind: str | None) -> None:
-    """List the methods, data sets, models and partitions by name."""
+    """List the methods, data sets, models, partitions and the classifiers of stacking by name."""
     from fedray import names
 
     tables = {"methods": names.METHODS, "datasets": names.DATA, "models": names.MODELS, "partitions": names.PARTITIONS}
+    tables["classifiers"] = names.CLASSIFIERS
     for title, known in tables.items():
         if kind in (None, title):
             click.echo(f"{title}:")

@@ -27,7 +27,8 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
     """(name, text) pairs."""
     phase, layout = study.method.phases[0], study.net.layout
     devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
-    trained = [part.study for part in study.parts] or [study]
+    trained = [part.study for part in study.parts if part.voter is None] or [study]
+    voters = [part.voter for part in study.parts if part.voter is not None]
     engines = [(choose(one.net, device, one.example), device) for device in devices for one in trained]
     plan = phase.schedule(0, None)
     jobs, d = len(plan.client), layout.d
@@ -41,6 +42,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
             for one in trained
         ),
         *(("engine", f"{e.name} on {device}, up to {e.width} lanes ({e.why})") for e, device in engines),
+        *(("votes", f"{one.name}: every client fits its own, its bytes are not counted") for one in voters),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{jobs:,} a round"),
         ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),

@@ -62,6 +62,12 @@ MODELS = {
     "shufflenet_v2": "ShuffleNetV2, stem adapted to small images",
     "lstm": "2-layer LSTM over characters",
 }
+CLASSIFIERS = {  # bases of stacking beside MODELS
+    "sklearn/decision_tree": "a decision tree a client; they vote",
+    "sklearn/gaussian_nb": "a Gaussian naive Bayes classifier a client; they vote",
+    "sklearn/logistic_regression": "a logistic regression a client; they vote",
+    "sklearn/random_forest": "a random forest a client; they vote",
+}
 PARTITIONS = {
     "iid": "shuffled and dealt evenly",
     "shards": "sorted by label, cut into shards, `shards` of them per client",

@@ -169,7 +169,8 @@ def needs(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
     made = _made(scenario, number) + _population(scenario, number, worlds)
-    trained = [part.study for part in study.parts[: -1 if len(study.parts) > 1 else None]] or [study]
+    parts = [part.study for part in study.parts if part.voter is None]
+    trained = parts[: -1 if len(parts) > 1 else None] or [study]
     made.append(_models(study.method.phases[0].models * worlds, d, max(one.net.layout.d for one in trained)))
     blocks = [_at_work(one) for one in trained]  # one after another
     here = max(blocks, key=lambda block: sum(need.bytes for need in block))

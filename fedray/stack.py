@@ -136,7 +136,7 @@ def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
 
 
 def _parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Bases train in the first rounds, all of them in each; the meta model in the others."""
+    """Bases train in the first rounds, all of them in each (votes in none); the meta model in the others."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
@@ -148,10 +148,11 @@ def _parts(study: Study, stack: Stack) -> Iterator[Part]:
         ends = [trainable + number * layout.trainable, buffers + number * (layout.d - layout.trainable)]
         last = counters + number * len(layout.counters)
         on_top = net is stack.meta
+        voter = None if on_top else stack.bases[i].voter
+        begins, ended = (stack.rounds, stack.rounds + stack.meta_rounds) if on_top else (0, stack.rounds)
         yield Part(
-            _study(study, stack, i, on_top), folds[i], models[i], first,
-            stack.rounds if on_top else 0, stack.rounds + stack.meta_rounds if on_top else stack.rounds,
-            slice(trainable, ends[0]), slice(buffers, ends[1]), slice(counters, last),
+            _study(study, stack, i, on_top), folds[i], models[i], first, begins, ended if voter is None else begins,
+            slice(trainable, ends[0]), slice(buffers, ends[1]), slice(counters, last), voter,
         )  # fmt: skip
         first, trainable, buffers, counters = first + number, ends[0], ends[1], last
 

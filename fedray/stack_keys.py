@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fedray.bases import Base, Stack
+from fedray.bases import Base, Stack, Voter
 from fedray.core import BadInput, Net
 from fedray.models import build_net
+from fedray.models.stacked import voting_net
+from fedray.names import CLASSIFIERS
 from fedray.scenario import ModelKeys, Scenario
 
 MOST_LEFT_OUT = 1000  # clients of which each is left out once
+MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
@@ -33,8 +36,13 @@ def stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Sce
             "or choose within"
         )
     k = scenario.method.models
-    bases = tuple(Base(network(replace(scenario, model=_model(base))), base.get("models", k)) for base in keys["bases"])
-    bases = bases or (Base(network(scenario), k),)
+    folds = keys["fold_number"] if within else clients
+    fits = clients * (folds if within else 1)
+    votes = [_voting(_model(base), classes, fits) for base in keys["bases"]]
+    bases = tuple(
+        vote or Base(network(replace(scenario, model=_model(base))), base.get("models", k))
+        for base, vote in zip(keys["bases"], votes, strict=True)
+    ) or (Base(network(scenario), k),)
     meta = None
     if keys["meta"] in META:
         name, options = META[keys["meta"]]
@@ -42,7 +50,7 @@ def stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Sce
     return Stack(
         bases=bases,
         meta=meta,
-        folds=keys["fold_number"] if within else clients,
+        folds=folds,
         within=within,
         rounds=scenario.rounds,
         meta_rounds=keys.get("meta_rounds", scenario.rounds),
@@ -54,3 +62,15 @@ def stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Sce
 def _model(base: dict[str, Any]) -> ModelKeys:
     """A base as a model section."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
+
+
+def _voting(model: ModelKeys, classes: int, fits: int) -> Base | None:
+    """The base of a classifier's name; every process that answers fits every client's: with `folds: within` F each."""
+    if model.name not in CLASSIFIERS:
+        return None
+    if fits > MOST_FITTED:
+        raise BadInput(
+            f"method.bases has {model.name}, of which clients.number (x method.fold_number) makes {fits:,} classifiers"
+            f": have at most {MOST_FITTED:,}"
+        )
+    return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.bases import Voter
 from fedray.clock import Rule
 from fedray.core import Answer, Clients, FloatArray, IntArray, Local, Method, Net, State
 from fedray.data.shards import Shards
@@ -33,6 +34,7 @@ class Part(NamedTuple):
 
     first: number of its first model; fold f has the models `first + f * models ..`. begins, ends: its rounds.
     trainable, buffers, counters: where its numbers lie in a row of the whole.
+    voter: what its clients fit instead of being trained (`runtime.votes`); then it has no rounds and no numbers.
     """
 
     study: Study
@@ -44,6 +46,7 @@ class Part(NamedTuple):
     trainable: slice
     buffers: slice
     counters: slice
+    voter: Voter | None = None
 
 
 @dataclass(frozen=True)

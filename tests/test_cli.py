@@ -101,7 +101,7 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
 
 
 def test_list_names_everything_a_scenario_may_say() -> None:
-    known = {**names.METHODS, **names.DATA, **names.MODELS, **names.PARTITIONS}
+    known = {**names.METHODS, **names.DATA, **names.MODELS, **names.PARTITIONS, **names.CLASSIFIERS}
     told = fed("list")
     assert told.status == 0
     assert {line.split()[0] for line in told.out.splitlines() if line.startswith("  ")} == set(known)

@@ -22,6 +22,9 @@ Deviations:
        beside it: an MLP, and the plain average of the bases, which needs no training.
     5. Clients download the sub models they need when they first take part in phase 3; computing the features takes no
        virtual time.
+    6. The paper wishes for traditional models: a base may be a scikit-learn classifier that each client fits on its own
+       rows; (i, f) is then the vote of all clients' (with `folds: client` all others'), and its probabilities are the
+       shares of the votes. Classifiers cost no bytes, rounds or virtual time here.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ def stacking(setting: Setting) -> Method:
     seeds = tuple(seed for seed in setting.seeds for _ in range(stack.folds))
 
     def base(i: int) -> Phase:  # Alg. 1: all (i, j) at once
-        net, models = stack.bases[i]
-        return fed_ensemble(replace(setting, models=models, layout=net.layout, seeds=seeds)).phases[0]
+        one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # votes never train
+        return fed_ensemble(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds)).phases[0]
 
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.bases import Stack
-from fedray.core import Net
+from fedray.core import Layout, Net
 from fedray.models.net import layout_of
 
 
@@ -32,6 +32,20 @@ class Stacked(nn.Module):
             return torch.stack(each).mean(0).log()
         answer: Tensor = self.meta(torch.cat(each, dim=-1))
         return answer
+
+
+class Votes(nn.Module):
+    """Stands for classifiers that clients fit: it has no weights and cannot answer by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError(
+            "a vote of classifiers is asked through Run.predict: an exported stack has only networks"
+        )
+
+
+def voting_net(name: str, classes: int) -> Net:
+    """A network without numbers, in the place of a base that votes."""
+    return Net(name, Votes(), Layout((), (), 0), "cross_entropy", classes, lambda key: torch.zeros(0))
 
 
 def stacked_net(stack: Stack) -> Net:

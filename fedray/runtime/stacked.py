@@ -16,9 +16,12 @@ from fedray.data.leave_out import LeaveOut
 from fedray.lanes.rule import Engine
 from fedray.runtime.host import EVALUATED_ROWS, Host
 from fedray.runtime.messages import in_order
+from fedray.runtime.votes import Votes
 from fedray.stack import is_trained, read, shares
 from fedray.study import Part, Study
 from fedray.tree import merge
+
+TINY = np.finfo(np.float64).tiny  # in a logarithm for 0
 
 
 def hosted(study: Study, device: str = "cpu", threads: int = 1) -> Host:
@@ -32,7 +35,13 @@ class Parts:
     def __init__(self, study: Study, device: str, threads: int) -> None:
         self.study = study
         self.bases = [part for part in study.parts if isinstance(part.study.shards, LeaveOut)]
-        self.hosts = [Host(_fed(part, self.features), device, threads) for part in study.parts]
+        self._host = {
+            i: Host(_fed(part, self.features), device, threads)
+            for i, part in enumerate(study.parts)
+            if part.voter is None
+        }
+        self.hosts = list(self._host.values())
+        self._votes = Votes(self.bases)
         self._state: State | None = None  # of the newest training
         self._kept: dict[tuple[int, int], Tensor] = {}
 
@@ -50,7 +59,7 @@ class Parts:
         stats: list[Stats] = []
         rows: list[JobRows] = []
         for i, part, _, own in parts:
-            done, here = self.hosts[i].train(t - part.begins, own, read(state, part), part.study.method.phases[0])
+            done, here = self._host[i].train(t - part.begins, own, read(state, part), part.study.method.phases[0])
             stats.append({f"{i}/{name}": value for name, value in done.items()})
             rows.append(here)
         return merge(stats), in_order([jobs for _, _, jobs, _ in parts], rows)
@@ -60,7 +69,7 @@ class Parts:
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base(whole, i, world, x) for i in range(len(self.bases))]
         each = [predict.probabilities(one.numpy()).mean(axis=0) for one in outputs]
-        answer = torch.from_numpy(np.log(np.maximum(np.mean(each, axis=0), np.finfo(np.float64).tiny)))
+        answer = torch.from_numpy(np.log(np.maximum(np.mean(each, axis=0), TINY)))
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read(whole, self.study.parts[-1])
             side = torch.from_numpy(np.concatenate(each, axis=1).astype(np.float32))
@@ -69,11 +78,11 @@ class Parts:
 
     def state(self) -> dict[str, Tensor]:
         """The private vectors of all parts; those of part i are called `i/...`."""
-        return {f"{i}/{name}": v for i, host in enumerate(self.hosts) for name, v in host.private.state().items()}
+        return {f"{i}/{name}": v for i, host in self._host.items() for name, v in host.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Forgets the private vectors and takes these."""
-        for i, host in enumerate(self.hosts):
+        for i, host in self._host.items():
             own = f"{i}/"
             host.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
@@ -98,8 +107,12 @@ class Parts:
 
     def _base(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
         """Raw outputs `[F * x, n, C]` of a base's sub models, or of one fold's, from the row of one world."""
-        part, host = self.bases[i], self.hosts[i]
-        own, k = read(whole, part), part.models
+        part = self.bases[i]
+        if part.voter is not None:
+            folds = range(part.folds) if fold is None else [fold]
+            votes = [self._votes.shares(i, world, folds, one) for one in x.split(EVALUATED_ROWS)]
+            return torch.from_numpy(np.log(np.maximum(np.concatenate(votes, axis=1), TINY)))
+        host, own, k = self._host[i], read(whole, part), part.models
         here = slice(None) if fold is None else slice(fold * k, (fold + 1) * k)
         where = world * part.folds
         pieces = [host.forward(own.models[here], own.counters[here], where, one) for one in x.split(EVALUATED_ROWS)]

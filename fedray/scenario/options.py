@@ -11,6 +11,7 @@ from typing import Any
 
 from fedray import names
 from fedray.core import BadInput
+from fedray.scenario.classifiers import classifier
 from fedray.scenario.kinds import Check, either, flag, list_of, nearest, one_of, real, shown, text, whole
 
 Table = Mapping[str, tuple[Any, Check]]
@@ -21,7 +22,7 @@ def _bases(value: Any) -> Any:
     """Base models of stacking: a list of model sections, each with its own `models` (K) beside its options, or not."""
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
-    return [_base(i, base) for i, base in enumerate(value)]
+    return [classifier(f"method.bases[{i}]", base) or _base(i, base) for i, base in enumerate(value)]
 
 
 def _base(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,10 +60,7 @@ _METHOD: dict[str, Table] = {
         "distil_lr": (0.01, real("(0, inf)")),
         "distil_batch": (32, whole(1, 10**6)),
     },
-    "fedbe_nokd": {
-        "sampler": ("gaussian", one_of("gaussian", "dirichlet")),
-        "samples": (10, whole(1, 10**4)),
-    },
+    "fedbe_nokd": {"sampler": ("gaussian", one_of("gaussian", "dirichlet")), "samples": (10, whole(1, 10**4))},
     "ditto": {"lambda": ([0.1], list_of(real("[0, inf)"), 20, scalar=True))},
     "lg_fedavg": {"shared_layers": (2, whole(0, 1000))},
     "stacking": {

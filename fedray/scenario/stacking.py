@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedray.core import BadInput
+from fedray.names import CLASSIFIERS
 from fedray.scenario.keys import Scenario
 
 
@@ -20,3 +21,9 @@ def check_stacking(scenario: Scenario) -> None:
     for key, value, is_wrong, remedy in refused:
         if is_wrong:
             raise BadInput(f"{key} = {value}, but a stack has no such thing: leave it at {remedy}")
+    first = next(iter(scenario.method.options["bases"]), {"name": ""})["name"]
+    if first in CLASSIFIERS:
+        raise BadInput(
+            f"method.bases[0].name = {first}, but the first base is to be a network: list one before it, as in "
+            f"[{{name: mlp}}, {{name: {first}}}]"
+        )

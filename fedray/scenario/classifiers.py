@@ -1,0 +1,51 @@
+"""Bases of stacking that are no networks: a short list of scikit-learn classifiers, with options by its own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedray import names
+from fedray.core import BadInput
+from fedray.scenario.kinds import Check, nearest, real, shown, whole
+
+_tree: dict[str, Check] = {"max_depth": whole(1, 1000), "min_samples_leaf": whole(1, 10**6)}
+OPTIONS: dict[str, dict[str, Check]] = {  # left out: scikit-learn's default
+    "sklearn/decision_tree": _tree,
+    "sklearn/gaussian_nb": {"var_smoothing": real("(0, 1]")},
+    "sklearn/logistic_regression": {"C": real("(0, inf)"), "max_iter": whole(1, 10**6)},
+    "sklearn/random_forest": {"n_estimators": whole(1, 10_000), **_tree},
+}
+
+
+def classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A base that names a classifier, or almost, with its options checked; None for one that does not.
+
+    Example:
+        >>> classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})
+        {'name': 'sklearn/random_forest', 'n_estimators': 10}
+        >>> classifier("method.bases[0]", {"name": "mlp"})
+    """
+    name = base.get("name")
+    if not isinstance(name, str) or names.is_known("model", name):
+        return None
+    near = nearest(name, (*names.known("model"), *OPTIONS))
+    if not name.startswith("sklearn/") and near not in OPTIONS:
+        return None
+    if name not in OPTIONS:
+        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(OPTIONS)}"
+        raise BadInput(f"{path}.name = {shown(name)} is not a known classifier: {remedy}")
+    given = {key: value for key, value in base.items() if key != "name" and value is not None}
+    return {"name": name, **{key: _option(path, name, key, value) for key, value in given.items()}}
+
+
+def _option(path: str, name: str, key: str, value: Any) -> Any:
+    table = OPTIONS[name]
+    if key not in table:
+        near, word = nearest(str(key), table), shown(key).strip("'")
+        remedy = f"did you mean {path}.{near}?" if near else f"it has {', '.join(table)}"
+        raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
+    try:
+        return table[key](value)
+    except ValueError as wrong:
+        raise BadInput(f"{path}.{key} = {shown(value)} {wrong}") from None
