@@ -60,7 +60,7 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
 
 # Ray takes seconds to start its actors; these are made of the parts of the others (test_ray.py runs Fed-ensemble).
 ALIKE = {"fed_ensemble", "fedavg", "fedprox", "feddyn", "fedbe_nokd", "centralized", "local_only", "deep_ensemble"}
-ALIKE |= {"feddyn_ensemble", "lg_fedavg", "random_walk", "shefl", "bayesian_linear"}
+ALIKE |= {"fedbe", "scaffold", "feddyn_ensemble", "lg_fedavg", "random_walk", "shefl", "bayesian_linear"}
 ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(METHODS)]
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_report", "cluster")
         pytest.param({"actors": 2}, {}, marks=pytest.mark.slow),
         ({"actors": 3}, {}),
         pytest.param({"per_actor": 1}, {}, marks=pytest.mark.slow),  # ten processes start
-        ({"actors": 3}, CNN),
+        pytest.param({"actors": 3}, CNN, marks=pytest.mark.slow),
         ({"per_actor": 4, "tiers": TIERS}, {"clients": {"tiers": TIERS}}),
         ({"actors": 2}, PRIVATE),
         ({"actors": 3}, WALK),

@@ -69,7 +69,12 @@ LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": 
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [pytest.param("Client", {}, marks=pytest.mark.slow), ("Client", PRIVATE), ("Client", WALK), ("Coordinator", {})],
+    [
+        pytest.param("Client", {}, marks=pytest.mark.slow),
+        pytest.param("Client", PRIVATE, marks=pytest.mark.slow),
+        ("Client", WALK),
+        ("Coordinator", {}),
+    ],
     ids=["client", "client with private state", "holder of models", "coordinator"],
 )
 def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], tmp_path: Path) -> None:
