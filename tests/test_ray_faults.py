@@ -125,7 +125,7 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
     monkeypatch.setattr(
         "fedray.runtime.coordinator.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
     )
-    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray'"):
+    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray_faults'"):
         run(model=lambda: Broken("train"))
 
 
