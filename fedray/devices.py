@@ -89,7 +89,7 @@ def traced(clients: Clients, path: Path) -> Devices:
         BadInput: the file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
             that is not above 0 or a window that ends before it begins.
     """
-    table = _read(path)
+    table = numbers("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
     client = _ids(table["client"], clients.number, path)
     figures = {}
     known, first = np.unique(client, return_index=True)
@@ -121,7 +121,15 @@ def _ids(column: FloatArray, number: int, path: Path) -> IntArray:
     return column.astype(np.int64)
 
 
-def _read(path: Path) -> dict[str, FloatArray]:
+def numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
+    """The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
+
+    Args:
+        key: of the scenario, for the message. needed, more: names of the columns.
+
+    Raises:
+        BadInput: it cannot be read, lacks a column, has an unknown one, or no rows.
+    """
     import warnings
 
     import pandas as pd
@@ -133,14 +141,12 @@ def _read(path: Path) -> dict[str, FloatArray]:
         table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
     except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"clients.trace = {path}: it cannot be read ({reason}): correct it") from None
-    unknown = set(table) - {"client", *COLUMNS, "available_from", "available_to"}
-    if "client" not in table or unknown:
-        what = f"has the unknown column {min(unknown)}" if unknown else "has no column client"
-        raise BadInput(
-            f"clients.trace = {path}: it {what}: its columns are client, {', '.join(COLUMNS)}, available_from and "
-            "available_to"
-        )
+        raise BadInput(f"{key} = {path}: it cannot be read ({reason}): correct it") from None
+    unknown, missing = set(table) - {*needed, *more}, [name for name in needed if name not in table]
+    if missing or unknown:
+        what = f"has the unknown column {min(unknown)}" if unknown else f"has no column {missing[0]}"
+        *names, last = (*needed, *more)
+        raise BadInput(f"{key} = {path}: it {what}: its columns are {', '.join(names)} and {last}")
     if not len(frame):
-        raise BadInput(f"clients.trace = {path}: it has no rows: fill it, or leave clients.trace out")
+        raise BadInput(f"{key} = {path}: it has no rows: fill it, or leave {key} out")
     return table

@@ -14,6 +14,8 @@ import numpy as np
 
 from fedray import rng
 from fedray.core import BadInput, IntArray, Walk
+from fedray.data.files import user_path
+from fedray.devices import numbers
 from fedray.scenario import Scenario
 from fedray.scenario.graph import GraphKeys
 from fedray.walk import Graph, Outages, walk
@@ -35,7 +37,7 @@ def walks(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
         if seed not in known:
             known[seed] = graph_of(keys, nodes, seed)
     graphs = [known.get(seed, known[seeds[0]]) for seed in seeds]
-    table = failures(Path(keys.failures).expanduser(), nodes) if keys.failures else Outages().table
+    table = failures(user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
     outages = Outages(keys.node_failure, keys.edge_failure, table)
     return walk(graphs, scenario.method.models, seeds, keys.transition, outages)
 
@@ -47,7 +49,7 @@ def graph_of(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     if keys.kind == "edges":
         if keys.edges is None:
             raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
-        made = nx.Graph(_edges(Path(keys.edges).expanduser(), nodes).tolist())
+        made = nx.Graph(_edges(user_path("graph.edges", keys.edges), nodes).tolist())
         made.add_nodes_from(range(nodes))
         return _connected(made, nodes) or _refuse(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
     if keys.edges is not None:
@@ -69,14 +71,17 @@ def _made(keys: GraphKeys, nodes: int, seed: int) -> Any:
     if keys.kind == "torus":
         return nx.convert_node_labels_to_integers(nx.grid_2d_graph(*_torus(nodes), periodic=True), ordering="sorted")
     if keys.kind == "erdos_renyi":
-        p = keys.probability if keys.probability is not None else min(1.0, 2 * np.log(nodes) / nodes)
-        return nx.gnp_random_graph(nodes, p, seed=seed)
+        return nx.fast_gnp_random_graph(nodes, _probability(keys, nodes), seed=seed)
     if keys.kind == "watts_strogatz":
-        return nx.watts_strogatz_graph(
-            nodes, keys.neighbours, 0.1 if keys.probability is None else keys.probability, seed
-        )
+        return nx.watts_strogatz_graph(nodes, keys.neighbours, _probability(keys, nodes), seed)
     plain = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
     return plain[keys.kind](nodes)
+
+
+def _probability(keys: GraphKeys, nodes: int) -> float:
+    """Of an edge: twice what makes a large graph connected; of rewiring one: a tenth; or as the scenario says."""
+    usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
+    return usual if keys.probability is None else keys.probability
 
 
 def _check_size(keys: GraphKeys, nodes: int) -> None:
@@ -87,8 +92,8 @@ def _check_size(keys: GraphKeys, nodes: int) -> None:
         raise BadInput(f"graph.neighbours = {keys.neighbours}, but clients.number is {nodes}: lower it")
     if keys.kind == "torus":
         _torus(nodes)
-    p = 1.0 if keys.kind == "complete" else (keys.probability or 0.0) if keys.kind == "erdos_renyi" else 0.0
-    edges = max(p * nodes * (nodes - 1) / 2, nodes * (keys.neighbours / 2 if keys.kind == "watts_strogatz" else 2))
+    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1), "torus": 4, "star": 2}
+    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 2) / 2
     if edges > MOST_EDGES:
         raise BadInput(
             f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, {MOST_EDGES:.0e} at most: "
@@ -121,7 +126,7 @@ def _refuse(line: str) -> Graph:
 
 def failures(path: Path, nodes: int) -> IntArray:
     """The failure table of a file, as `Outages` wants it."""
-    table = _read("graph.failures", path, ("first", "last", "node"), ("neighbour",))
+    table = numbers("graph.failures", path, ("first", "last", "node"), ("neighbour",))
     columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
     rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
     if not ((rows[:, 0] >= 0) & (rows[:, 0] <= rows[:, 1])).all():
@@ -133,7 +138,7 @@ def failures(path: Path, nodes: int) -> IntArray:
 
 def _edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
-    table = _read("graph.edges", path, ("node", "neighbour"), ())
+    table = numbers("graph.edges", path, ("node", "neighbour"), ())
     pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
     _check_nodes("graph.edges", path, pairs.ravel(), nodes)
     return pairs[pairs[:, 0] != pairs[:, 1]]
@@ -145,19 +150,3 @@ def _check_nodes(key: str, path: Path, named: IntArray, nodes: int) -> None:
         raise BadInput(
             f"{key} = {path}: it names node {wrong[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
         )
-
-
-def _read(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, Any]:
-    """The numeric columns of a small table."""
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
-    except (OSError, ValueError, TypeError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"{key} = {path}: it cannot be read ({reason}): correct it") from None
-    if not set(needed) <= set(table) <= set(needed) | set(more):
-        known = ", ".join(needed) + "".join(f" and, if you like, {name}" for name in more)
-        raise BadInput(f"{key} = {path}: it has the columns {', '.join(table)}: give it {known}")
-    return table

@@ -7,9 +7,9 @@ computed where its jobs run (`runtime.stacked`). Engine, recorder, checkpoints a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedray import rng
 from fedray.bases import Stack
-from fedray.core import Answer, IntArray, Method, Phase, Plan, Server, State, Stats
+from fedray.core import Answer, FedrayError, IntArray, Method, Phase, Plan, Schedule, Server, State, Stats
 from fedray.data.features import Features
 from fedray.data.leave_out import LeaveOut
 from fedray.models.stacked import stacked_net
@@ -80,12 +80,9 @@ def downloads(study: Study, t: int, plan: Plan) -> IntArray:
     the meta model."""
     need = np.zeros(len(plan.client), dtype=np.int64)
     meta = study.parts[-1] if study.parts else None
-    if meta is None or t < meta.begins or not plan.client.size:
+    if meta is None or meta.met is None or t < meta.begins:
         return need
-    rounds = [study.method.phases[0].schedule(before, None) for before in range(meta.begins, t)]
-    number = study.clients.number
-    before = np.concatenate([np.empty(0, np.int64), *(each.replicate * number + each.client for each in rounds)])
-    fresh = ~np.isin(plan.replicate * number + plan.client, before)
+    fresh = ~np.isin(plan.replicate * study.clients.number + plan.client, meta.met(t))
     bases = [(part, part.study.net.layout, part.study.shards) for part in study.parts[:-1]]
     each = [
         part.models * (4 * layout.d + 8 * len(layout.counters)) * (part.folds if shards.within else 1)
@@ -95,13 +92,28 @@ def downloads(study: Study, t: int, plan: Plan) -> IntArray:
     return np.where(fresh, sum(each), need)
 
 
+def met(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
+    """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`."""
+    nobody = np.empty(0, dtype=np.int64)
+    known: dict[str, Any] = {"round": begins, "who": nobody}  # no round is planned again on the way forward
+
+    def before(t: int) -> IntArray:
+        if t < known["round"]:
+            known.update(round=begins, who=nobody)
+        while known["round"] < t:
+            plan = schedule(known["round"], None)
+            known.update(round=known["round"] + 1, who=np.union1d(known["who"], plan.replicate * number + plan.client))
+        return known["who"]
+
+    return before
+
+
 def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
     """The study of a stack from the plain one, whose method has a phase for each base and one for the meta model.
 
     remembers: keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
     """
-    net, parts = stacked_net(stack), tuple(_parts(study, stack))
-    base = study.method.phases[0]
+    net, base, parts = stacked_net(stack), study.method.phases[0], tuple(_parts(study, stack))
 
     def schedule(t: int, state: State | None) -> Plan:
         nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -118,6 +130,9 @@ def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
                     state.counters[:, 0] += mine["weight"].total.view(study.worlds, -1).sum(1) > 0
         return state
 
+    if stack.meta is not None:
+        *bases, top = parts
+        parts = (*bases, top._replace(met=met(schedule, top.begins, study.clients.number)))
     number = sum(part.folds * part.models for part in parts)
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -174,7 +189,7 @@ def _study(study: Study, stack: Stack, i: int, on_top: bool) -> Study:
 
 def _nowhere(world: int, client: int) -> Tensor:
     """Features without a host that computes them."""
-    raise NotImplementedError("features are computed where jobs run")
+    raise FedrayError("a stack's features are computed where its jobs run: ask the host of the stack")
 
 
 def _plan(part: Part, t: int, state: State | None) -> Plan:

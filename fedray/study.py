@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class Part(NamedTuple):
     first: number of its first model; fold f has the models `first + f * models ..`. begins, ends: its rounds.
     trainable, buffers, counters: where its numbers lie in a row of the whole.
     voter: what its clients fit instead of being trained (`runtime.votes`); then it has no rounds and no numbers.
+    met: of the meta model: round -> who has trained it before, as `world * N + client`.
     """
 
     study: Study
@@ -47,6 +49,7 @@ class Part(NamedTuple):
     buffers: slice
     counters: slice
     voter: Voter | None = None
+    met: Callable[[int], IntArray] | None = None
 
 
 @dataclass(frozen=True)

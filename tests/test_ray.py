@@ -15,8 +15,6 @@ from small import no_report, rows
 from fedray.bench.measure import tree
 from fedray.core import BadInput
 
-pytestmark = pytest.mark.usefixtures("no_report", "cluster")
-
 __all__ = ["no_report"]
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")

@@ -17,9 +17,8 @@ from test_faults import NATURAL, marked, model_of
 from torch import Tensor, nn
 
 import fedray
+from fedray.bench.measure import tree
 from fedray.core import FedrayError
-
-pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 
 __all__ = ["no_report"]
 
@@ -28,18 +27,7 @@ pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 
 def mine(name: str) -> list[int]:
     """Process ids of an actor class of this file's own cluster: below this process, and no one else's."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)], names[int(entry.name)] = int(stat[1]), (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-    below = {os.getpid()}
-    while new := {child for child, parent in parents.items() if parent in below} - below:
-        below |= new
-    return sorted(pid for pid in below if names.get(pid, b"").startswith(f"ray::{name}".encode()))
+    return [one.id for one in tree() if one.command.startswith(f"ray::{name}")]
 
 
 def killed(name: str, out: Path) -> Callable[[], list[int]]:

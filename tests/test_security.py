@@ -239,7 +239,8 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sizes, "memory", lambda memory=memory: memory)
         from fedray.build import build
 
-        build(read(source, changes))
+        scenario = read(source, changes)
+        assert 0 < sum(need.bytes for need in sizes.needs(scenario, build(scenario))) <= memory
 
 
 def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:

@@ -262,6 +262,7 @@ def test_without_a_meta_model_it_is_the_plain_average(no_report: None) -> None:
         for change in ({"meta": "average", "meta_lr": None}, {"meta_rounds": 0})
     ]
     assert [run.summary["rounds"] for run in runs] == [3, 3]
+    assert len({run.summary["totals"]["down_bytes"] for run in runs}) == 1  # nobody fetches sub models for features
     one, two = (run.predict(table().test.x).probabilities for run in runs)
     np.testing.assert_array_equal(one, two)
     assert runs[0].summary["metrics"]["accuracy"] == runs[0].summary["metrics"]["accuracy_average"]

@@ -199,6 +199,8 @@ def test_an_edge_file_is_the_graph(tmp_path: Path) -> None:
     path.write_text("node,neighbour\n0,1\n1,2\n2,0\n2,3\n")
     graph = graph_of(GraphKeys(kind="edges", edges=str(path)), 4, 0)
     assert graph.edges.tolist() == [[0, 1], [0, 2], [1, 2], [2, 3]]
+    with pytest.raises(BadInput, match="graph.edges = ~no_such_user/x: no such path"):
+        graph_of(GraphKeys(kind="edges", edges="~no_such_user/x"), 4, 0)
     with pytest.raises(BadInput, match="not connected"):
         graph_of(GraphKeys(kind="edges", edges=str(path)), 5, 0)
     with pytest.raises(BadInput, match="names node 3, but clients.number is 3"):

@@ -166,10 +166,8 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
                 loss[:real] += cost[:real]
                 descend(stack, seen, g, lanes)
         write_rows(stack, final, int((block.steps > hi).sum()), real)
-    each = (
-        lr[:, 0] if isinstance(lr, Tensor) else torch.full_like(loss, lr)
-    )  # to divide by a number may round otherwise
-    return Trained(final, block.counters, loss / each)
+    rate = lr[:, 0] if isinstance(lr, Tensor) else torch.full_like(loss, lr)  # division by a number rounds otherwise
+    return Trained(final, block.counters, loss / rate)
 
 
 Descent = Callable[[Stack, list[Tensor], Tensor, int], "Tensor | None"]

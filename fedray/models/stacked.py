@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.bases import Stack
-from fedray.core import Layout, Net
+from fedray.core import FedrayError, Layout, Net
 from fedray.models.net import layout_of
 
 
@@ -38,9 +38,7 @@ class Votes(nn.Module):
     """Stands for classifiers that clients fit: it has no weights and cannot answer by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError(
-            "a vote of classifiers is asked through Run.predict: an exported stack has only networks"
-        )
+        raise FedrayError("a vote of classifiers is asked through Run.predict: a stack's module has only networks")
 
 
 def voting_net(name: str, classes: int) -> Net:

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from fedray.bench.measure import tree
+
 KINDS = ("client", "node", "coordinator", "driver", "slow")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
 SLOW = 3.0  # seconds that a slow node stands still
@@ -85,18 +87,7 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
 
 def below(name: str) -> list[int]:
     """Process ids of an actor class below this process, and nobody else's."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)], names[int(entry.name)] = int(stat[1]), (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-    mine = {os.getpid()}
-    while new := {child for child, parent in parents.items() if parent in mine} - mine:
-        mine |= new
-    return sorted(pid for pid in mine if names.get(pid, b"").startswith(f"ray::{name}".encode()))
+    return [one.id for one in tree() if one.command.startswith(f"ray::{name}")]
 
 
 def newest(out: Path) -> int:
