@@ -25,7 +25,7 @@ MOST_CLIENTS = 2_000
 def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> None:
     """Computes and writes them."""
     answer = study.answer(progress.state)
-    every = joined(runtime.outputs(answer.state, "test", answer.models), 0)
+    every = joined(runtime.outputs(answer.state, "test", answer.models, worlds=1), 0)
     outputs = present(every, answer, 0)
     if study.classes:
         arrays = _classes(study, outputs, study.split("test", 0)[1].numpy())
@@ -39,7 +39,7 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
         arrays["graph_edges"] = study.method.phases[0].walk.edges
     asked = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only if asked
     if study.classes and study.clients.number <= MOST_CLIENTS and asked:
-        pieces = runtime.losses(answer.state, answer.models)
+        pieces = runtime.losses(answer.state, answer.models, worlds=1)
         losses = present(joined(pieces, 0), answer, 0).double().numpy().T  # [N, K]
         gamma = study.evaluation.gamma if study.evaluation.gamma is not None else np.inf
         alpha = predict.personal_weights(losses, gamma)
@@ -91,5 +91,5 @@ def _plane(study: Study, state: State) -> dict[str, Any]:
 
 def drift(study: Study, runtime: Runtime, progress: Progress, models: int) -> Any:
     """How unusual each client's data look to the ensemble: z-scores of its knowledge uncertainty, `[N]`."""
-    pieces = runtime.uncertainty(progress.state, models)
+    pieces = runtime.uncertainty(progress.state, models, worlds=1)
     return predict.z_scores(joined(pieces, 0)[0].numpy())

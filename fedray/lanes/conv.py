@@ -20,7 +20,9 @@ from fedray.lanes.update import joined, optimiser
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
-ANSWERED = 1 << 25  # activations of one layer at a time in evaluation, about 128 MB
+NARROW = 32  # channels; wider convolutions fill a core by themselves (measured, docs/design.md)
+MOST_LANES = {"cpu": 12, "cuda": 256}
+ANSWERED = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
 
 
 class Cut(NamedTuple):
@@ -42,6 +44,16 @@ def cut_of(module: nn.Module) -> Cut | None:
     if dense is None or dense.prefix or not all(map(_known, features)):
         return None
     return Cut(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
+
+
+def widest(module: nn.Module) -> int:
+    """The most channels of a convolution."""
+    return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
+
+
+def lanes_of(channels: int, device: str) -> int:
+    """How many networks with so many channels run side by side."""
+    return MOST_LANES[device] if channels <= NARROW or device == "cuda" else 1
 
 
 def _known(part: nn.Module) -> bool:
@@ -91,19 +103,22 @@ def train(net: Net, block: Block) -> Trained:
 
 
 def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, several models at a time."""
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, some models and inputs at a time."""
     del counters
     cut = cut_of(net.module)
     assert cut is not None
-    widest = max(part.out_channels for part in cut.features if isinstance(part, nn.Conv2d))
-    lanes = max(1, ANSWERED // max(1, widest * x.shape[1] * x.shape[-2] * x.shape[-1]))
-    out = []
+    channels, kind, out = widest(net.module), rows.device.type, []
+    shares = -(-len(rows) // lanes_of(channels, kind))  # even ones: a model left over alone would take other kernels
     with torch.no_grad():
-        for mine, inputs in zip(rows.split(lanes), x.split(lanes), strict=True):
+        for mine, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(mine).values()), len(mine)
-            z = features(cut, [_kernel(view) for view in views[: cut.tensors]], _fold(inputs[None])[0], n)
+            kernels = [_kernel(view) for view in views[: cut.tensors]]
             stack = mlp.stacked(cut.dense, views[cut.tensors :])
-            out.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
+            answers = []
+            for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x[0, 0, 0].numel())), dim=1):
+                z = features(cut, kernels, _fold(part[None])[0], n)
+                answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
+            out.append(torch.cat(answers, dim=1))
     return torch.cat(out)
 
 

@@ -17,8 +17,6 @@ from fedray.lanes.block import MIN_LANES, Block, Trained
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
-CONV_CHANNELS = 32  # wider convolutions fill the core by themselves (measured, docs/design.md)
-CONV_LANES = {"cpu": 12, "cuda": 256}
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
 
@@ -46,12 +44,11 @@ def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engi
     if plain and mlp.shape_of(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train, mlp.outputs)
     if plain and conv.cut_of(net.module) is not None:
-        channels = max(part.out_channels for part in net.module.modules() if isinstance(part, nn.Conv2d))
-        if channels <= CONV_CHANNELS or device == "cuda":
-            why = f"plain convolutions of at most {channels} channels"
-            return Engine("conv", CONV_LANES[device], why, conv.train, conv.outputs)
-        why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
-        return Engine("conv", 1, why, conv.train, conv.outputs)
+        channels = conv.widest(net.module)
+        width, why = conv.lanes_of(channels, device), f"plain convolutions of at most {channels} channels"
+        if width == 1:
+            why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
+        return Engine("conv", width, why, conv.train, conv.outputs)
     obstacle = _obstacle(net)
     if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
         refused = None if example is None else vmap.refusal(net, example)

@@ -209,11 +209,11 @@ class Host:
     def _typed(self, x: Tensor) -> Tensor:
         return x.to(self.study.dtype) if x.is_floating_point() else x
 
-    def pieces(self, state: State, split: str) -> list[tuple[int, int]]:
-        """The evaluation work of a split: (world, first row of the world's rows) each."""
+    def pieces(self, state: State, split: str, worlds: int | None = None) -> list[tuple[int, int]]:
+        """The evaluation work of a split, of the first worlds or all: (world, first row of the world's rows) each."""
         return [
             (world, a)
-            for world in range(len(self.study.seeds))
+            for world in range(self.study.worlds if worlds is None else worlds)
             for a in range(0, len(self.study.split(split, world)[1]), EVALUATED_ROWS)
         ]
 
@@ -222,10 +222,10 @@ class Host:
         x, _ = self.study.split(split, world)
         return self.outputs(state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
 
-    def client_pieces(self) -> list[tuple[int, int]]:
-        """The work of evaluating known clients: (world, first client) each, a fixed cut of the population."""
-        number = min(self.study.clients.number, LOSS_CLIENTS)
-        return [(w, a) for w in range(self.study.worlds) for a in range(0, number, CLIENTS_A_PIECE)]
+    def client_pieces(self, worlds: int | None = None) -> list[tuple[int, int]]:
+        """The work of evaluating known clients of the first worlds or all: (world, first client) each, a fixed cut."""
+        number, count = min(self.study.clients.number, LOSS_CLIENTS), self.study.worlds if worlds is None else worlds
+        return [(w, a) for w in range(count) for a in range(0, number, CLIENTS_A_PIECE)]
 
     def losses(self, state: State, world: int, first: int, models: int) -> Tensor:
         """Mean training loss of a world's models on some clients, `[K, c]`: the l_i(w_k) of FE eq. 4."""

@@ -19,20 +19,22 @@ class Inline:
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         return self.host.train(t, plan, state, phase)
 
-    def outputs(self, state: State, split: str, models: int) -> dict[tuple[int, int], Tensor]:
-        """Raw outputs `[K, n, C]` by piece: (world, first row)."""
+    def outputs(
+        self, state: State, split: str, models: int, worlds: int | None = None
+    ) -> dict[tuple[int, int], Tensor]:
+        """Raw outputs `[K, n, C]` by piece: (world, first row). worlds: of the first ones alone, as below."""
         return {
             (world, first): self.host.evaluate(state, split, world, first, models)
-            for world, first in self.host.pieces(state, split)
+            for world, first in self.host.pieces(state, split, worlds)
         }
 
-    def losses(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+    def losses(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]:
         """Mean training loss `[K, n]` by piece: (world, first client)."""
-        return {key: self.host.losses(state, *key, models) for key in self.host.client_pieces()}
+        return {key: self.host.losses(state, *key, models) for key in self.host.client_pieces(worlds)}
 
-    def uncertainty(self, state: State, models: int) -> dict[tuple[int, int], Tensor]:
+    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]:
         """Mean knowledge uncertainty of the ensemble on each client's data, `[1, n]` by piece."""
-        return {key: self.host.uncertainty(state, *key, models) for key in self.host.client_pieces()}
+        return {key: self.host.uncertainty(state, *key, models) for key in self.host.client_pieces(worlds)}
 
     def known(self, state: State) -> dict[tuple[int, int], Tensor]:
         """Accuracy of known clients with models of their own, by (world, client)."""

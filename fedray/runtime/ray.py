@@ -245,14 +245,14 @@ class Rays:
         answers = self._each([(a, self.actors[a].evaluate, (shared, kind, keys[a::n], models)) for a in range(n)])
         return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
-    def outputs(self, state: State, split: str, models: int) -> dict[Piece, Tensor]:
-        return self._spread(state, split, self.host.pieces(state, split), models)
+    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> dict[Piece, Tensor]:
+        return self._spread(state, split, self.host.pieces(state, split, worlds), models)
 
-    def losses(self, state: State, models: int) -> dict[Piece, Tensor]:
-        return self._spread(state, "losses", self.host.client_pieces(), models)
+    def losses(self, state: State, models: int, worlds: int | None = None) -> dict[Piece, Tensor]:
+        return self._spread(state, "losses", self.host.client_pieces(worlds), models)
 
-    def uncertainty(self, state: State, models: int) -> dict[Piece, Tensor]:
-        return self._spread(state, "uncertainty", self.host.client_pieces(), models)
+    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> dict[Piece, Tensor]:
+        return self._spread(state, "uncertainty", self.host.client_pieces(worlds), models)
 
     @steady
     def known(self, state: State) -> dict[Piece, Tensor]:

@@ -178,7 +178,8 @@ def test_members_that_are_evaluated_together_answer_like_one_at_a_time(monkeypat
     rows = torch.stack([net.init(k) for k in range(5)]).double()
     x, none = torch.randn(5, 20, 1, 12, 12, dtype=torch.float64), torch.zeros(5, 0, dtype=torch.int64)
     want = loop.outputs(net, rows, none, x)
-    for most in (conv.ANSWERED, 4 * 20 * 12 * 12 * 2, 1):  # all, two, one at a time
-        monkeypatch.setattr(conv, "ANSWERED", most)
+    for side_by_side, most in ((12, 1 << 22), (2, 1 << 22), (2, 2 * 6 * 12 * 12 * 7), (1, 1)):  # 7 rows at a time, one
+        monkeypatch.setattr(conv, "MOST_LANES", {"cpu": side_by_side})
+        monkeypatch.setattr(conv, "ANSWERED", {"cpu": most})
         torch.testing.assert_close(conv.outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
     assert choose(net).outputs is conv.outputs
