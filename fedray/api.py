@@ -17,6 +17,7 @@ from fedray import checkpoint, predict, record
 from fedray.build import Own, build
 from fedray.coordinate import Snapshot
 from fedray.core import Answer, BadInput, FloatArray, State
+from fedray.data.split import Dataset
 from fedray.engine import Progress
 from fedray.evaluate import client_weights
 from fedray.models import net as nets
@@ -157,7 +158,20 @@ def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any =
     folder = Path(path)
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
-    return Run(folder, Own(data, model, method))
+    return Run(folder, _own(data, model, method))
+
+
+def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> Own:
+    """The user's objects, each of the kind that is asked for."""
+    if data is not None and not isinstance(data, Dataset):
+        raise BadInput(
+            f"data is a {type(data).__name__}: give what fedray.data.split.classification makes, or data__name"
+        )
+    for key, value in (("model", model), ("method", method)):
+        if value is not None and not callable(value):
+            made = "makes the network" if key == "model" else "composes the method from a Setting"
+            raise BadInput(f"{key} is a {type(value).__name__}: give a function that {made}, or {key}__name")
+    return Own(data, model, method, modules)
 
 
 def run(
@@ -177,8 +191,8 @@ def run(
     Args:
         scenario: a dict, a YAML file, or YAML text.
         out: the run directory (a fresh one; default: a temporary directory).
-        data: a `fedray.data.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a function
-            from `fedray.methods.Setting` to `fedray.core.Method`.
+        data: a `fedray.data.split.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a
+            function from `fedray.methods.Setting` to `fedray.core.Method`. Names and mappings are overrides.
         address: of an existing Ray cluster; default: a local one, started and stopped here.
         watch: called with a snapshot after each evaluated round.
         overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
@@ -190,8 +204,13 @@ def run(
     from fedray.simulate import start
 
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
-    own = Own(data, model, method, tuple(modules))
+    named = {"data": data, "model": model, "method": method}
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    for key, value in named.items():
+        if isinstance(value, str | Mapping):  # keys of the scenario, as any other override
+            dotted |= {f"{key}.name": value} if isinstance(value, str) else {key: value}
+            named[key] = None
+    own = _own(**named, modules=tuple(modules))
     start(read(scenario, dotted), folder, own, watch or (lambda shown: None), address)
     return Run(folder, own)
 
@@ -200,6 +219,6 @@ def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any
     """Continues a run from its newest checkpoint; the same Python objects must be passed again."""
     from fedray.simulate import resume as again
 
-    own = Own(data, model, method)
+    own = _own(data, model, method)
     again(Path(path), own, lambda shown: None)
     return Run(Path(path), own)

@@ -86,9 +86,16 @@ def assembled(scenario: Scenario, own: Own) -> Study:
     clients = Clients(tier_table(scenario, shards.number))
     known = own.devices or devices(scenario, clients)
     pieces = with_bases(scenario, data, own, setting(scenario, net, shards, known, tuple(seeds)))
+    method, tree = composed(scenario, own, pieces), resolved(scenario)
+    if len(method.phases[0].personal) > 1 and not data.classes:
+        raise BadInput(
+            "method.lambda is a list to choose from by accuracy, but the data has no classes: give one value"
+        )
+    if own.data is not None:
+        tree["data"]["name"] = own.data.name
     study = Study(
         name=scenario.method.name,
-        method=composed(scenario, own, pieces),
+        method=method,
         net=net,
         clients=clients,
         shards=shards,
@@ -103,7 +110,7 @@ def assembled(scenario: Scenario, own: Own) -> Study:
         rule=rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
-        scenario=resolved(scenario),
+        scenario=tree,
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),

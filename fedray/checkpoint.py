@@ -89,7 +89,8 @@ def _fsync(path: Path) -> None:
 
 def rounds(folder: Path) -> list[int]:
     """Rounds that have a checkpoint, rising."""
-    return sorted(int(path.name[6:]) for path in folder.glob("round-[0-9]*") if path.is_dir())
+    found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
+    return sorted(int(name) for name in found if name.isdigit())  # not a copy that somebody made
 
 
 def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:

@@ -25,7 +25,7 @@ def errors() -> Iterator[None]:
     except FedrayError as error:
         click.echo(f"fedray: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
     except BrokenPipeError:  # whoever reads, `head` say, has seen enough
@@ -107,14 +107,13 @@ def resume(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
 def _tell(folder: Path) -> None:
     """The result in a few lines."""
     from fedray.api import load
-    from fedray.live import amount, span
+    from fedray.live import amount, score, span
 
     summary = load(folder).summary
     totals = summary["totals"]
+    worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
     for name, value in summary["metrics"].items():
-        spread = f" +- {value['sd']:.4f} (n = {value['n']})" if value["sd"] is not None else ""
-        mean = "not a number" if value["mean"] is None else f"{value['mean']:.4f}"
-        click.echo(f"{name:20} {mean}{spread}")
+        click.echo(f"{name:20} {score(value, worlds) or 'not a number'}")
     click.echo(
         f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, "
         f"virtual time {span(totals['sim_seconds'])}, "

@@ -2,9 +2,10 @@
 
 A job takes `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` of computing, a batch counted with the
 samples it really holds, and its transfers `latency + bytes / bandwidth`. A client trains its models one after another
-or side by side (a tier setting); a synchronous round lasts as long as its slowest counted client. Everything is known
-before training, so what does not count is not computed. A client that drops out is missed at once, or at the deadline
-if there is one; whether a client is there is asked at the round's start.
+or side by side (a tier setting; they share its link, so each takes all its transfers); a synchronous round lasts as
+long as its slowest counted client. Everything is known before training, so what does not count is not computed. A
+client that drops out is missed at once, or at the deadline if there is one; whether a client is there is asked at the
+round's start.
 """
 
 from __future__ import annotations
@@ -77,15 +78,17 @@ def time_round(devices: Devices, rule: Rule, seeds: IntArray, t: int, plan: Plan
     transfer = 2 * devices.figure("latency", plan.client) + work.up / up + work.down / down
     _, first, index = np.unique(plan.replicate * clients.number + plan.client, return_index=True, return_inverse=True)
     world, client = plan.replicate[first], plan.client[first]
-    most, busy = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
+    most, moving = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
     np.maximum.at(most, index, compute)
-    busy += np.where(devices.figure("side_by_side", client) > 0, most, np.bincount(index, compute))
+    together = devices.figure("side_by_side", client) > 0
+    busy = moving + np.where(together, most, np.bincount(index, compute))
+    job = compute + np.where(together[index], moving[index], transfer)
     wait = np.zeros(len(first))
     if devices.available is not None:
         wait = devices.available(seeds[world], client, now[world])
     asked = Asked(world, client, clients.tier_of(client), busy, wait, work.steps[first] == 0)
     status = _status(rule, seeds, t, asked)
-    return Timed(compute + transfer, status[index], _lasting(rule, asked, status, len(seeds)))
+    return Timed(job, status[index], _lasting(rule, asked, status, len(seeds)))
 
 
 def _status(rule: Rule, seeds: IntArray, t: int, asked: Asked) -> IntArray:
@@ -117,6 +120,6 @@ def _lasting(rule: Rule, asked: Asked, status: IntArray, worlds: int) -> FloatAr
             waiting &= ~enough[group]
         rounds[asked.world[waiting]] = rule.deadline
     soonest = np.full(worlds, np.inf)
-    np.minimum.at(soonest, asked.world, asked.wait)
-    asleep = (rounds == 0) & np.isfinite(soonest)  # nobody is there: the next one to come ends the round
+    np.minimum.at(soonest, asked.world[~asked.empty], asked.wait[~asked.empty])
+    asleep = (rounds == 0) & np.isfinite(soonest)  # nobody who has data is there: the next one to come ends the round
     return np.where(asleep, soonest, rounds)

@@ -37,12 +37,12 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
 
 def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float) -> Keep:
     """SHEFL section 3.2: an LPC sends `k = max(1, floor(ratio d))` entries of its one model; a tier that trains m > 1
-    models has `resource_ratio` times that budget in all, `min(1, ratio * resource_ratio / m) d` a model."""
+    models, or all K, has `resource_ratio` times that budget in all, `min(1, ratio * resource_ratio / m) d` a model."""
     d = layout.trainable
 
     def entries(tier: Tier) -> int:
         m = models if tier.models_per_round is None else tier.models_per_round
-        return max(1, int(d * min(1.0, ratio if m == 1 else ratio * resource_ratio / m) + 1e-9))
+        return max(1, int(d * min(1.0, ratio if tier.models_per_round == 1 else ratio * resource_ratio / m) + 1e-9))
 
     table = np.array([entries(tier) for tier in tiers], dtype=np.int64)
     return lambda client, tier: table[tier]

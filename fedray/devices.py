@@ -50,7 +50,8 @@ class Devices:
             spread = np.where(np.isnan(measured), spread, 0.0)
         if not spread.any():
             return np.ones(len(client))
-        return np.exp(spread * rng.normal(rng.keys(seeds, "speed", client), 1)[:, 0])
+        factor: FloatArray = np.exp(spread * rng.normal(rng.keys(seeds, "speed", client), 1)[:, 0])
+        return factor.round(9)  # exp and cos have other last bits on other processors
 
 
 def diurnal(share: float = 0.5, period: float = DAY) -> Available:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedray import clock, rng
 from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
 from fedray.lanes.block import seen, steps_of
+from fedray.metrics import lower_is_better
 from fedray.stack import downloads, shares, sizes
 from fedray.study import Study
 from fedray.walk import hops
@@ -113,7 +114,7 @@ def run(
     began = time.perf_counter() - progress.wall_seconds
     if progress.round == 0:
         _measure(study, record, evaluate, progress)
-    done = progress.round == study.rounds or reached(study, progress)
+    done = progress.round >= study.rounds or reached(study, progress)
     if done and progress.round == 0:
         record.checkpoint(progress)
     while not done:
@@ -126,7 +127,7 @@ def run(
         progress.wall_seconds = time.perf_counter() - began
         progress.failed += int((table.status == clock.FAILED).sum())
         record.jobs(progress.round, plan, table)
-        done = progress.round == study.rounds
+        done = progress.round >= study.rounds
         measured = done or progress.round % study.evaluation.every == 0
         kept = done or progress.round % study.checkpoint_every == 0
         if measured or kept:
@@ -166,7 +167,7 @@ def one_round(
             state = _remember(state, plan.take(counted), loss[counted])
     if not counted.all():
         up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
-        down = np.where(np.isin(status, (clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
+        down = np.where(np.isin(status, (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
     return plan, JobTable(size, steps, loss, up, down, timed.job, status, error), state, timed.round
 
 
@@ -195,6 +196,8 @@ def _measure(
     study: Study, record: Recorder, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
 ) -> None:
     progress.metrics = evaluate(progress)
+    if study.evaluation.target is not None and progress.metrics:  # said at once if there is no such metric
+        meets(progress.metrics[0], study.evaluation.target, "target")
     record.evaluated(progress, progress.metrics)
 
 
@@ -206,8 +209,8 @@ def reached(study: Study, progress: Progress) -> bool:
     return all(meets(row, target) for row in progress.metrics)
 
 
-def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
-    """Whether a row of metrics has reached a target.
+def meets(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
+    """Whether a row of metrics has reached a target. key: which of `evaluate`.
 
     Raises:
         BadInput: there is no such metric in this run.
@@ -215,13 +218,10 @@ def meets(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
     name, value = target
     if name not in row:
         known = ", ".join(k for k, v in row.items() if isinstance(v, float))
-        raise BadInput(f"evaluate.stop_at.metric = {name}: this run has no such metric: choose one of {known}")
+        raise BadInput(f"evaluate.{key}.metric = {name}: this run has no such metric: choose one of {known}")
     if row[name] is None:  # not measured in this round
         return False
-    return bool(row[name] <= value if name.removeprefix("hold_out_") in LOWER_IS_BETTER else row[name] >= value)
-
-
-LOWER_IS_BETTER = ("nll", "nll_none", "nll_residual", "rmse", "brier", "ece", "crps")
+    return bool(row[name] <= value if lower_is_better(name) else row[name] >= value)
 
 
 def _remember(state: State, plan: Plan, loss: FloatArray) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 LINES_EVERY = 2.0  # seconds between plain lines
 SHOWN = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
 LABELS = {"accuracy": "ensemble", "accuracy_mean": "members (mean)", "personal_accuracy": "known clients"}
+
+
+def score(value: Mapping[str, Any], worlds: int) -> str:
+    """Mean, sd and n of a metric; where only some worlds have it (those that reached a target), of how many.
+
+    Example:
+        >>> score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
+        '3.5000 +- 0.7071 (n = 2 of 3)'
+        >>> score({"mean": 3.0, "sd": None, "n": 1}, 1), score({"mean": None, "sd": None, "n": 0}, 1)
+        ('3.0000', '')
+    """
+    if value["mean"] is None:
+        return ""
+    spread = f" +- {value['sd']:.4f}" if value["sd"] is not None else ""
+    many = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
+    return f"{value['mean']:.4f}{spread}" + (f" ({many})" if worlds > 1 else "")
 
 
 def amount(number: float) -> str:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fedray import checkpoint
 from fedray.core import BadInput, FedrayError
+from fedray.live import score
 from fedray.scenario import NamedCell, Scenario, cells, dump, read
 
 DONE = "summary.json"
@@ -109,19 +110,13 @@ def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]
     by = {(r["cell"], r["metric"]): r for r in rows}
     for name in names:
-        texts = [name]
+        texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
         for metric in shown:
             row = by.get((name, metric))
-            texts.append(_number(row))
+            texts.append("" if row is None else score(row, worlds))
             if metric in published:
                 texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
         any_row = next(r for r in rows if r["cell"] == name)
         texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / 1e6:.1f}"]
         lines.append("| " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _number(row: dict[str, Any] | None) -> str:
-    if row is None or row["mean"] is None:
-        return ""
-    return f"{row['mean']:.4f}" + (f" +- {row['sd']:.4f} (n={row['n']})" if row["sd"] is not None else "")

@@ -63,6 +63,21 @@ BAD: list[tuple[str, str]] = [
     (RUN + "clients.number=1e12", "clients.number = 1000000000000"),
     (RUN + "compress.kind=topk compress.ratio=0", "compress.ratio = 0 is out of range"),
     # keys against each other, and against the data
+    (RUN + "compress.ratio=0.2", "compress.ratio = 0.2, but compress.kind = dense keeps every entry: leave it out, or"),
+    (RUN + "compress.kind=int8 compress.adaptive=true", "compress.adaptive = true, but compress.kind = int8 keeps"),
+    (
+        RUN + "server.coefficients=paper_eq2 server.weighting=examples",
+        "server.weighting = examples, but server.coefficients is paper_eq2",
+    ),
+    (
+        RUN + "evaluate.target='{{metric: acuracy, value: 0.9}}'",
+        "evaluate.target.metric = acuracy: this run has no such metric",
+    ),
+    (
+        RUN + "data.name=cubic data.partition.name=iid model.name=linear data.hold_out=0.2 "
+        "method.name=ditto method.lambda=[0.1,1]",
+        "method.lambda is a list to choose from by accuracy, but the data has no classes",
+    ),
     (
         RUN + "clients.tiers.hpc.number=60 clients.tiers.lpc.number=1",
         "clients.tiers.hpc.number = 60, but clients.number",

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -165,6 +166,23 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: P
     for file in (again / "checkpoints" / "round-000004").iterdir():
         file.unlink()
     (again / "checkpoints" / "round-000004").rmdir()
+    assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
+
+
+def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
+    path = save(tmp_path, progress(2))
+    for name in ("round-000002.bak", "round-000009 (copy)"):
+        shutil.copytree(path, tmp_path / name)
+    assert rounds(tmp_path) == [2]
+    assert load(tmp_path)[0].round == 2
+    save(tmp_path, progress(3))
+
+
+def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path, no_report: None) -> None:
+    run = fedray.run(scenario(), out=tmp_path / "run")
+    again = copied(run, tmp_path / "again", 4)
+    file = again / "scenario.yaml"
+    file.write_text(file.read_text().replace("rounds: 4", "rounds: 3"))
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
 
 

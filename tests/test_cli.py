@@ -64,6 +64,16 @@ def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path, n
     assert fedray.load(run.path).summary["model_hash"] == run.summary["model_hash"]
 
 
+def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, run: fedray.Run) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedray.simulate.resume", stop)
+    told = fed("resume", run.path)
+    assert told.status == 1
+    assert told.err.strip() == "fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint"
+
+
 def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) -> None:
     tiers = {"strong": {"number": 2, "models_per_round": "all", "uplink": 5e6}, "weak": {}}
     given = file(tmp_path, {"clients": {"tiers": tiers}, "table": [{"name": "one", "overrides": {"rounds": 2}}]})

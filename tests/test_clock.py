@@ -19,6 +19,7 @@ from fedray.lanes.block import batches, padded_batch, seen
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "trace.csv"
 STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps
+GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
 TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0, **STEP), Tier("slow", 3, seconds_per_step=2.0, **STEP)))
 
 
@@ -79,6 +80,7 @@ def test_models_are_trained_one_after_another_or_side_by_side(together, seconds)
     work = Work(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
     both = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0), (0, 1)), work, np.zeros(1))
     assert both.round.tolist() == [seconds]
+    assert seconds == (both.job.max() if together else both.job.sum()), "as a picture of the jobs shows it"
 
 
 @st.composite
@@ -233,6 +235,22 @@ def test_time_stood_still_while_nobody_was_there():
     assert seen[2] == ([gone, OK, gone], 210.0)
     late = timed(everyone(clients), clients, devices=devices, now=[1000.0])
     assert late.round.tolist() == [0.0], "nobody will ever come again"
+
+
+def test_one_who_is_there_without_data_does_not_keep_time_standing_still():
+    clients = Clients((Tier("client", 2, seconds_per_step=1.0, **STEP),))
+    away = windows(np.array([1]), np.array([200.0]), np.array([300.0]))
+    got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
+    assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
+    assert got.round.tolist() == [200.0]
+
+
+def test_the_spread_of_devices_is_the_same_on_every_machine():
+    """Nine decimals of it: what numpy's exp and cos say beyond depends on the processor."""
+    clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0, **STEP),))
+    factor = Devices(clients).slowness(np.zeros(4, dtype=np.int64), np.arange(4))
+    assert factor.tolist() == GOLDEN
+    assert timed(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
 
 
 # availability

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
+
+from fedray.core import Clients, Tier
+from fedray.runtime.packing import Room, seats
 
 ROOT = Path(__file__).parent.parent
 FILES = ("cluster.yaml", "cluster/on_premise.yaml")
@@ -49,6 +53,22 @@ def test_every_command_of_a_cluster_file_is_whole(name: str) -> None:
     for command in commands:
         done = subprocess.run(["bash", "-n", "-c", f"({command})"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (command, done.stderr)
+
+
+def room() -> Room:
+    """What the workers of the cloud file have."""
+    types = [kind for kind in config("cluster.yaml")["available_node_types"].values() if kind.get("min_workers")]
+    have = {name: sum(t["min_workers"] * t["resources"].get(name, 0) for t in types) for name in ("CPU", "hpc", "lpc")}
+    return Room(have.pop("CPU"), 0.0, have)
+
+
+def test_the_tiers_of_the_readme_fit_the_cloud_files_nodes() -> None:
+    """A tier that is pinned to scarce nodes gets the actors that they hold, not its share of the CPUs."""
+    strong, weak = (Tier(name, 50, resources={name: 1.0}) for name in ("hpc", "lpc"))
+    dealt = seats(Clients((strong, weak)), room(), "auto", "auto")
+    assert [sum(seat.tier == c for seat in dealt) for c in (0, 1)] == [20, 8]
+    both = seats(Clients((weak, replace(weak, name="weaker"))), room(), "auto", "auto")
+    assert [sum(seat.tier == c for seat in both) for c in (0, 1)] == [4, 4], "two tiers share what both want"
 
 
 def test_the_cloud_file_has_both_node_types() -> None:

@@ -117,6 +117,7 @@ def test_resource_ratio_shares_the_budget_out():
     assert kept[0.1, 100.0] == [10_000, 1000]  # never more than everything
     assert kept[0.02, 5.0] == [200, 200]
     assert kept[0.02, 1.0] == [40, 200]
+    assert keep_by_tier(layout, tiers, 1, 0.1, 5.0)(who, who).tolist() == [5000, 1000]  # K = 1: all of one model
 
 
 @given(st.integers(1, 10**7), st.floats(1e-6, 1.0), st.floats(0.01, 50.0), st.integers(2, 20))

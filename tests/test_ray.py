@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_ray import CNN, PRIVATE, TIERS, WALK, hashes, inline, run
+from on_ray import CNN, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
 from small import no_report, rows
 
+import fedray
 from fedray.bench.measure import tree
 from fedray.core import BadInput
 
@@ -64,6 +65,29 @@ def test_more_than_the_cluster_has_is_one_line(tier: dict[str, Any], says: str, 
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
     assert time.monotonic() - began < 120
+
+
+def test_a_watcher_sees_every_evaluated_round_once() -> None:
+    seen: list[int] = []
+    run({"clients": {"actors": 2}}, watch=lambda shown: seen.append(shown["round"]))
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_a_coordinator_that_nobody_watches_ends(tmp_path: Path) -> None:
+    """An exception in the watcher ends the run; what it left goes on, under the same Ray, at once."""
+
+    def stop(shown: dict[str, Any]) -> None:
+        raise KeyError("enough")
+
+    slow = {"rounds": 40, "local": {"epochs": 20}, "clients": {"actors": 2}}
+    with pytest.raises(KeyError):
+        run(slow, watch=stop, out=tmp_path / "run")
+    assert fedray.resume(tmp_path / "run", data=pictures()).summary["rounds"] == 40
+
+
+def test_another_address_than_the_one_connected_to_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"--address 10.9.8.7:6379: this process is connected to .*: leave it out"):
+        run({"clients": {"actors": 1}}, address="10.9.8.7:6379")
 
 
 def test_the_manifest_is_the_client_actors_own(tmp_path: Path) -> None:

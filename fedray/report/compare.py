@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedray.metrics import lower_is_better
 from fedray.report import curves, style
 from fedray.report.read import Run
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-LOW_IS_GOOD = ("rmse", "nll", "brier", "ece", "crps", "sharpness")
 TABLE: tuple[str, ...] = (
     "accuracy",
     "accuracy_average",
@@ -154,7 +154,7 @@ def _best(runs: list[Run], name: str) -> float | None:
     values = [value for run in runs if (value := _mean(run, name)) is not None]
     if len(values) < 2 or name in ("coverage_95", "disagreement"):
         return float("nan")
-    return min(values) if name.startswith(LOW_IS_GOOD) else max(values)
+    return min(values) if lower_is_better(name) else max(values)
 
 
 def _word(name: str) -> str:

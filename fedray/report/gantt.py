@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedray.core import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import column, model_key
+from fedray.report.jobs import column, counted, model_key
 from fedray.report.read import Run
 
 LANES = 40  # clients shown at most
@@ -17,8 +17,10 @@ SAME = 0.99  # of the slowest client's seconds: no worse is no wait
 
 
 def figure_gantt(run: Run) -> Figure | None:
-    """The last round: one lane a client, its jobs one after another (or side by side, where the tier says so)."""
+    """The last round that trained: one lane a client, its jobs one after another (or side by side, where the tier says
+    so). Jobs that did not count are left out."""
     table = run.first_world()
+    table = None if table is None else counted(table)
     if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
         return None
     table = table.filter(pc.equal(table["round"], pc.max(table["round"])))

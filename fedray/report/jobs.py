@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from fedray.core import FloatArray, IntArray
 from fedray.report import style
@@ -31,7 +32,7 @@ def figure_assignment(run: Run) -> Figure | None:
     shown = spread(everyone, CLIENTS)
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
-    faint = ~np.isin(table["status"].to_pylist(), ("ok", "done"))
+    faint = ~finished(table)
     rows = np.searchsorted(shown, client[keep])
     image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.trained)
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
@@ -57,10 +58,21 @@ def figure_assignment(run: Run) -> Figure | None:
     return figure
 
 
+def finished(table: pa.Table) -> NDArray[np.bool_]:
+    """Which jobs counted, `[J]`: not late, dropped, unavailable, failed or without data."""
+    return np.isin(table["status"].to_pylist(), ("ok", "done"))
+
+
+def counted(table: pa.Table) -> pa.Table:
+    """The jobs that counted."""
+    return table.filter(pa.array(finished(table)))
+
+
 def figure_participation(run: Run) -> Figure | None:
-    """How often each client trained each model."""
+    """How often each client trained each model: the jobs that counted."""
     table = run.first_world()
-    if table is None:
+    table = None if table is None else counted(table)
+    if table is None or not len(table):
         return None
     client, model = column(table, "client"), column(table, "model")
     clients = max(_number(run), int(client.max()) + 1)

@@ -126,8 +126,18 @@ def _visible(outside: bool) -> None:
 
 
 def connect(address: str | None, actors: int) -> bool:
-    """Connects to a cluster, or starts a local one that only this machine can reach; True if it was started here."""
+    """Connects to a cluster, or starts a local one that only this machine can reach; True if the caller has to end it
+    (`ray.shutdown` leaves a cluster that was there before).
+
+    Raises:
+        BadInput: the cluster cannot be reached, or this process is connected to another one.
+    """
     if ray.is_initialized():
+        known = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", known):
+            raise BadInput(
+                f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
+            )
         return False
     environment.prepare()
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
@@ -139,7 +149,7 @@ def connect(address: str | None, actors: int) -> bool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
             raise BadInput(f"--address {address}: {why}: start Ray there first") from error
-        return False
+        return True
     local(max(os.cpu_count() or 1, actors))
     return True
 

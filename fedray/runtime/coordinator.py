@@ -6,7 +6,9 @@ it dies; a driver that dies takes all with it, and `fedray resume` goes on.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ class Coordinator:
     def __init__(self, scenario: Scenario, own: Own, out: str) -> None:
         environment.one_thread()
         self.scenario, self.own, self.out = scenario, own, Path(out)
-        self.latest: Snapshot | None = None
+        self.unseen: deque[Snapshot] = deque()
 
     def run(self) -> dict[str, Any]:
         """The whole run; its summary."""
@@ -46,11 +48,11 @@ class Coordinator:
             runtime.close()
 
     def _watch(self, shown: Snapshot) -> None:
-        self.latest = shown
+        self.unseen.append(shown)
 
-    def progress(self) -> Snapshot | None:
-        """The newest snapshot."""
-        return self.latest
+    def progress(self) -> list[Snapshot]:
+        """The snapshots since the last call."""
+        return [self.unseen.popleft() for _ in range(len(self.unseen))]
 
 
 def run_on_ray(
@@ -78,8 +80,7 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
         try:
             while True:
                 done, _ = ray.wait([ref], timeout=0.25)
-                shown = ray.get(coordinator.progress.remote(), timeout=PATIENCE)
-                if shown is not None:
+                for shown in ray.get(coordinator.progress.remote(), timeout=PATIENCE):
                     watch(shown)
                 if done:
                     summary: dict[str, Any] = ray.get(ref, timeout=PATIENCE)
@@ -88,4 +89,7 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
             raise FedrayError(f"waited {PATIENCE:g} s for the coordinator; {has()}: `fedray resume {out}`") from None
         except RayActorError as error:
             refused(error, "the coordinator")
+        finally:  # whatever ended the wait: a coordinator that nobody watches would go on
+            with suppress(Exception):  # Ray itself is gone
+                ray.kill(coordinator)
     raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")

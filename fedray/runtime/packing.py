@@ -32,9 +32,9 @@ class Room(NamedTuple):
 def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[Seat]:
     """The client actors of a run.
 
-    `auto` fills the cluster: each tier gets a share of the actors that fit, at least one. `per_actor` gives
-    `ceil(N / per_actor)` actors a tier, `actors` that many in all; where a tier leaves `num_cpus` open they share
-    its CPUs.
+    `auto` fills the cluster: each tier gets a share of the actors that fit (CPUs, GPUs, custom resources) but at least
+    one. `per_actor` gives `ceil(N / per_actor)` actors a tier, `actors` that many in all; where a tier leaves
+    `num_cpus` open they share its CPUs.
 
     Raises:
         BadInput: the cluster cannot hold them; what was asked and what there is.
@@ -52,6 +52,7 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
             count = max(1, int(_fit(tier.num_cpus or 1.0, share)))
             if tier.num_gpus:
                 count = max(1, int(_fit(tier.num_gpus, room.gpus * tier.number / clients.number)))
+            count = min(count, _pinned(clients, c, room))
         count = min(count, tier.number)
         if len(out) + count > MOST_ACTORS:
             raise BadInput(
@@ -62,6 +63,16 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
         out += [Seat(c, cpus, tier.num_gpus, dict(tier.resources))] * count
     _check(out, room)
     return out
+
+
+def _pinned(clients: Clients, c: int, room: Room) -> int:
+    """Actors of a tier that its custom resources hold, at least one; tiers that want the same one share it."""
+    most = MOST_ACTORS
+    for name, amount in clients.tiers[c].resources.items():
+        wanted = sum(tier.number for tier in clients.tiers if tier.resources.get(name))
+        share = room.resources.get(name, 0.0) * clients.tiers[c].number / max(1, wanted)
+        most = min(most, int(_fit(amount, share)) if amount else most)
+    return max(1, most)
 
 
 def _fit(each: float, room: float) -> float:

@@ -124,10 +124,11 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     objectives = _objectives(given["objectives"])
     sampler = Sampler(**_section("sampler", _named(given["sampler"]), SAMPLER))
     pruner = Pruner(**_section("pruner", _named(given["pruner"]), PRUNER))
-    source_tree = {**plain(tree), "scenario": base}
+    name = given["name"] or (where.stem if where is not None else "sweep")
+    source_tree = {**plain(tree), "name": name, "scenario": base}  # the name is the study's in its storage
     source_tree.pop("overrides", None)
     sweep = Sweep(
-        name=given["name"] or (where.stem if where is not None else "sweep"),
+        name=name,
         base=base,
         space=read_space(given["space"]),
         objectives=objectives,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,27 @@ def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
     start, busy = gantt._times(client, seconds, np.array([False, False, True, True]))
     assert start.tolist() == [0.0, 1.0, 0.0, 0.0]
     assert busy == {3: 3.0, 5: 4.0}
+
+
+def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
+    """Nobody waits for a client that came late, and one that was away took no part."""
+    run = read_run(folder / "classes")
+    table = run.clients
+    assert table is not None
+    client = int(table["client"][-1].as_py())
+    late = np.array(table["client"]) == client
+    seconds = np.where(late, 1e6, table["sim_seconds"])
+    status = np.where(late, "late", table["status"].to_pylist())
+    for name, column in (("sim_seconds", pa.array(seconds)), ("status", pa.array(status.tolist()))):
+        table = table.set_column(table.column_names.index(name), name, column)
+    changed = replace(run, clients=table)
+    with style.context():
+        waits, often = gantt.figure_gantt(changed), jobs.figure_participation(changed)
+        before = gantt.figure_gantt(run)
+    assert waits is not None and often is not None and before is not None
+    assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
+    assert "rounds on average (0 to " in often.get_label()
+    assert str(client) not in waits.get_label().partition(";")[0].split()
 
 
 def test_bytes_of_a_curve_are_those_of_the_rounds(folder: Path) -> None:

@@ -94,6 +94,18 @@ def test_an_objective_that_the_data_cannot_give_is_one_line(name: str, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["rmse_mean", "rmse_max", "nll_residual", "width_95", "sharpness"])
+def test_what_is_better_lower_is_minimised(name: str) -> None:
+    assert read_objective("", name).direction == "minimize"
+
+
+def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
+    """The name is the study's in its storage: the copy in the run directory goes on with the same one."""
+    first = read_sweep(FILES[0].with_name("quick.yaml"))
+    (tmp_path / "sweep.yaml").write_text(yaml_text.write(dict(first.source)))
+    assert read_sweep(tmp_path / "sweep.yaml").name == first.name == "quick"
+
+
 def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:
     space = read_space(
         {
