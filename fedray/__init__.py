@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load", "resume", "run"]
+__all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load", "register", "resume", "run"]
 
 if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run
     from fedray.core import BadInput, FedrayError
+    from fedray.registry import register
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +30,7 @@ def __getattr__(name: str) -> Any:
         from fedray.runtime.environment import prepare
 
         prepare()
-        from fedray import api
+        from fedray import api, registry
 
-        return getattr(api, name)
+        return getattr(registry if name == "register" else api, name)
     raise AttributeError(f"module 'fedray' has no attribute {name!r}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray import compress, metrics, sizes
+from fedray import compress, scores, sizes
 from fedray.core import BadInput, Clients, Compress, Layout, Local, Method, Net, Objective
 from fedray.data.dataset import Dataset
 from fedray.data.files import user_path
@@ -70,6 +70,8 @@ def build(scenario: Scenario, own: Own = Own()) -> Study:
     sizes.check(sizes.asked(scenario))
     study = assembled(scenario, own)
     sizes.check(sizes.needs(scenario, study))
+    if own.data is not None:
+        study.scenario["data"]["name"] = own.data.name
     return study
 
 
@@ -86,16 +88,9 @@ def assembled(scenario: Scenario, own: Own) -> Study:
     clients = Clients(tier_table(scenario, shards.number))
     known = own.devices or devices(scenario, clients)
     pieces = with_bases(scenario, data, own, setting(scenario, net, shards, known, tuple(seeds)))
-    method, tree = composed(scenario, own, pieces), resolved(scenario)
-    if len(method.phases[0].personal) > 1 and not data.classes:
-        raise BadInput(
-            "method.lambda is a list to choose from by accuracy, but the data has no classes: give one value"
-        )
-    if own.data is not None:
-        tree["data"]["name"] = own.data.name
     study = Study(
         name=scenario.method.name,
-        method=method,
+        method=composed(scenario, own, pieces, data.classes),
         net=net,
         clients=clients,
         shards=shards,
@@ -110,7 +105,7 @@ def assembled(scenario: Scenario, own: Own) -> Study:
         rule=rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
-        scenario=tree,
+        scenario=resolved(scenario),
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
@@ -175,9 +170,11 @@ def with_bases(scenario: Scenario, data: Dataset, own: Own, pieces: Setting) -> 
     return replace(pieces, stack=made)
 
 
-def composed(scenario: Scenario, own: Own, pieces: Setting) -> Method:
+def composed(scenario: Scenario, own: Own, pieces: Setting, classes: int) -> Method:
     """The method, of as many models as the scenario asks for."""
     method = compose(scenario, own)(pieces)
+    if len(method.phases[0].personal) > 1 and not classes:
+        raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
     if scenario.method.models > 1 == method.phases[0].models:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
@@ -274,7 +271,7 @@ def evaluation(scenario: Scenario, classes: int) -> Evaluation:
     """What is measured, and when."""
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     for key, wanted in (("stop_at", scenario.evaluate.stop_at), ("target", scenario.evaluate.target)):
-        if wanted and not metrics.belongs(wanted.metric, classes):
+        if wanted and not scores.belongs(wanted.metric, classes):
             has = "has classes" if classes else "has none"
             raise BadInput(f"evaluate.{key}.metric = {wanted.metric}, but {scenario.data.name} {has}: choose another")
     gamma = scenario.predict.gamma

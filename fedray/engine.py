@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray import clock, rng
 from fedray.core import BadInput, FedrayError, FloatArray, IntArray, JobRows, Phase, Plan, State, Stats
 from fedray.lanes.block import seen, steps_of
-from fedray.metrics import lower_is_better
+from fedray.scores import lower_is_better
 from fedray.stack import downloads, shares, sizes
 from fedray.study import Study
 from fedray.walk import hops

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 from fedray.core import FloatArray, IntArray
 from fedray.predict import entropies, moments
 
-LOW = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width")  # the smaller the better
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reported
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 VARIANCE_FLOOR = 1e-6  # in standardised units
@@ -244,28 +243,6 @@ def regression(
         scores["nll_none"] = gaussian_nll(mean, np.maximum(spread, floor), y)
         scores["nll_residual"] = gaussian_nll(mean, np.maximum(spread + residual, floor), y)
     return scores | _spread("rmse", [rmse(row, y) for row in rows])
-
-
-def belongs(name: str, classes: int) -> bool:
-    """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
-
-    Example:
-        >>> belongs("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
-        (False, True, False)
-    """
-    tasks = classification(np.full((1, 1, 2), 0.5), [0]), regression(np.zeros((1, 1)), [0.0])
-    own, other = tasks if classes else tasks[::-1]
-    return name in own or name.removeprefix("hold_out_") not in other
-
-
-def lower_is_better(name: str) -> bool:
-    """Whether a smaller value of a score is the better one, held out or not, of the answer or of its members.
-
-    Example:
-        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
-        [False, True, True, False]
-    """
-    return name.removeprefix("hold_out_").startswith(LOW)
 
 
 def per_client(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.metrics import lower_is_better
 from fedray.report import curves, style
 from fedray.report.read import Run
+from fedray.scores import lower_is_better
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 TABLE: tuple[str, ...] = (

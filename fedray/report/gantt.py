@@ -17,10 +17,8 @@ SAME = 0.99  # of the slowest client's seconds: no worse is no wait
 
 
 def figure_gantt(run: Run) -> Figure | None:
-    """The last round that trained: one lane a client, its jobs one after another (or side by side, where the tier says
-    so). Jobs that did not count are left out."""
-    table = run.first_world()
-    table = None if table is None else counted(table)
+    """The last round: a lane a client, its jobs that counted one after another (or side by side, as the tier says)."""
+    table = counted(run.first_world())
     if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
         return None
     table = table.filter(pc.equal(table["round"], pc.max(table["round"])))

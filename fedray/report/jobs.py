@@ -63,16 +63,16 @@ def finished(table: pa.Table) -> NDArray[np.bool_]:
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
-def counted(table: pa.Table) -> pa.Table:
-    """The jobs that counted."""
-    return table.filter(pa.array(finished(table)))
+def counted(table: pa.Table | None) -> pa.Table | None:
+    """The jobs that counted, if there are any."""
+    table = None if table is None else table.filter(pa.array(finished(table)))
+    return table if table is not None and len(table) else None
 
 
 def figure_participation(run: Run) -> Figure | None:
     """How often each client trained each model: the jobs that counted."""
-    table = run.first_world()
-    table = None if table is None else counted(table)
-    if table is None or not len(table):
+    table = counted(run.first_world())
+    if table is None:
         return None
     client, model = column(table, "client"), column(table, "model")
     clients = max(_number(run), int(client.max()) + 1)

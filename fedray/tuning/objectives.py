@@ -12,6 +12,7 @@ import numpy as np
 from fedray import metrics
 from fedray.core import BadInput, FedrayError
 from fedray.scenario.kinds import Check, maybe, nearest, one_of, real, shown, text
+from fedray.scores import lower_is_better
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
 HELD = "hold_out_"
@@ -103,7 +104,7 @@ def _objective(path: str, entry: Mapping[str, Any]) -> Objective:
         raise BadInput(f"{path}.{within[-1]} = {entry[within[-1]]:g} cannot be used here: drop it")
     if metric in TOTALS and not prefix:
         return Objective(name, "total", metric, entry.get("direction", "minimize"))
-    low = bool(prefix) or metrics.lower_is_better(metric)
+    low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:
         return Objective(name, "reach", HELD + metric, direction, REACH[prefix], float(entry["target"]))
@@ -133,7 +134,7 @@ def check_producible(objectives: Sequence[Objective], classes: int, data: str) -
 def meets(value: float, objective: Objective) -> bool:
     """Whether a metric has reached an objective's target."""
     assert objective.limit is not None
-    low = metrics.lower_is_better(objective.metric)
+    low = lower_is_better(objective.metric)
     return value <= objective.limit if low else value >= objective.limit
 
 
