@@ -101,6 +101,9 @@ def _carried(job: Job, company: Company | None = None) -> Outcome:
     one_thread()
     try:
         state: State = "complete"
+        given = job.folder / "scenario.yaml"
+        if given.is_file() and given.read_text() != dump(job.scenario):  # of a trial that was proposed otherwise
+            shutil.rmtree(job.folder)
         if not (job.folder / "summary.json").is_file():
             state = _train(job, company)
         courses = courses_of(job.folder, job.replicate)

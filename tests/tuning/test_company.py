@@ -11,10 +11,14 @@ import torch
 from sweeps import BASE, run, sweep, told
 
 from fedray import checkpoint, record, rng
+from fedray.build import Own
 from fedray.core import FedrayError, Local
 from fedray.lanes import company, mlp
 from fedray.lanes.block import Block, Rates, Trained, batches
 from fedray.models import build_net
+from fedray.scenario import read
+from fedray.tuning.objectives import read_objective
+from fedray.tuning.training import Job, carry_out
 
 CLOCK = "wall_seconds"
 RAGGED = {"data.partition": {"name": "dirichlet", "alpha": 0.3}, "participation.per_round": 5}
@@ -133,6 +137,17 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
     stands = [checkpoint.rounds(folder / "checkpoints")[-1] for folder in sorted((tmp_path / "cut/trials").iterdir())]
     assert stands == [4, 2, 2]
     assert told(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
+
+
+def test_a_directory_of_another_training_is_not_taken_for_the_trials(tmp_path: Path) -> None:
+    goal = (read_objective("", "accuracy"),)
+    one, two = (read({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
+    first, other = (Job(0, scenario, tmp_path / "trial", goal, Own()) for scenario in (one, two))
+    (alone,) = carry_out([Job(0, two, tmp_path / "alone", goal, Own())])
+    carry_out([first])
+    (found,) = carry_out([other])
+    assert alone.state == found.state == "complete" and found.values == alone.values
+    assert read(tmp_path / "trial" / "scenario.yaml") == two
 
 
 def test_the_seconds_of_trials_side_by_side_add_up_to_the_sweeps(tmp_path: Path) -> None:
