@@ -170,7 +170,7 @@ def table(
     wanted = read(Path(scenario), overrides)
     from fedray.table import run_table
 
-    click.echo(run_table(wanted, out, jobs, address, modules))
+    click.echo(run_table(wanted, out, jobs, address, modules, lambda line: click.echo(line, err=True)))
 
 
 @commands.command()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray import checkpoint
-from fedray.core import BadInput, FedrayError
-from fedray.live import score
-from fedray.scenario import NamedCell, Scenario, cells, dump, read
+from fedray.core import BadInput, Clients, FedrayError
+from fedray.fleet import chosen
+from fedray.live import score, span
+from fedray.scenario import NamedCell, Scenario, cells, dump, read, tier_table
 
 DONE = "summary.json"
 FIRST = (
@@ -23,13 +27,19 @@ FIRST = (
 
 
 def run_table(
-    scenario: Scenario, out: Path, jobs: int = 1, address: str | None = None, modules: tuple[str, ...] = ()
+    scenario: Scenario,
+    out: Path,
+    jobs: int = 1,
+    address: str | None = None,
+    modules: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Runs the cells that are not finished yet and returns the table as Markdown.
 
     Args:
         out: holds `cells/NAME` (a run directory each), `table.md` and `table.parquet`.
-        jobs: cells at a time (each in a process of its own).
+        jobs: cells at a time (each in a process of its own), then the longest first.
+        say: told of each cell that is finished.
 
     Raises:
         BadInput: the scenario has no table, or `out` holds cells of another scenario.
@@ -37,8 +47,14 @@ def run_table(
     wanted = cells(scenario)
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    began, done = time.monotonic(), itertools.count(1)
+
+    def carry_out(cell: NamedCell) -> None:
+        _run(cell, out / "cells" / cell.name, address, modules)
+        say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {span(time.monotonic() - began)}")
+
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(lambda cell: _run(cell, out / "cells" / cell.name, address, modules), wanted))
+        list(pool.map(carry_out, sorted(wanted, key=_work, reverse=True) if jobs > 1 else wanted))
     rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows), sink)
@@ -46,6 +62,17 @@ def run_table(
     text = markdown(rows, [cell.name for cell in wanted])
     checkpoint.write_atomically(out / "table.md", text.encode())
     return text
+
+
+def _work(cell: NamedCell) -> float:
+    """Jobs that a cell trains, whatever one of them takes."""
+    scenario, number = cell.scenario, cell.scenario.clients.number
+    if number is None:  # the data will say
+        return float(scenario.rounds * scenario.replicates)
+    clients = Clients(tier_table(scenario, number))
+    each = [scenario.method.models if one.models_per_round is None else one.models_per_round for one in clients.tiers]
+    jobs = sum(n * m for n, m in zip(chosen(scenario, clients), each, strict=True))
+    return float(jobs * scenario.rounds * scenario.replicates)
 
 
 def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:

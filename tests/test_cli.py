@@ -186,6 +186,7 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     assert f"| {first['metrics']['accuracy']['mean']:.4f}" in lines[0]
     assert "| 0.9 |" in lines[0]
     assert told.out.strip() == (out / "table.md").read_text().strip()
+    assert [line.split(", ")[0][-6:] for line in told.err.splitlines()] == ["1 of 2", "2 of 2"]
 
     times = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
     (out / "cells" / "average" / "summary.json").unlink()
