@@ -153,11 +153,16 @@ def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds:
         hold_out=scenario.data.hold_out > 0,
         compressor=lambda layout: compression(scenario, layout, known),
         participants=sum(chosen(scenario, clients)),
-        features=partial(features, net.module) if is_linear(net.module) else None,
+        features=partial(features, net.module) if least_squares(net) else None,
         distil=learner(net, shards, scenario.method.options),
         walk=walks(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
     )
+
+
+def least_squares(net: Net) -> bool:
+    """Whether a network is linear in its weights and fitted to one target by least squares: closed forms exist."""
+    return is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
 
 
 def with_bases(scenario: Scenario, data: Dataset, own: Own, pieces: Setting) -> Setting:

@@ -139,12 +139,13 @@ def client_accuracy(study: Study, world: int, outputs: Tensor, alpha: FloatArray
     """Accuracy of each client's weighted ensemble on its own test (or its held-out rows), `[N]`; NaN without rows."""
     labels = study.split(split, world)[1].numpy()
     ask = questions(study, world) if split == "test" else held_out(study, world)
-    probs = predict.probabilities(outputs.numpy()).astype(np.float32)
+    logits = study.evaluation.average == "logits"  # their mean has the same largest entry as its softmax
+    said_by = (outputs.numpy() if logits else predict.probabilities(outputs.numpy())).astype(np.float32)
     right = np.full(len(alpha), np.nan)
     for client, weights in enumerate(alpha):
         asked = ask(client)
         if len(asked.rows):
-            said = np.tensordot(weights.astype(np.float32), probs[:, asked.rows], axes=1).argmax(-1)
+            said = np.tensordot(weights.astype(np.float32), said_by[:, asked.rows], axes=1).argmax(-1)
             right[client] = ((said == labels[asked.rows]) * asked.weight).sum()
     return right
 

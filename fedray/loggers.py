@@ -48,7 +48,8 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
         dir: where its local files go.
         name: of the run; a random one without.
     """
-    run = _imported("wandb", "wandb").init(project=project, dir=None if dir is None else str(dir), name=name)
+    where = None if dir is None else str(dir)
+    run = _imported("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
         run.log(_numbers(metrics), step=round)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedray import checkpoint, metrics, predict
 from fedray.core import Answer, State
 from fedray.engine import Progress, Runtime
-from fedray.evaluate import client_accuracy, joined, own_accuracy, present
+from fedray.evaluate import client_accuracy, client_weights, joined, own_accuracy, present
 from fedray.known import best_pass
 from fedray.plane import loss_plane
 from fedray.stack_scores import stack_pictures
@@ -40,10 +41,10 @@ def pictures(study: Study, runtime: Runtime, progress: Progress, path: Path) -> 
     asked = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only if asked
     if study.classes and study.clients.number <= MOST_CLIENTS and asked:
         pieces = runtime.losses(answer.state, answer.models, worlds=1)
-        losses = present(joined(pieces, 0), answer, 0).double().numpy().T  # [N, K]
-        gamma = study.evaluation.gamma if study.evaluation.gamma is not None else np.inf
-        alpha = predict.personal_weights(losses, gamma)
-        arrays |= {"alpha": alpha, "client_losses": losses, "label_counts": study.shards.label_counts(0)}
+        losses = present(joined(pieces, 0), answer, 0)  # [K, N]
+        alpha = client_weights(study, 1.0 - torch.eye(*losses.shape) if study.method.mine else losses)
+        arrays |= {"alpha": alpha, "client_losses": losses.double().numpy().T}  # [N, K] both
+        arrays["label_counts"] = study.shards.label_counts(0)
         arrays["client_accuracy"] = client_accuracy(study, 0, outputs, alpha)
         if study.method.phases[0].is_personal:
             arrays["client_accuracy"] = best_pass(*own_accuracy(runtime.known(progress.state), 0))

@@ -204,8 +204,8 @@ def history(study: Study, out: Path) -> list[dict[str, float]]:
         course = [row for row in rows if (row["replicate"], row["fold"]) == where]
         values: dict[str, float] = {}
         for name in ("accuracy", "rmse"):
-            scores = [row[name] for row in course if row.get(name) is not None]
-            if scores:
+            scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
+            if len(scores) >= 3:  # none of them untrained
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
         if study.evaluation.target is not None:
             first = next((row for row in course if meets(row, study.evaluation.target)), None)

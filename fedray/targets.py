@@ -52,6 +52,8 @@ def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answe
     noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
     if answer.noise is not None:
         noise = float(answer.noise[world])
+    elif len(means) == 1 and variances is None and answer.owner is None:  # one model has no knowledge uncertainty
+        noise = noise or residual or 0.0
     kept = None if residual is None else residual * scale
     return Members(means[..., 0], first, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
 

@@ -74,7 +74,7 @@ def bayesian(base: Server, rows: Rows, seeds: Sequence[int], sampler: Sampler, f
             models[row] = follow(world, k, t, teachers)
         return after._replace(models=models, extra={**extra, "teachers": known, "teachers_weight": weight})
 
-    return Server(init, base.reduce, step)
+    return Server(init, base.reduce, step, keeps=base.keeps)
 
 
 def at_random(seeds: Sequence[int], number: int) -> Follow:

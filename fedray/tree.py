@@ -153,6 +153,13 @@ class Overflow(FedrayError):
         return f"rows {self.rows} hold NaN, infinity or numbers above 2.7e8"
 
 
+def check_finite(rows: Tensor) -> None:
+    """Raises `Overflow` for rows `[n, d]` whose entries do not add up to a number."""
+    bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
+    if len(bad):
+        raise Overflow(bad.tolist()[:5])
+
+
 def _round(x: Tensor, limb: int) -> Tensor:
     """To the nearest multiple of the limb's unit: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
     return _round_(x.clone(), limb)

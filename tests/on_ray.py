@@ -24,6 +24,10 @@ BASE: dict[str, Any] = {
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
 PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
 WALK: dict[str, Any] = {"method": {"name": "random_walk"}, "graph": {"node_failure": 0.1}}
+IDLE: dict[str, Any] = {  # steps in which nobody trains, and models that move on untrained
+    "rounds": 16, "method": {"name": "random_walk", "models": 1}, "graph": {"node_failure": 0.4},
+    "clients": {"availability": "diurnal"}, "evaluate": {"every": 9}, "checkpoint": {"every": 9},
+}  # fmt: skip
 TIERS: dict[str, Any] = {"strong": {"number": 4, "models_per_round": "all", "num_cpus": 2}, "weak": {"num_cpus": 0.5}}
 
 

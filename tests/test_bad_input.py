@@ -66,6 +66,10 @@ BAD: list[tuple[str, str]] = [
     (RUN + "compress.ratio=0.2", "compress.ratio = 0.2, but compress.kind = dense keeps every entry: leave it out, or"),
     (RUN + "compress.kind=int8 compress.adaptive=true", "compress.adaptive = true, but compress.kind = int8 keeps"),
     (
+        RUN + "method.name=random_walk runtime=ray client_timeout=9",
+        "client_timeout = 9, but holders on Ray train outside their main threads",
+    ),
+    (
         RUN + "server.coefficients=paper_eq2 server.weighting=examples",
         "server.weighting = examples, but server.coefficients is paper_eq2",
     ),

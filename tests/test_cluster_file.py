@@ -71,6 +71,13 @@ def test_the_tiers_of_the_readme_fit_the_cloud_files_nodes() -> None:
     assert [sum(seat.tier == c for seat in both) for c in (0, 1)] == [4, 4], "two tiers share what both want"
 
 
+def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None:
+    """A fifth of four CPUs holds no actor of two: it gets two, and the other tier the rest."""
+    few, many = Tier("few", 20, num_cpus=2.0), Tier("many", 80, num_cpus=1.0)
+    dealt = seats(Clients((few, many)), Room(4.0, 0.0, {}), "auto", "auto")
+    assert [seat.tier for seat in dealt] == [0, 1, 1]
+
+
 def test_the_cloud_file_has_both_node_types() -> None:
     file = config("cluster.yaml")
     types = file["available_node_types"]

@@ -58,7 +58,7 @@ def test_wandb_gets_finite_numbers_by_round(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setitem(sys.modules, "wandb", fake)
     wandb("ensembles", tmp_path)(10, METRICS)
     assert seen == [
-        {"project": "ensembles", "dir": str(tmp_path), "name": None},
+        {"project": "ensembles", "dir": str(tmp_path), "name": None, "reinit": "create_new"},
         (10, {"accuracy": 0.5, "round": 3.0}),
     ]
 

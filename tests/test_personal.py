@@ -16,7 +16,7 @@ import fedray
 from fedray.build import Own, build
 from fedray.core import Plan
 from fedray.engine import begin, one_round
-from fedray.known import best_pass, over_clients
+from fedray.known import best_pass, over_clients, questions
 from fedray.lanes import block as lanes
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
@@ -232,6 +232,32 @@ def test_every_method_under_every_schedule(method: str, kind: str, no_report: No
         held = {tuple(key) for key in private[f"{name}/keys"].tolist()}
         assert held == met if kind != "adaptive" else len(held) <= 6 * 3  # adaptive plans read the state of their round
     assert len({digest({"models": trained(study, 2)[0].models}) for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])
+def test_known_clients_are_answered_by_averaged_logits_too(method: str, no_report: None) -> None:
+    """`Run.predict` and the reported accuracy mean the same answer."""
+    keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
+    run = fedray.run(scenario(keys, {"evaluate": {"personal": True}, "data": {"partition": {"name": "iid"}}}))
+    x, y = run.study.split("test", 0)
+    ask = questions(run.study, 0)
+    each = []
+    for client in range(6):
+        asked = ask(client)
+        said = run.predict(x[torch.from_numpy(asked.rows)].numpy(), client=client).probabilities.argmax(-1)
+        each.append(((said == y.numpy()[asked.rows]) * asked.weight).sum())
+    assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(float(np.mean(each)), abs=1e-6)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_clients_without_rows_are_in_the_report_as_unknown(model: str, tmp_path: Path) -> None:
+    """A whole piece of them too: nothing is asked of a network without inputs."""
+    cut = {"partition": {"name": "dirichlet", "alpha": 0.01, "allow_empty": True}}
+    keys = {"data": cut, "clients": {"number": 60}, "model": {"name": model, "hidden": [4]}, "rounds": 1}
+    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    with np.load(run.path / "pictures.npz") as pictures:
+        empty = pictures["label_counts"].sum(1) == 0
+        assert empty.any() and (np.isnan(pictures["client_scores"]) == empty).all()
 
 
 def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:

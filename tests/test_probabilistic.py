@@ -49,6 +49,28 @@ def test_the_mean_of_fedag_is_fedavg_bit_for_bit() -> None:
     assert fedag.summary["model_hash"] == fedavg.summary["model_hash"]
 
 
+def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target() -> None:
+    """beta^-1 of eq. 6, in the units the network sees; 1 only where targets are standardised."""
+    run = fedray.run(of("fedag", {"data": {"name": "sine"}, "model": {"name": "rbf"}}))
+    target = run.study.pooled(0)[1].double()
+    assert run.progress.state.extra["target_variance"].tolist() == [float(target.var(correction=0))]
+    assert abs(float(target.var(correction=0)) - 1.0) > 0.1
+
+
+def test_there_is_no_closed_form_for_classes() -> None:
+    """A linear classifier answers with its sample, whose members differ."""
+    run = fedray.run(scenario({"method": {"name": "fedag"}, "model": {"name": "linear"}}))
+    assert run.summary["metrics"]["disagreement"]["mean"] > 0.0
+
+
+def test_the_interval_of_one_model_is_that_of_its_residuals() -> None:
+    """FE section V-B: it has no knowledge uncertainty."""
+    toy = {"data": {"name": "sine"}, "model": {"name": "rbf"}, "predict": {"noise": "none"}, "rounds": 6}
+    found = fedray.run(of("fedavg", toy)).summary["metrics"]
+    assert 0.7 < found["coverage_95"]["mean"] <= 1.0
+    assert found["nll"]["mean"] == pytest.approx(found["nll_residual"]["mean"])
+
+
 def test_one_client_has_no_variance() -> None:
     run = fedray.run(of("fedag", {"clients": {"number": 1}}))
     state = run.progress.state
@@ -188,6 +210,15 @@ def test_references_train_on_every_row(name: str) -> None:
 def test_centralized_is_fedavg_with_one_client() -> None:
     alone = fedray.run(of("fedavg", {"clients": {"number": 1}, "data": {"clients": 6, "partition": {"name": "iid"}}}))
     assert fedray.run(of("centralized")).summary["model_hash"] == alone.summary["model_hash"]
+
+
+def test_the_report_of_local_only_shows_each_clients_own_model(tmp_path: Path) -> None:
+    keys = {"method": {"name": "local_only"}, "data": {"name": "digits"}, "evaluate": {"personal": True}}
+    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    with np.load(run.path / "pictures.npz") as pictures:
+        assert (pictures["alpha"] == np.eye(6)).all()
+        mean = float(np.nanmean(pictures["client_accuracy"]))
+    assert mean == pytest.approx(run.summary["metrics"]["personal_accuracy"]["mean"])
 
 
 def test_local_only_shares_nothing() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_ray import CNN, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
+from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
 from small import no_report, rows
 
 import fedray
@@ -33,8 +33,20 @@ pytestmark = pytest.mark.usefixtures("no_report", "cluster")
         ({"actors": 2}, PRIVATE),
         ({"actors": 3}, WALK),
         pytest.param({"per_actor": 1}, WALK, marks=pytest.mark.slow),
+        ({"actors": 3}, IDLE),
     ],
-    ids=["1 actor", "2 actors", "3 actors", "an actor a client", "cnn", "tiers", "private state", "walk", "walkers"],
+    ids=[
+        "1 actor",
+        "2 actors",
+        "3 actors",
+        "an actor a client",
+        "cnn",
+        "tiers",
+        "private state",
+        "walk",
+        "walkers",
+        "idle holders",
+    ],
 )
 def test_the_packing_never_changes_a_bit(packing: dict[str, Any], change: dict[str, Any]) -> None:
     """Inline, any number of actors, one actor a client, tiers of other sizes: one hash."""

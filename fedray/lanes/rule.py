@@ -58,6 +58,11 @@ def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engi
     return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
 
 
+def shareable(engine: Engine) -> bool:
+    """Whether several threads may train with one network at once: the engine never writes into its module."""
+    return engine.name in ("mlp", "conv")
+
+
 def mixes(engine: Engine, local: Local) -> bool:
     """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
     return engine.name == "mlp" and mlp.is_plain(local)

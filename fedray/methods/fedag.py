@@ -16,13 +16,17 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import torch
 
 from fedray import server
-from fedray.core import Answer, Method, State
+from fedray.core import Answer, Method, Pooled, State
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
+
+TARGET = "target_variance"
 
 
 def fedag(setting: Setting) -> Method:
@@ -37,7 +41,8 @@ def fedag(setting: Setting) -> Method:
         down_vectors=2,
     )
     if setting.features is not None and setting.models == 1:
-        return Method("fedag", (phase,), lambda state: closed_form(state, setting.options["beta"]))
+        prepare = partial(with_targets, len(setting.seeds)) if setting.options["beta"] == "target" else None
+        return Method("fedag", (phase,), closed_form, prepare)
     return Method("fedag", (phase,), lambda state: sampled(state, setting.models))
 
 
@@ -52,10 +57,16 @@ def sampled(state: State, models: int, name: str = "sample") -> Answer:
     return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
 
 
-def closed_form(state: State, beta: str) -> Answer:
+def with_targets(worlds: int, state: State, pooled: Pooled) -> State:
+    """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`."""
+    target = torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
+    return state._replace(extra={**state.extra, TARGET: target})
+
+
+def closed_form(state: State) -> Answer:
     """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed.
 
-    beta: `target`, the variance of the training target (1: it is standardised), or what `predict.noise` says.
+    Without the variance of the target (`method.beta: residual`) beta^-1 is what `predict.noise` says.
     """
-    noise = np.ones(len(state.models)) if beta == "target" else None
+    noise = state.extra[TARGET].numpy() if TARGET in state.extra else None
     return Answer(state, 1, None, state.extra["variance"], noise)

@@ -55,7 +55,7 @@ class Setting:
     hold_out: bool = False  # clients withhold rows for validation
     compressor: Callable[[Layout], Compress] = dense
     participants: int = 1  # clients of a round, at most
-    features: Callable[[Tensor], Tensor] | None = None  # of a network that is linear in its weights: `[n, p]`
+    features: Callable[[Tensor], Tensor] | None = None  # `[n, p]`, where a closed form exists
     distil: Callable[[int, Tensor, Keys], Tensor] | None = None  # (world, teachers `[S, d]`, address) -> student `[d]`
     walk: Walk | None = None  # where the models are, if there is no server
     stack: Stack | None = None  # of stacking: the base networks and the meta model

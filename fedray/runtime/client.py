@@ -64,6 +64,10 @@ class Client:
         """Trains the models that are here and hands them on."""
         return self.holder.step(orders, peers)
 
+    def move(self, wanted: dict[Key, int], peer: Any) -> list[Key] | None:
+        """Hands models on that were not trained here."""
+        return self.holder.move(wanted, peer)
+
     def resend(self, wanted: dict[Key, int], peer: Any) -> bool:
         """Sends copies of models again."""
         return self.holder.resend(wanted, peer)

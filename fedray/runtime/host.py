@@ -6,9 +6,11 @@ Both runtimes run this code: `inline` has one host, each client actor of the Ray
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -19,15 +21,16 @@ from torch import Tensor
 from fedray import predict, rng
 from fedray.core import PERSONAL, IntArray, JobRows, Local, Phase, Plan, State, Stats, Uploads
 from fedray.lanes import block as lanes
-from fedray.lanes.rule import Engine, choose
+from fedray.lanes.rule import Engine, choose, shareable
 from fedray.models.loss import per_sample
 from fedray.private import Private
 from fedray.runtime import isolate, personal
 from fedray.study import Study
-from fedray.tree import Diverged, Overflow, merge
+from fedray.tree import Diverged, Overflow, check_finite, merge
 
 CLIENTS_A_PIECE = 32
 LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
+Score = Callable[[Tensor, Tensor], Tensor]  # (outputs `[K, n, C]`, targets `[n]`) -> `[., n]`
 EVALUATED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
 
 
@@ -65,14 +68,15 @@ class Host:
     """Holds the data view, the network and the engine of one process; a stack's has `parts` instead."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: Several | None = None) -> None:
-        self.study, self.parts = study, parts
         self.device = torch.device(device)
+        if parts is None and self.device.type != "cpu":  # the study's own stays where pictures and closed forms ask it
+            study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
+        self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose(study.net, self.device.type, study.example)
-        self.threads = threads if self.device.type == "cpu" and study.client_timeout is None else 1
+        alone = self.device.type != "cpu" or study.client_timeout is not None or not shareable(self.engine)
+        self.threads = 1 if alone else threads
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | Several = parts or self.private  # of all private vectors
-        if parts is None:
-            study.net.module.to(self.device)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order, failures isolated."""
@@ -176,7 +180,7 @@ class Host:
         try:
             sent = phase.compress.apply(uploads)
             if sent.delta is not uploads.delta or phase.server.keeps:  # compressing may drop the entries that tell
-                _check_finite(uploads.delta)
+                check_finite(uploads.delta)
             stats = phase.server.reduce(uploads._replace(delta=sent.delta))
         except Overflow as bad:
             names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in bad.rows)
@@ -238,7 +242,7 @@ class Host:
         def loss(z: Tensor, y: Tensor) -> Tensor:
             return per_sample(self.study.net.objective, z, y.expand(len(z), *y.shape)).double()
 
-        return self._on_clients(partial(self._means, state, world, models, loss), client, models)
+        return self._on_clients(partial(self._means, state, world, models, models, loss), client, models)
 
     def _piece(self, first: int) -> IntArray:
         return np.arange(first, min(first + CLIENTS_A_PIECE, self.study.clients.number, LOSS_CLIENTS))
@@ -249,20 +253,23 @@ class Host:
         def unsure(z: Tensor, y: Tensor) -> Tensor:
             return torch.from_numpy(predict.uncertainty(predict.probabilities(z.cpu().numpy())).knowledge)[None]
 
-        return self._on_clients(partial(self._means, state, world, models, unsure), self._piece(first), 1)
+        client = self._piece(first)
+        means = self._on_clients(partial(self._means, state, world, models, 1, unsure), client, 1)
+        size = self.study.shards.sizes(np.full(len(client), world), client)
+        return means.masked_fill_(torch.from_numpy(size == 0), torch.nan)
 
     def _on_clients(self, means: Callable[[IntArray], Tensor], client: IntArray, rows: int) -> Tensor:
         """`means(client)` `[rows, c]`; NaN for a client on which the models fail, where failures are skipped."""
         return isolate.scores(means, client, rows, self.study.skip, self.study.client_timeout)
 
-    def _means(
-        self, state: State, world: int, models: int, score: Callable[[Tensor, Tensor], Tensor], client: IntArray
-    ) -> Tensor:
-        """Mean over each client's training samples of `score(outputs [K, n, C], y [n]) [., n]`, `[., c]`."""
+    def _means(self, state: State, world: int, models: int, number: int, score: Score, client: IntArray) -> Tensor:
+        """Mean over each client's training samples of a score with that many rows, `[number, c]`."""
         study, where = self.study, torch.tensor([world])
         fetched = study.shards.fetch(np.full(len(client), world), client)
         size = torch.from_numpy(fetched.size)
         rows = fetched.rows[torch.arange(fetched.rows.shape[1]) < size[:, None]]  # client after client
+        if not len(rows):
+            return torch.zeros(number, len(client), dtype=torch.float64)
         scores = []
         for part in rows.split(EVALUATED_ROWS):
             y = self._typed(study.shards.targets(fetched.labels(part, 0)[None], where)).to(self.device)[0]
@@ -291,9 +298,3 @@ class Host:
     def known(self, state: State, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
         """Accuracy of (world, client) pairs with models of their own; see `personal.answers`."""
         return personal.answers(self.study, self.private, self.forward, state, keys)
-
-
-def _check_finite(delta: Tensor) -> None:
-    diverged = torch.nonzero(~torch.isfinite(delta.sum(1))).flatten()
-    if len(diverged):
-        raise Overflow(diverged.tolist()[:5])

@@ -40,10 +40,11 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
         BadInput: the cluster cannot hold them; what was asked and what there is.
     """
     populated = [c for c, tier in enumerate(clients.tiers) if tier.number > 0]
+    shares = _shares(clients, populated, room.cpus)
     out: list[Seat] = []
     for c in populated:
         tier = clients.tiers[c]
-        share = room.cpus * tier.number / clients.number
+        share = shares[c]
         if per_actor != "auto":
             count = math.ceil(tier.number / int(per_actor))
         elif actors != "auto":
@@ -63,6 +64,23 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
         out += [Seat(c, cpus, tier.num_gpus, dict(tier.resources))] * count
     _check(out, room)
     return out
+
+
+def _shares(clients: Clients, populated: list[int], cpus: float) -> dict[int, float]:
+    """CPUs of each tier: by its clients, but never less than one of its actors needs."""
+    left = list(populated)
+    shares: dict[int, float] = {}
+    while left:
+        number = sum(clients.tiers[c].number for c in left)
+        each = {c: cpus * clients.tiers[c].number / number for c in left}
+        short = [c for c in left if (clients.tiers[c].num_cpus or 0.0) > each[c]]
+        if not short:
+            return shares | each
+        for c in short:
+            shares[c] = clients.tiers[c].num_cpus or 0.0
+            cpus = max(0.0, cpus - shares[c])
+            left.remove(c)
+    return shares
 
 
 def _pinned(clients: Clients, c: int, room: Room) -> int:

@@ -75,7 +75,9 @@ def answers(
             rows = own_models(private, study.net.layout, phase, state, world, client)  # [P * K, d]
             counters = state.counters[here].repeat(len(rows) // phase.models, 1)
             said = partial(forward, rows, counters, world)
-            both = [_right(said, split, ask(client), phase) for split, ask in zip(splits, (tests, held), strict=True)]
+            kind = study.evaluation.average
+            asks = zip(splits, (tests, held), strict=True)
+            both = [_right(said, split, ask(client), phase, kind == "logits") for split, ask in asks]
             out[world, client] = torch.stack(both)
     return out
 
@@ -90,12 +92,15 @@ def own_models(private: Private, layout: Layout, phase: Phase, state: State, wor
     return started(private, layout, phase, plan, broadcast)
 
 
-def _right(outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: Questions, phase: Phase) -> Tensor:
-    """Weighted accuracy of each pass on some rows of a split, `[P]` float64."""
+def _right(
+    outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: Questions, phase: Phase, logits: bool
+) -> Tensor:
+    """Weighted accuracy of each pass on some rows of a split, `[P]` float64; logits: those are averaged."""
     total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
     for a in range(0, len(asked.rows), ASKED_ROWS):
         part = torch.from_numpy(asked.rows[a : a + ASKED_ROWS])
-        probs = predict.probabilities(outputs(split[0][part]).cpu().numpy())  # [P * K, n, C]
-        said = probs.reshape(-1, phase.models, *probs.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
+        each = outputs(split[0][part]).cpu().numpy()  # [P * K, n, C]
+        each = each if logits else predict.probabilities(each)
+        said = each.reshape(-1, phase.models, *each.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
         total += ((said == split[1][part].numpy()) * asked.weight[a : a + ASKED_ROWS]).sum(axis=1)
     return torch.from_numpy(total)

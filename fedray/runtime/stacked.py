@@ -13,7 +13,7 @@ from fedray import predict
 from fedray.core import IntArray, JobRows, Plan, State, Stats
 from fedray.data.features import Features
 from fedray.data.leave_out import LeaveOut
-from fedray.lanes.rule import Engine
+from fedray.lanes.rule import Engine, shareable
 from fedray.runtime.host import EVALUATED_ROWS, Host
 from fedray.runtime.messages import in_order
 from fedray.runtime.votes import Votes
@@ -41,6 +41,9 @@ class Parts:
             if part.voter is None
         }
         self.hosts = list(self._host.values())
+        if not all(shareable(host.engine) for host in self.hosts):  # the threads of one ask the networks of the others
+            for host in self.hosts:
+                host.threads = 1
         self._votes = Votes(self.bases)
         self._state: State | None = None  # of the newest training
         self._kept: dict[tuple[int, int], Tensor] = {}

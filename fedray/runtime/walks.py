@@ -106,6 +106,18 @@ class Holder:
         except (*GONE, RayTaskError, GetTimeoutError):
             return False
 
+    def move(self, wanted: dict[Key, int], peer: Any) -> list[Key] | None:
+        """Hands models on that were not trained here; what is missing, or None if nobody acknowledged."""
+        missing = self.missing(wanted)
+        if missing:
+            return missing
+        self.sent |= {key: self.held[key] for key in wanted}
+        if not self.send(list(wanted), peer):
+            return None
+        for key in wanted:
+            del self.held[key]
+        return []
+
     def resend(self, wanted: dict[Key, int], peer: Any) -> bool:
         """Sends copies again; False if one is not here any more or nobody acknowledged."""
         there = all(key in self.sent and self.sent[key].version == version for key, version in wanted.items())
@@ -119,7 +131,7 @@ class Holder:
 class Walks:
     """The coordinator's side: says who steps and where to, knows where every model is, and holds none of them.
 
-    version, sender `[R, K]`: of each model, and the actor that still has a copy of it (-1: none).
+    version, home, sender `[R, K]`: of each model, the actor that has it, and the one that still has a copy (-1: none).
     """
 
     def __init__(self, study: Study, ready: Callable[[list[int]], None]) -> None:
@@ -130,7 +142,7 @@ class Walks:
         assert walk is not None
         self.walk, self.now = walk, -1
         shape = study.worlds, study.method.phases[0].models
-        self.version, self.sender = np.full(shape, -1), np.full(shape, -1)
+        self.version, self.home, self.sender = (np.full(shape, -1) for _ in range(3))
 
     def sit(self, seats: list[Seat], actors: list[Any]) -> None:
         """The actors, which hold nothing yet."""
@@ -143,15 +155,16 @@ class Walks:
 
     def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
         """One step of all walks; the models stay with the actors, so there are no statistics."""
-        if self.now != t:
+        if self.now < 0:
             self._seat(t, state)
         of = plan.replicate, plan.model
         home = self._homes(t)[of]
+        self._bring(of, home)
         to, work = self._homes(t + 1)[of], {int(a): np.flatnonzero(home == a) for a in np.unique(home)}
         orders = {a: Orders(t, plan.take(jobs), self.version[of][jobs], to[jobs]) for a, jobs in work.items()}
         started = {a: self._start(a, one) for a, one in orders.items()}
         rows = [self._finish(a, orders[a], started[a]) for a in work]
-        self.version[of], self.sender[of] = t + 1, np.where(to == home, -1, home)
+        self.version[of], self.home[of], self.sender[of] = t + 1, to, np.where(to == home, -1, home)
         self.now = t + 1
         return {}, messages.in_order(list(work.values()), rows)
 
@@ -160,9 +173,8 @@ class Walks:
         if self.now < 0:
             return state
         models, counters = state.models.clone(), state.counters.clone()
-        home = self._homes(self.now)
-        for a in np.unique(home).tolist():
-            wanted = self._versions(np.argwhere(home == a))
+        for a in np.unique(self.home).tolist():
+            wanted = self._versions(np.argwhere(self.home == a))
             for (world, model), one in self._seen(a, wanted).items():
                 row = world * self.version.shape[1] + model
                 models[row], counters[row] = (
@@ -181,11 +193,31 @@ class Walks:
     def _seat(self, t: int, state: State) -> None:
         """Gives every model to the actor of its holder."""
         home, models = self._homes(t), self.version.shape[1]
-        self.version[:], self.sender[:], self.now = t, -1, t
+        self.version[:], self.home[:], self.sender[:], self.now = t, home, -1, t
         for a in np.unique(home).tolist():
             rows = {key: key[0] * models + key[1] for key in self._versions(np.argwhere(home == a))}
             parcels = {k: Parcel(t, state.models[r].numpy(), state.counters[r].numpy()) for k, r in rows.items()}
             self._call(a, "receive", parcels)
+
+    def _bring(self, of: tuple[IntArray, IntArray], home: IntArray) -> None:
+        """Has models sent to where they are trained now: those who held them did not train, and so sent nothing."""
+        away = self.home[of] != home
+        for a, b in sorted(set(zip(self.home[of][away].tolist(), home[away].tolist(), strict=True))):
+            keys = np.stack(of, axis=1)[away & (self.home[of] == a) & (home == b)]
+            self._move(a, self._versions(keys), b)
+            world, model = keys.T
+            self.home[world, model], self.sender[world, model] = b, a
+
+    def _move(self, a: int, wanted: dict[Key, int], b: int) -> None:
+        for _ in range(DEATHS):
+            missing = self._call(a, "move", wanted, self.actors[b])
+            if missing == []:
+                return
+            if missing is None:
+                self._await(b)
+            else:
+                self._restore(a, {key: wanted[key] for key in missing})
+        raise FedrayError(f"client actors {a} and {b} died {DEATHS} times over one hop: see Ray's logs")
 
     def _start(self, a: int, orders: Orders) -> Any:
         peers = {int(b): self.actors[b] for b in np.unique(orders.to) if b != a}
@@ -242,10 +274,10 @@ class Walks:
             self._restore(a, {key: wanted[key] for key in shown})
         raise FedrayError(f"client actor {a} died {DEATHS} times while it was observed: see Ray's logs")
 
-    def _call(self, a: int, method: str, argument: Any) -> Any:
+    def _call(self, a: int, method: str, *arguments: Any) -> Any:
         for _ in range(DEATHS):
             try:
-                return ray.get(getattr(self.actors[a], method).remote(argument), timeout=PATIENCE)
+                return ray.get(getattr(self.actors[a], method).remote(*arguments), timeout=PATIENCE)
             except RayTaskError as error:
                 raise cause(error, f"client actor {a}") from error
             except GONE:

@@ -133,6 +133,11 @@ def _check_walk(scenario: Scenario) -> None:
                 f"participation.{key} = {getattr(keys, key)}, but in a random walk those take part who hold a model: "
                 "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)"
             )
+    if scenario.client_timeout is not None and scenario.runtime == "ray":
+        raise BadInput(
+            f"client_timeout = {scenario.client_timeout:g}, but holders on Ray train outside their main threads, where "
+            "no limit is kept: leave it out, or set runtime=inline"
+        )
     for tier, one in scenario.clients.tiers.items():
         if one.models_per_round != 1:
             raise BadInput(

@@ -51,7 +51,7 @@ class Training(NamedTuple):
 @dataclass
 class Course:
     """A sweep on its way. trainings: by key; flying: under way, side by side those of one future; parked: trials that
-    wait for one of those; together: trials of one process at once."""
+    wait for one of those; broken: keys of seeds that failed together; together: trials of one process at once."""
 
     sweep: Sweep
     out: Path
@@ -65,6 +65,7 @@ class Course:
     trainings: dict[str, Training] = field(default_factory=dict)
     flying: dict[Future[list[Outcome]], list[Flight]] = field(default_factory=dict)
     parked: list[optuna.Trial] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
 
 
 def limit_of(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
@@ -135,7 +136,8 @@ def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight |
         _tell(course, trial, Outcome("failed", [], error=str(wrong)), {"how": "refused"})
         return None
     first, seeds = _block(course, scenario, chosen)
-    key = key_of(scenario, sweep.inference, seeds > 1)
+    if key_of(replace(scenario, seed=first, replicates=seeds), sweep.inference) in course.broken:
+        first, seeds = scenario.seed, 1
     run = f"trials/{trial.number:05d}"
     job = Job(
         trial.number,
@@ -146,6 +148,7 @@ def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight |
         scenario.seed - first if seeds > 1 else None,
         place=course.place if sweep.pruner.name != "none" else None,
     )
+    key = key_of(job.scenario, sweep.inference)
     known = course.trainings.get(key)
     if known is not None and known.state == "complete":
         _tell(
@@ -221,6 +224,10 @@ def _land(course: Course, future: Future[list[Outcome]]) -> None:
 def _trained(course: Course, flight: Flight, outcome: Outcome) -> None:
     """Notes a training that is done, and tells its trial."""
     trial, job, key = flight
+    if outcome.state == "failed" and job.replicate is not None:  # one seed of them may have done it: each by itself
+        course.broken.add(key)
+        course.parked.append(trial)
+        return
     run = str(job.folder.relative_to(course.out))
     facts: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}
     if outcome.state != "failed":

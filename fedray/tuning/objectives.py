@@ -181,4 +181,4 @@ def depends_on(metric: str) -> tuple[str, ...]:
     """The inference keys that a held-out metric is computed with."""
     if not metric.startswith(HELD):
         return ()
-    return ("gamma",) if metric.startswith(f"{HELD}personal") else ("average", "noise")
+    return ("gamma", "average") if metric.startswith(f"{HELD}personal") else ("average", "noise")

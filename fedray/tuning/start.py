@@ -74,6 +74,8 @@ def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, A
     ignored = {f"predict.{name}" for name in sweep.inference}
     kept = [repr([(key, value) for key, value in point.items() if key not in ignored]) for point in points or ()]
     most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
+    if study.client_timeout is not None:  # kept by the main thread; trials side by side have threads of their own
+        return 1
     if sweep.together is not None:
         return min(sweep.together, most)
     if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":

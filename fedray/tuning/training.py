@@ -62,20 +62,17 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def key_of(scenario: Scenario, inference: Sequence[str], seeds: bool = False) -> str:
+def key_of(scenario: Scenario, inference: Sequence[str]) -> str:
     """What a training is: the resolved scenario without the keys that change no result of it.
 
     Args:
         inference: keys of `predict` that no training depends on.
-        seeds: leave the seed out too (seeds that share lanes).
     """
     tree = resolved(scenario)
     for section in NO_RESULT:
         tree.pop(section, None)
     for section, names in (("predict", inference), ("evaluate", ("personal",)), ("clients", ("per_actor", "actors"))):
         tree[section] = {name: value for name, value in tree.get(section, {}).items() if name not in names}
-    for name in ("seed", "replicates") if seeds else ():
-        tree.pop(name, None)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 

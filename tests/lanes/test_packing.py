@@ -85,6 +85,12 @@ def whole(engine: str, batch_size: int | str) -> tuple[Tensor, Tensor, np.ndarra
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_threads_never_share_a_network_that_an_engine_writes_into(engine: str) -> None:
+    """`loop` and `vmap` put weights into the module: one thread at a time."""
+    assert Host(study(engine, 8), threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataObject) -> None:

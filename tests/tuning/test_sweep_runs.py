@@ -82,6 +82,33 @@ def test_seeds_share_lanes_and_change_no_bit(tmp_path: Path) -> None:
     assert told(shared)[:5] == told(single)
 
 
+def test_two_runs_of_neighbouring_seeds_are_two_trainings(tmp_path: Path) -> None:
+    """Seeds 0 and 1 share lanes, and so do 10 and 11: none of them answers for another."""
+    summary, found = run(sweep({"seed": [0, 1, 10, 11]}, sampler="grid", trials=None), tmp_path / "shared")
+    assert (summary["trainings"], summary["looked_up"]) == (2, 2)
+    _, single = run(sweep({"seed": [0, 1, 10, 11]}, sampler="grid", trials=3), tmp_path / "single")
+    by_seed = {row["params"]["seed"]: row["values"] for row in found}
+    assert len({row["accuracy"] for row in by_seed.values()}) > 2
+    assert all(by_seed[row["params"]["seed"]] == row["values"] for row in single)
+
+
+def test_a_seed_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds that failed together are trained each by itself."""
+    honest = training._train
+
+    def fails(job: training.Job, *how: Any) -> Any:
+        if job.scenario.seed <= 1 < job.scenario.seed + job.scenario.replicates:
+            raise FedrayError("training diverged")
+        return honest(job, *how)
+
+    monkeypatch.setattr(training, "_train", fails)
+    summary, found = run(
+        sweep({"seed": {"type": "int", "low": 0, "high": 2}}, sampler="grid", trials=None), tmp_path / "s"
+    )
+    assert {row["params"]["seed"]: row["state"] for row in found} == {0: "complete", 1: "failed", 2: "complete"}
+    assert summary["failed"] == 1
+
+
 def test_the_same_values_are_never_trained_twice(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="random", trials=8)
     summary, trials = run(found, tmp_path / "s")
