@@ -11,7 +11,7 @@ from fedray.build import build
 from fedray.engine import traffic
 from fedray.lanes.rule import choose
 from fedray.live import amount
-from fedray.scenario import Scenario
+from fedray.scenario import CompressKeys, Scenario
 from fedray.study import Study
 
 ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measured 180 to 315 MB)
@@ -45,7 +45,7 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         *(("votes", f"{one.name}: every client fits its own, its bytes are not counted") for one in voters),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{jobs:,} a round"),
-        ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"),
+        ("bytes", f"about {amount(down)} down and {amount(up)} up a round, if all jobs count; {sent(scenario)}"),
         ("runtime", f"{scenario.runtime}, {actors} client actors, about {amount(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{amount(4.0 * d * phase.models * study.worlds)} of models at the server"),
         ("memory", f"up to {amount(sum(need.bytes for need in sizes.needs(scenario, study)))} in one process"),
@@ -61,6 +61,14 @@ def facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         text += f"{tier.seconds_per_step:g} s a step, {amount(tier.uplink)}/s up, {amount(tier.downlink)}/s down"
         rows.append((f"tier {tier.name}", text))
     return rows
+
+
+def sent(scenario: Scenario) -> str:
+    """What survives the uplink, and a ratio that nothing reads."""
+    keys = scenario.compress
+    if keys.kind in ("topk", "randomk"):
+        return f"{keys.kind}, ratio {keys.ratio:g}"
+    return keys.kind + (f" (no use of compress.ratio = {keys.ratio:g})" if keys.ratio != CompressKeys().ratio else "")
 
 
 def size(study: Study) -> str:

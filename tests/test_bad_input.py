@@ -63,8 +63,6 @@ BAD: list[tuple[str, str]] = [
     (RUN + "clients.number=1e12", "clients.number = 1000000000000"),
     (RUN + "compress.kind=topk compress.ratio=0", "compress.ratio = 0 is out of range"),
     # keys against each other, and against the data
-    (RUN + "compress.ratio=0.2", "compress.ratio = 0.2, but compress.kind = dense keeps every entry: leave it out, or"),
-    (RUN + "compress.kind=int8 compress.adaptive=true", "compress.adaptive = true, but compress.kind = int8 keeps"),
     (
         RUN + "method.name=random_walk runtime=ray client_timeout=9",
         "client_timeout = 9, but holders on Ray train outside their main threads",

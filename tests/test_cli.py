@@ -88,8 +88,11 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
         ("tier strong", "2 clients, 5 models a round"),
         ("tier weak", "4 clients, 1 models a round"),
         ("cell one", "fed_ensemble, 2 rounds"),
+        ("bytes", "if all jobs count; dense"),
     ):
         assert any(line.startswith(words[0]) and words[1] in line for line in told.out.splitlines()), (words, told.out)
+    assert "dense (no use of compress.ratio = 0.3)" in fed("check", given, "compress.ratio=0.3").out
+    assert "topk, ratio 0.3" in fed("check", given, "compress.ratio=0.3", "compress.kind=topk").out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 
 

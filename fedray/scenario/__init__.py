@@ -24,6 +24,7 @@ from fedray.scenario import yaml_text
 from fedray.scenario.keys import (
     Cell,
     ClientKeys,
+    CompressKeys,
     DataKeys,
     EvaluateKeys,
     LocalKeys,
@@ -43,6 +44,7 @@ from fedray.scenario.rules import check, pooled, tier_table, with_defaults
 __all__ = [
     "Cell",
     "ClientKeys",
+    "CompressKeys",
     "DataKeys",
     "EvaluateKeys",
     "LocalKeys",

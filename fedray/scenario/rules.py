@@ -9,7 +9,7 @@ from typing import Any
 from fedray.core import BadInput, Tier
 from fedray.names import METHODS
 from fedray.scenario.graph import GraphKeys
-from fedray.scenario.keys import ClientKeys, CompressKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
+from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.nested import Tree, merge
 from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
 from fedray.scenario.stacking import check_stacking
@@ -56,7 +56,6 @@ def check(scenario: Scenario) -> None:
             f"{participation.per_round}: give one of the two"
         )
     _check_server(scenario)
-    _check_compress(scenario.compress)
     _check_walk(scenario)
     check_stacking(scenario)
     for name, tier in scenario.clients.tiers.items():
@@ -94,19 +93,6 @@ def _check_server(scenario: Scenario) -> None:
             raise BadInput(
                 f"server.robust = {keys.robust}, but server.{key} is {value}: every upload weighs the same: "
                 f"set it to {plain}"
-            )
-
-
-def _check_compress(keys: CompressKeys) -> None:
-    """What has no meaning without a number of entries to keep."""
-    if keys.kind in ("topk", "randomk"):
-        return
-    for key in ("ratio", "adaptive"):
-        value = getattr(keys, key)
-        if value != getattr(CompressKeys(), key):
-            raise BadInput(
-                f"compress.{key} = {str(value).lower()}, but compress.kind = {keys.kind} keeps every entry: "
-                "leave it out, or choose topk or randomk"
             )
 
 
