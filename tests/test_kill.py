@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -69,21 +69,35 @@ def killed(process: subprocess.Popen[str], out: Path, checkpoints: int, seconds:
     return alive
 
 
-def resumes_to_the_same_bits(tmp_path: Path, change: dict[str, Any], moments: list[tuple[int, float]]) -> None:
-    file, out = tmp_path / "scenario.yaml", tmp_path / "killed"
+class Left(NamedTuple):
+    """What a run leaves: its hashes, and the rows of its tables but for their wall time."""
+
+    hashes: tuple[str, str]
+    rounds: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+
+
+def left(process: subprocess.Popen[str], out: Path) -> Left:
+    summary, tables = finished(process, out), []
+    for name in ("rounds", "clients"):
+        table = record.table(out, name)
+        kept = [column for column in table.column_names if column != "wall_seconds"]
+        tables.append(sorted(table.select(kept).to_pylist(), key=repr))
+    return Left((summary["model_hash"], summary["state_hash"]), *tables)
+
+
+def killed_and_undisturbed(
+    tmp_path: Path, change: dict[str, Any], moments: list[tuple[int, float]]
+) -> tuple[int, Left, Left]:
+    """How often a run was killed, what it left in the end, and what an undisturbed one left."""
+    file, out, whole = tmp_path / "scenario.yaml", tmp_path / "killed", tmp_path / "whole"
     file.write_text(yaml.safe_dump({**SCENARIO, **change}))
-    undisturbed = fedray("run", file, "runtime=inline", "--out", tmp_path / "whole")
+    undisturbed = fedray("run", file, "runtime=inline", "--out", whole)
     process, kills = fedray("run", file, "--out", out), 0
     for checkpoints, seconds in moments:
         kills += killed(process, out, checkpoints, seconds)
         process = fedray("resume", out)
-    done, want = finished(process, out), finished(undisturbed, tmp_path / "whole")
-    assert kills > 0, "nothing was killed: the run is too short"
-    assert (done["model_hash"], done["state_hash"]) == (want["model_hash"], want["state_hash"])
-    for name in ("rounds", "clients"):
-        one, other = record.table(out, name), record.table(tmp_path / "whole", name)
-        kept = [column for column in one.column_names if column != "wall_seconds"]
-        assert sorted(one.select(kept).to_pylist(), key=repr) == sorted(other.select(kept).to_pylist(), key=repr)
+    return kills, left(process, out), left(undisturbed, whole)
 
 
 def some(number: int) -> list[tuple[int, float]]:
@@ -95,17 +109,25 @@ def some(number: int) -> list[tuple[int, float]]:
 @pytest.mark.timeout(600)
 def test_a_killed_inline_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Twice: the resumed run is killed too."""
-    resumes_to_the_same_bits(tmp_path, INLINE, [(2, random.uniform(0.0, 0.1)), (1, random.uniform(0.0, 0.1))])
+    kills, resumed, whole = killed_and_undisturbed(
+        tmp_path, INLINE, [(2, random.uniform(0.0, 0.1)), (1, random.uniform(0.0, 0.1))]
+    )
+    assert kills > 0, "nothing was killed: the run is too short"
+    assert resumed == whole
 
 
 @pytest.mark.timeout(600)
 def test_a_killed_ray_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Its coordinator outlives the driver for seconds, and must not write beside the resumed one."""
-    resumes_to_the_same_bits(tmp_path, RAY, [(2, random.uniform(0.0, 0.1))])
+    kills, resumed, whole = killed_and_undisturbed(tmp_path, RAY, [(2, random.uniform(0.0, 0.1))])
+    assert kills > 0, "nothing was killed: the run is too short"
+    assert resumed == whole
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("change", [INLINE, PRIVATE, RAY, STACK], ids=["inline", "private state", "ray", "stack"])
 def test_many_kills_at_any_moment_resume_to_the_same_bits(tmp_path: Path, change: dict[str, Any]) -> None:
-    resumes_to_the_same_bits(tmp_path, {**change, "rounds": 4 * change["rounds"]}, some(10))
+    kills, resumed, whole = killed_and_undisturbed(tmp_path, {**change, "rounds": 4 * change["rounds"]}, some(10))
+    assert kills > 0, "nothing was killed: the run is too short"
+    assert resumed == whole

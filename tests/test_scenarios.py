@@ -140,20 +140,21 @@ TRAINED = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.ste
 def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path) -> None:
     scenario = read(path)
     own = data_of(scenario)
-    for cell in kinds(scenario):
-        train_a_round(tiny(cell.scenario), tmp_path / cell.name, own)
-    if scenario.model.name in DEEP:
-        train_a_round(short(scenario), tmp_path / "deep", own)
+    tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in kinds(scenario)]
+    tried += [(short(scenario), tmp_path / "deep")] if scenario.model.name in DEEP else []
+    for one, out in tried:
+        summary = trained(one, out, own)
+        assert summary["rounds"] == (2 if one.method.name == "stacking" else 1)
+        assert (summary["totals"]["up_bytes"] > 0) is (one.method.name != "bayesian_linear")
+        assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
 
 
-def train_a_round(scenario: Scenario, out: Path, own: Own) -> None:
+def trained(scenario: Scenario, out: Path, own: Own) -> dict[str, Any]:
+    """The summary of a run, without its report."""
     out.mkdir()
     if own.data is not None:
         own = replace(own, data=limited(own.data, scenario.data.options["limit"]))
-    summary = run_inline(scenario, out, own, lambda shown: None)
-    assert summary["rounds"] == (2 if scenario.method.name == "stacking" else 1)
-    assert (summary["totals"]["up_bytes"] > 0) is (scenario.method.name != "bayesian_linear")
-    assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
+    return run_inline(scenario, out, own, lambda shown: None)
 
 
 @every_file

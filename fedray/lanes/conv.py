@@ -115,7 +115,7 @@ def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
             kernels = [_kernel(view) for view in views[: cut.tensors]]
             stack = mlp.stacked(cut.dense, views[cut.tensors :])
             answers = []
-            for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x[0, 0, 0].numel())), dim=1):
+            for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
                 z = features(cut, kernels, _fold(part[None])[0], n)
                 answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))

@@ -289,7 +289,7 @@ class Host:
             return self.parts.forward(rows, counters, world, x)
         models = len(rows)
         rows, counters = rows.to(self.device), counters.to(self.device)
-        if models < lanes.MIN_LANES:
+        if models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         inputs = self._typed(self.study.shards.normalise(x[None], torch.tensor([world]))).to(self.device)
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
