@@ -1,0 +1,131 @@
+"""The bits of every method: `python tests/hashes.py` prints a line a case, `NAME model_hash state_hash`.
+
+A change that promises the same results prints the same lines before and after. Hashes hold for one type of CPU and one
+version of torch, so they are compared between two commits on one machine and not kept here:
+
+    python tests/hashes.py > before.txt; git switch other; python tests/hashes.py | diff before.txt -
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import fedray
+import fedray.report
+
+BASE: dict[str, Any] = {
+    "rounds": 4,
+    "runtime": "inline",
+    "data": {"name": "digits", "limit": 240, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [8]},
+    "clients": {"number": 6},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
+}
+TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5, "uplink": 2e5, "spread": 0.5}}
+BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
+SERVERS = [
+    *({"optimizer": kind, "lr": 0.1} for kind in ("momentum", "adam", "yogi")),
+    *({"robust": kind} for kind in ("median", "trimmed_mean", "krum", "multi_krum")),
+    *({"weighting": "examples"}, {"coefficients": "equal_groups"}, {"coefficients": "paper_eq2"}),
+]
+CASES: dict[str, dict[str, Any]] = {
+    "fed_ensemble": {},
+    **{f"fed_ensemble {kind}": {"schedule": {"kind": kind}} for kind in ("random", "balanced", "adaptive")},
+    "fed_ensemble strata": {"participation": {"per_round": 4}, "replicates": 2},
+    "fed_ensemble stragglers": {
+        "clients": {"tiers": TIERS, "availability": "diurnal"},
+        "participation": {"per_round": 4, "overcommit": 1.5, "dropout": 0.2, "deadline": 2.0},
+    },
+    **{
+        f"fed_ensemble {' '.join(k if v is True else v for k, v in keys.items())}": {"compress": keys, "rounds": 7}
+        for keys in (
+            {"kind": "topk", "error_feedback": True},
+            {"kind": "topk", "adaptive": True},
+            {"kind": "randomk"},
+            {"kind": "int8"},
+        )
+    },
+    **{
+        f"fedavg {' '.join(map(str, keys.values()))}": {
+            "method": {"name": "fedavg"}, "clients": {"tiers": TIERS}, "server": keys,
+            "participation": {"per_round": 5},
+        }
+        for keys in SERVERS
+    },
+    "fedavg": {"method": {"name": "fedavg"}},
+    "fedavg adam": {"method": {"name": "fedavg"}, "local": {"optimizer": "adam", "weight_decay": 0.01}},
+    "fedavg momentum": {"method": {"name": "fedavg"}, "local": {"momentum": 0.9, "pull": 0.1}},
+    "fedavg cnn": {"method": {"name": "fedavg"}, "model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},
+    "fedavg resnet18": {
+        "method": {"name": "fedavg"}, "model": {"name": "resnet18"}, "rounds": 1, "local": {"epochs": None, "steps": 2},
+        "clients": {"number": 2}, "data": {"limit": 40},
+    },
+    "fedavg flipped": {"method": {"name": "fedavg"}, "data": {"partition": {"name": "iid", "flipped": 0.5}}},
+    "fedavg synthetic": {
+        "method": {"name": "fedavg"}, "data": {"name": "synthetic", "partition": {"name": "natural"}},
+        "clients": {"number": 50}, "participation": {"per_round": 7},
+    },
+    "fedprox": {"method": {"name": "fedprox"}},
+    "shefl": {"method": {"name": "shefl"}, "participation": {"per_round": 4}},
+    "shefl fedprox": {"method": {"name": "shefl", "mu": 0.1}},
+    "shefl feddyn": {"method": {"name": "shefl", "alpha": 0.1}, "compress": {"error_feedback": True}},
+    "fedag": {"method": {"name": "fedag"}, "local": {"epochs": 1, "batch_size": 8}},
+    "fedag omc": {"method": {"name": "fedag", "sampling": "omc", "samples": 3, "models": 2}},
+    "fedag linear": {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"name": "linear"}},
+    "fedbe": {"method": {"name": "fedbe", "server_data": 0.2}},
+    "fedbe dirichlet": {"method": {"name": "fedbe", "server_data": 0.2, "sampler": "dirichlet", "samples": 3}},
+    "fedbe_nokd": {"method": {"name": "fedbe_nokd"}},
+    "feddyn": {"method": {"name": "feddyn"}},
+    "feddyn_ensemble": {"method": {"name": "feddyn_ensemble"}},
+    "ditto": {"method": {"name": "ditto"}},
+    "ditto passes": {"method": {"name": "ditto", "lambda": [0.1, 1.0]}, "data": {"hold_out": 0.2}},
+    "lg_fedavg": {"method": {"name": "lg_fedavg", "shared_layers": 1}},
+    "scaffold": {"method": {"name": "scaffold"}},
+    "scaffold ensemble": {"method": {"name": "scaffold", "models": 2}, "participation": {"per_round": 4}},
+    "random_walk": {"method": {"name": "random_walk"}},
+    "random_walk failures": {
+        "method": {"name": "random_walk"}, "graph": {"kind": "watts_strogatz", "transition": "metropolis",
+                                                     "node_failure": 0.2, "edge_failure": 0.1},
+        "compress": {"kind": "topk", "ratio": 0.2},
+    },
+    "stacking": {"method": {"name": "stacking", "bases": BASES}},
+    "stacking within": {"method": {"name": "stacking", "bases": BASES, "folds": "within", "meta": "mlp"}},
+    "stacking classifiers": {
+        "method": {"name": "stacking", "bases": [BASES[0], {"name": "sklearn/decision_tree", "max_depth": 3}]},
+    },
+    "centralized": {"method": {"name": "centralized"}},
+    "local_only": {"method": {"name": "local_only"}},
+    "bayesian_linear": {
+        "method": {"name": "bayesian_linear"}, "data": {"name": "cubic"}, "model": {"name": "linear"}, "rounds": 0,
+    },
+    "deep_ensemble": {"method": {"name": "deep_ensemble"}, "data": {"name": "cubic"}, "model": {"hidden": [8]}},
+}  # fmt: skip
+
+
+def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """The base with a change, section by section; a partition or data set of another name starts empty."""
+    out = dict(base)
+    for key, value in change.items():
+        old = out.get(key)
+        renamed = isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) != old.get("name")
+        out[key] = changed(old, value) if isinstance(value, dict) and isinstance(old, dict) and not renamed else value
+    return out
+
+
+def main(wanted: list[str]) -> None:
+    """Runs the cases whose names contain one of the words given, or all."""
+    fedray.report.write_report = lambda folders, out: None  # pictures change no bit
+    for name, change in CASES.items():
+        if wanted and not any(word in name for word in wanted):
+            continue
+        summary = fedray.run(changed(BASE, change)).summary
+        print(name, summary["model_hash"], summary["state_hash"], flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
