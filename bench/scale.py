@@ -22,10 +22,10 @@ MEGABYTES, LAPS = 40, 5
 def population(number: int, rows: str) -> None:
     """One population: 20 samples of 64 features a client, a perceptron 64-50-10, K = 5."""
     began = time.process_time()
-    from fedray.build import build
-    from fedray.engine import begin, one_round
+    from fedray.assembly.study import build
+    from fedray.simulation.rounds import begin, one_round
     from fedray.runtime.inline import Inline
-    from fedray.scenario import read
+    from fedray.scenario.loader import read
 
     keys = {"rounds": LAPS, "runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": rows}}
     keys |= {"clients": {"number": number}, "participation": {"per_round": 1000}, "local": {"epochs": 1}}
@@ -84,13 +84,13 @@ def coordinator(number: int, jobs: int) -> None:
     """What the coordinator does for a round by itself: plan, clock, dealing, and adding up one actor's statistics."""
     import torch
 
-    from fedray.build import build
-    from fedray.clock import Work, time_round
-    from fedray.core import Uploads
-    from fedray.engine import traffic
-    from fedray.runtime.packing import Room, deal, seats
-    from fedray.scenario import read
-    from fedray.tree import merge
+    from fedray.assembly.study import build
+    from fedray.simulation.clock import Work, time_round
+    from fedray.core.types import Uploads
+    from fedray.simulation.rounds import traffic
+    from fedray.runtime.placement import Room, deal, seats
+    from fedray.scenario.loader import read
+    from fedray.core.exact_sum import merge
 
     keys = {"runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": "client"}, "local": {"steps": 2}}
     study = build(read(keys | {"clients": {"number": number}, "participation": {"per_round": jobs}}))

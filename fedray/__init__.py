@@ -16,21 +16,22 @@ __all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load"
 
 if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run
-    from fedray.core import BadInput, FedrayError
-    from fedray.registry import register
+    from fedray.assembly.registry import register
+    from fedray.core.errors import BadInput, FedrayError
 
 
 def __getattr__(name: str) -> Any:
     """Loads the API (and torch with it) when it is first used."""
     if name in ("BadInput", "FedrayError"):
-        from fedray import core
+        from fedray.core import types
 
-        return getattr(core, name)
+        return getattr(types, name)
     if name in __all__:
         from fedray.runtime.environment import prepare
 
         prepare()
-        from fedray import api, registry
+        from fedray import api
+        from fedray.assembly import registry
 
         return getattr(registry if name == "register" else api, name)
     raise AttributeError(f"module 'fedray' has no attribute {name!r}")

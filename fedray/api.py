@@ -13,20 +13,24 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fedray import checkpoint, predict, record
-from fedray.build import Own, build
-from fedray.coordinate import Snapshot
-from fedray.core import Answer, BadInput, FloatArray, State
-from fedray.data.split import Dataset
-from fedray.engine import Progress
-from fedray.evaluate import client_weights
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
+from fedray.core.errors import BadInput
+from fedray.core.method import Answer
+from fedray.core.types import FloatArray, State
+from fedray.data.types import Dataset
+from fedray.evaluation.evaluate import client_weights
+from fedray.evaluation.regression import predicted
+from fedray.metrics import ensemble
 from fedray.models import net as nets
-from fedray.runtime.host import Host
 from fedray.runtime.personal import own_models
-from fedray.runtime.stacked import hosted
-from fedray.scenario import read
-from fedray.study import Study
-from fedray.targets import predicted
+from fedray.runtime.session import Snapshot
+from fedray.runtime.stacking import hosted
+from fedray.runtime.worker import Host
+from fedray.scenario.loader import read
+from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
+from fedray.storage import checkpoint, tables
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,12 @@ class Run:
     @property
     def rounds(self) -> pa.Table:
         """One row per evaluated round, replicate and fold."""
-        return record.table(self.path, "rounds")
+        return tables.table(self.path, "rounds")
 
     @property
     def clients(self) -> pa.Table:
         """One row per job."""
-        return record.table(self.path, "clients")
+        return tables.table(self.path, "clients")
 
     @property
     def study(self) -> Study:
@@ -120,12 +124,12 @@ class Run:
             weights = answer.weights[world] / answer.weights[world].sum()
         outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(500)], dim=1)
         if study.classes:
-            members = predict.probabilities(outputs.numpy())
+            members = ensemble.probabilities(outputs.numpy())
             kind = "logits" if study.evaluation.average == "logits" else "probabilities"
-            said = predict.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
-            return Prediction(said, predict.moments(members, weights).variance, said)
+            said = ensemble.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
+            return Prediction(said, ensemble.moments(members, weights).variance, said)
         means, variances = predicted(study, world, outputs, inputs, answer)
-        return Prediction(*predict.moments(means, weights, variances), None)
+        return Prediction(*ensemble.moments(means, weights, variances), None)
 
     def _weights(self, host: Host, answer: Answer, world: int, client: int) -> FloatArray:
         """A known client's weights over the models that answer, `[A]`; those that are not there have none."""
@@ -165,7 +169,7 @@ def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> O
     """The user's objects, each of the kind that is asked for."""
     if data is not None and not isinstance(data, Dataset):
         raise BadInput(
-            f"data is a {type(data).__name__}: give what fedray.data.split.classification makes, or data__name"
+            f"data is a {type(data).__name__}: give what fedray.data.types.classification makes, or data__name"
         )
     for key, value in (("model", model), ("method", method)):
         if value is not None and not callable(value):
@@ -191,8 +195,8 @@ def run(
     Args:
         scenario: a dict, a YAML file, or YAML text.
         out: the run directory (a fresh one; default: a temporary directory).
-        data: a `fedray.data.split.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a
-            function from `fedray.methods.Setting` to `fedray.core.Method`. Names and mappings are overrides.
+        data: a `fedray.data.types.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a
+            function from `fedray.methods.Setting` to `fedray.core.method.Method`. Names and mappings are overrides.
         address: of an existing Ray cluster; default: a local one, started and stopped here.
         watch: called with a snapshot after each evaluated round.
         overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
@@ -201,7 +205,7 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    from fedray.simulate import start
+    from fedray.experiments.run import start
 
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
     named = {"data": data, "model": model, "method": method}
@@ -217,7 +221,7 @@ def run(
 
 def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
     """Continues a run from its newest checkpoint; the same Python objects must be passed again."""
-    from fedray.simulate import resume as again
+    from fedray.experiments.run import resume as again
 
     own = _own(data, model, method)
     again(Path(path), own, lambda shown: None)

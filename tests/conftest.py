@@ -25,7 +25,7 @@ def cluster() -> Iterator[None]:
     environment.prepare()
     import ray
 
-    from fedray.runtime.cluster import local
+    from fedray.runtime.ray.cluster import local
 
     local(12, {"lab": 1})
     yield

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.data.split import Dataset, Split, classification
+from fedray.data.types import Dataset, Split, classification
 from fedray.scenario.nested import merge
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import fedray
-from fedray import cli
-from fedray.core import State
-from fedray.engine import begin, one_round
+from fedray.cli import commands
+from fedray.core.types import State
 from fedray.runtime.inline import Inline
 from fedray.scenario.nested import merge
-from fedray.study import Study
+from fedray.simulation.rounds import begin, one_round
+from fedray.simulation.study import Study
 
 SCENARIO: dict[str, Any] = {
     "rounds": 4,
@@ -53,7 +53,7 @@ def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing the report takes ten times as long as a small run."""
-    monkeypatch.setattr("fedray.report.write_report", lambda folders, out: out.write_text("<html>"))
+    monkeypatch.setattr("fedray.report.write.write_report", lambda folders, out: out.write_text("<html>"))
 
 
 def rows(table: Any, *without: str) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def fed(*arguments: str | Path) -> Told:
     status = 0
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            cli.main([str(argument) for argument in arguments])
+            commands.main([str(argument) for argument in arguments])
         except SystemExit as end:
             status = int(end.code or 0)
     return Told(status, out.getvalue(), err.getvalue())

@@ -9,8 +9,8 @@ import pytest
 from small import no_report, scenario
 
 import fedray
-from fedray.core import BadInput
-from fedray.data.split import Split, classification
+from fedray.core.errors import BadInput
+from fedray.data.types import Split, classification
 
 __all__ = ["no_report"]
 

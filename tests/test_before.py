@@ -18,7 +18,7 @@ import torch
 from small import no_report, rows
 
 import fedray
-from fedray.tuning.start import tune
+from fedray.tuning.tune import tune
 
 __all__ = ["no_report"]
 
@@ -64,7 +64,7 @@ def test_a_run_of_the_version_before_is_read(name: str) -> None:
 
 
 def test_a_report_shows_runs_of_the_version_before(tmp_path: Path) -> None:
-    from fedray.report import write_report
+    from fedray.report.write import write_report
 
     out = tmp_path / "both.html"
     write_report([BEFORE / "plain", BEFORE / "stack"], out)

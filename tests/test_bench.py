@@ -9,7 +9,7 @@ from fedray.bench import works
 from fedray.bench.ratios import difference, flops
 from fedray.bench.rows import ROWS, bench
 from fedray.bench.table import Result, line
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(works.small_cnn, 2)}
 

@@ -22,10 +22,12 @@ from safetensors.torch import load_file, save_file
 from small import copied, fed, no_report, scenario
 
 import fedray
-from fedray import checkpoint
-from fedray.checkpoint import load, rounds, save, write_atomically
-from fedray.core import FedrayError, State
-from fedray.engine import Progress
+from fedray.core.errors import FedrayError
+from fedray.core.files import write_atomically
+from fedray.core.types import State
+from fedray.simulation.interfaces import Progress
+from fedray.storage import checkpoint
+from fedray.storage.checkpoint import load, rounds, save
 
 __all__ = ["no_report"]
 
@@ -204,10 +206,10 @@ def test_two_processes_never_write_one_directory(
     tmp_path: Path, no_report: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second waits a while and gives up; the lock of a process that was killed is gone."""
-    from fedray import record
+    from fedray.storage import tables
 
     run = fedray.run(scenario(), out=tmp_path / "run")
-    monkeypatch.setattr(record, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(tables, "LOCK_SECONDS", 0.3)
     holder = (
         "import fcntl, sys, time\n"
         f"file = open({str(run.path / '.lock')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"

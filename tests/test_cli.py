@@ -16,7 +16,7 @@ from small import copied, fed, no_report, scenario
 from torch import nn
 
 import fedray
-from fedray import names
+from fedray.scenario import names
 
 __all__ = ["no_report"]
 
@@ -68,7 +68,7 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedray.simulate.resume", stop)
+    monkeypatch.setattr("fedray.experiments.run.resume", stop)
     told = fed("resume", run.path)
     assert told.status == 1
     assert told.err.strip() == "fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint"

@@ -11,11 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray import rng
-from fedray.clock import DROPPED, LATE, NO_DATA, OK, PAST_DEADLINE, UNAVAILABLE, Rule, Timed, Work, time_round
-from fedray.core import BadInput, Clients, Plan, Tier
-from fedray.devices import DAY, Devices, diurnal, traced, windows
-from fedray.lanes.block import batches, padded_batch, seen
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import Clients, Plan, Tier
+from fedray.simulation.clock import (
+    DROPPED,
+    LATE,
+    NO_DATA,
+    OK,
+    PAST_DEADLINE,
+    UNAVAILABLE,
+    Rule,
+    Timed,
+    Work,
+    time_round,
+)
+from fedray.simulation.devices import DAY, Devices, diurnal, traced, windows
+from fedray.training.block import batches, padded_batch, seen
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "trace.csv"
 STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps

@@ -15,8 +15,8 @@ import pytest
 import ray.autoscaler
 import yaml
 
-from fedray.core import Clients, Tier
-from fedray.runtime.packing import Room, seats
+from fedray.core.types import Clients, Tier
+from fedray.runtime.placement import Room, seats
 
 ROOT = Path(__file__).parent.parent
 FILES = ("cluster.yaml", "cluster/on_premise.yaml")

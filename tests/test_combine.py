@@ -12,12 +12,12 @@ import torch
 from small import copied, no_report, of_method
 
 import fedray
-from fedray.build import build
-from fedray.core import BadInput
-from fedray.known import questions
+from fedray.assembly.study import build
+from fedray.core.errors import BadInput
+from fedray.evaluation.clients import questions
 from fedray.methods import METHODS
-from fedray.scenario import read
-from fedray.scenario.options import ONLY_ONE
+from fedray.scenario.defaults import ONLY_ONE
+from fedray.scenario.loader import read
 
 __all__ = ["no_report"]
 

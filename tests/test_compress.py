@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray import rng
-from fedray.compress import (
+from fedray.components.compression import (
     RESIDUAL,
     dense,
     error_feedback,
@@ -23,7 +22,8 @@ from fedray.compress import (
     random_k,
     top_k,
 )
-from fedray.core import Compress, IntArray, Layout, Tier, Uploads
+from fedray.core import rng
+from fedray.core.types import Compress, IntArray, Layout, Tier, Uploads
 
 PLAIN = Layout(("weight", "bias"), ((7, 5), (7,)), trainable=42)
 BUFFERED = Layout(("weight", "bias", "mean", "var"), ((6, 4), (6,), (6,), (6,)), trainable=30, counters=("batches",))

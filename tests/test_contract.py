@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from small import copied, no_report, of_method, rows
 
 import fedray
-from fedray.export import export_models
 from fedray.methods import METHODS
+from fedray.storage.export import export_models
 
 __all__ = ["no_report"]
 

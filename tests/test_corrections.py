@@ -10,12 +10,13 @@ import torch
 from small import trained
 from torch import nn
 
-from fedray.build import Own, build
-from fedray.core import State
-from fedray.data.split import Dataset, Split
-from fedray.engine import begin
-from fedray.scenario import read
-from fedray.study import Study
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
+from fedray.core.types import State
+from fedray.data.types import Dataset, Split
+from fedray.scenario.loader import read
+from fedray.simulation.rounds import begin
+from fedray.simulation.study import Study
 
 D, N = 3, 6  # the quadratics: numbers of a model, clients
 

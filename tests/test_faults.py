@@ -20,12 +20,13 @@ from small import no_report, of_method, rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.core import BadInput, FedrayError, IntArray, Method, Plan, State, Stats
-from fedray.data.split import Dataset, Split, classification
+from fedray.core.errors import BadInput, Diverged, FedrayError
+from fedray.core.method import Method
+from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.data.types import Dataset, Split, classification
 from fedray.methods import METHODS, Setting
-from fedray.runtime import isolate
-from fedray.runtime.host import Host
-from fedray.tree import Diverged
+from fedray.runtime import failures
+from fedray.runtime.worker import Host
 
 __all__ = ["no_report"]
 
@@ -151,7 +152,7 @@ def halves(bad: set[int], size: int) -> tuple[list[list[int]], list[int], int]:
             raise ValueError("bad")
         return {}, torch.zeros(len(index))
 
-    done, errors = isolate.attempt(work, str, True, np.arange(size))
+    done, errors = failures.attempt(work, str, True, np.arange(size))
     return [part.jobs.tolist() for part in done], sorted(errors), len(trained)
 
 
@@ -173,7 +174,7 @@ def test_a_passing_fault_is_none() -> None:
             raise OSError("the disk was away")
         return {}, torch.zeros(len(index))
 
-    done, errors = isolate.attempt(work, str, False, np.arange(4))
+    done, errors = failures.attempt(work, str, False, np.arange(4))
     assert (len(done), errors) == (2, {})
 
 
@@ -186,16 +187,16 @@ def test_divergence_is_told_at_once() -> None:
         raise Diverged("round 1: training diverged at client 3")
 
     with pytest.raises(Diverged):
-        isolate.attempt(work, str, False, np.arange(4))
+        failures.attempt(work, str, False, np.arange(4))
     assert len(calls) == 1
 
 
 def test_tracebacks_fit_into_a_reply() -> None:
     errors = {job: "Traceback\n" + "x" * 1990 + f"\nValueError: {job}" for job in range(1000)}
-    short = isolate.shortened(errors)
+    short = failures.shortened(errors)
     assert short[0] == errors[0]
     assert short[999] == "ValueError: 999"
-    assert sum(map(len, short.values())) < isolate.MOST_TEXT + 1000 * 200
+    assert sum(map(len, short.values())) < failures.MOST_TEXT + 1000 * 200
 
 
 def test_a_limit_ends_a_sleep_and_gives_back_the_timer_it_found() -> None:
@@ -204,10 +205,10 @@ def test_a_limit_ends_a_sleep_and_gives_back_the_timer_it_found() -> None:
     outer = signal.setitimer(signal.ITIMER_REAL, 0.4)
     try:
         began = time.monotonic()
-        with pytest.raises(TimeoutError, match="longer than client_timeout = 0.1 s"), isolate.limited(0.1):
+        with pytest.raises(TimeoutError, match="longer than client_timeout = 0.1 s"), failures.limited(0.1):
             time.sleep(60)
         assert time.monotonic() - began < 30
-        with isolate.limited(60):
+        with failures.limited(60):
             pass
         assert not heard
         time.sleep(0.5)

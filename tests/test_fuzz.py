@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small import fed, no_report
 
-from fedray import names, sizes
-from fedray.build import build
-from fedray.core import BadInput
+from fedray.assembly import memory
+from fedray.assembly.study import build
+from fedray.core.errors import BadInput
 from fedray.data import images
-from fedray.scenario import options
-from fedray.scenario.keys import _SECTIONS, section_fields
+from fedray.scenario import names, options
 from fedray.scenario.nested import merge
-from fedray.tuning.sweep import read_sweep
+from fedray.scenario.schema import _SECTIONS, section_fields
+from fedray.tuning.sweep_file import read_sweep
 
 __all__ = ["no_report"]
 
@@ -140,7 +140,7 @@ def forget() -> float:
 @pytest.fixture(autouse=True)
 def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
     """Little memory, no data files, and the digits read once."""
-    monkeypatch.setattr(sizes, "memory", lambda: MEMORY)
+    monkeypatch.setattr(memory, "memory", lambda: MEMORY)
     monkeypatch.setattr(images, "_digits", cache(images._digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from fedray import record
+from fedray.storage import tables as record
 
 SCENARIO: dict[str, Any] = {
     "method": {"models": 3},
@@ -39,7 +39,7 @@ PRIVATE: dict[str, Any] = {**INLINE, "compress": {"kind": "topk", "error_feedbac
 
 
 def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fedray.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "fedray.cli.commands", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

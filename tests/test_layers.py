@@ -122,19 +122,19 @@ def test_one_place_each() -> None:
     with_ray = {f"fedray.runtime.{name}" for name in ("ray", "coordinator", "cluster", "walks")}
     assert outsiders(with_ray, {"ray"}) == []
     outside = [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")]
-    assert outside == ["fedray.build", "fedray.registry"]
-    both = [m for m in outsiders(set(), {"fedray.scenario"}) if m in outsiders(set(), {"fedray.methods"})]
-    assert both == ["fedray.build"]
-    assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario", "fedray.report"))] == []
-    assert outsiders({"fedray.scenario.keys", "fedray.scenario.graph"}, {"pydantic"}) == []
-    engines = {"fedray.lanes.mlp", "fedray.lanes.conv", "fedray.lanes.vmap", "fedray.lanes.loop"}
-    assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.lanes")] == []
+    assert outside == ["fedray.assembly.study", "fedray.assembly.registry"]
+    both = [m for m in outsiders(set(), {"fedray.scenario.loader"}) if m in outsiders(set(), {"fedray.methods"})]
+    assert both == ["fedray.assembly.study"]
+    assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario.loader", "fedray.report.write"))] == []
+    assert outsiders({"fedray.scenario.schema", "fedray.scenario.random_walk"}, {"pydantic"}) == []
+    engines = {"fedray.training.mlp", "fedray.training.conv", "fedray.training.vmap", "fedray.training.loop"}
+    assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.training")] == []
 
 
 def test_only_rng_makes_random_numbers() -> None:
     """No generator, seed or draw outside `rng.py`, so that every random number has an address."""
     wrong = []
-    for module in MODULES.keys() - {"fedray.rng"}:
+    for module in MODULES.keys() - {"fedray.core.rng"}:
         if "random" in imports(module, inside=True) or "numpy.random" in imports(module, inside=True):
             wrong.append(f"{module} imports a random module")
         for node in ast.walk(tree_of(module)):
@@ -182,7 +182,7 @@ def test_every_folder_is_a_package() -> None:
 def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
     """Neither torch nor Ray nor pandas, and less than half a second of CPU time (the best of five)."""
     code = (
-        "import sys, fedray.cli; sys.argv = ['fedray', '--help']\ntry: fedray.cli.main()\nfinally: print(*sys.modules)"
+        "import sys, fedray.cli.commands; sys.argv = ['fedray', '--help']\ntry: fedray.cli.commands.main()\nfinally: print(*sys.modules)"
     )
     seconds = []
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
 
 def test_a_command_that_only_reads_text_imports_no_torch() -> None:
     """`fedray list` answers from names alone."""
-    code = "import sys, fedray.cli; sys.argv = ['fedray', 'list']\ntry: fedray.cli.main()\nfinally: print(*sys.modules)"
+    code = "import sys, fedray.cli.commands; sys.argv = ['fedray', 'list']\ntry: fedray.cli.commands.main()\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "fed_ensemble" in done.stdout
     assert {"torch", "ray", "pandas"} & set(done.stdout.splitlines()[-1].split()) == set()

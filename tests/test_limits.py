@@ -12,8 +12,8 @@ from small import no_report, rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.core import BadInput
-from fedray.data.split import Dataset, Split, classification
+from fedray.core.errors import BadInput
+from fedray.data.types import Dataset, Split, classification
 
 __all__ = ["no_report"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedray import live
+from fedray.cli import live
 
 
 def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import pytest
 from small import fed, no_report, scenario
 
 import fedray
-from fedray.core import BadInput
-from fedray.loggers import build_loggers, mlflow, wandb
-from fedray.scenario import read
+from fedray.core.errors import BadInput
+from fedray.scenario.loader import read
+from fedray.storage.loggers import build_loggers, mlflow, wandb
 
 __all__ = ["no_report"]
 
@@ -105,7 +105,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
         asked.append(dir)
         return lambda round, metrics: logged.append((round, metrics["accuracy"]))
 
-    monkeypatch.setattr("fedray.loggers.tensorboard", fake)
+    monkeypatch.setattr("fedray.storage.loggers.tensorboard", fake)
     given = scenario(
         {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
     )

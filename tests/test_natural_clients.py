@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from small import scenario, trained
 
-from fedray.build import build
-from fedray.scenario import read
+from fedray.assembly.study import build
+from fedray.scenario.loader import read
 
 
 @pytest.mark.skipif("FEDRAY_DATA" not in os.environ, reason="the data sets' files are not here")

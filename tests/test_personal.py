@@ -13,16 +13,17 @@ from small import copied, no_report, scenario, trained
 from torch import nn
 
 import fedray
-from fedray.build import Own, build
-from fedray.core import Plan
-from fedray.engine import begin, one_round
-from fedray.known import best_pass, over_clients, questions
-from fedray.lanes import block as lanes
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
+from fedray.core.files import digest
+from fedray.core.types import Plan
+from fedray.evaluation.clients import best_pass, over_clients, questions
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
 from fedray.runtime.personal import own_models
-from fedray.scenario import read
-from fedray.tree import digest
+from fedray.scenario.loader import read
+from fedray.simulation.rounds import begin, one_round
+from fedray.training import block as lanes
 
 __all__ = ["no_report"]
 
@@ -56,7 +57,7 @@ def test_ditto_without_pull_is_local_training() -> None:
             plan = Plan(np.full(2, client), np.zeros(2, int), np.zeros(2, int))
             size = study.shards.sizes(plan.replicate, plan.client)
             steps = lanes.steps_of(size, phase.local)
-            key = fedray.rng.keys(study.seeds[plan.replicate], "personal", t, plan.client, plan.model)
+            key = fedray.core.rng.keys(study.seeds[plan.replicate], "personal", t, plan.client, plan.model)
             fetched = study.shards.fetch(plan.replicate, plan.client)
             width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
             index, weight = lanes.batches(fetched.rows.numpy(), size, steps, width, key)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import special
 
-from fedray.core import BadInput
-from fedray.predict import (
+from fedray.core.errors import BadInput
+from fedray.metrics.ensemble import (
     average,
     by_client,
     drift_score,

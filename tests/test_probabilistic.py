@@ -13,17 +13,19 @@ from sklearn.linear_model import BayesianRidge
 from small import copied, no_report, scenario
 
 import fedray
-from fedray import metrics, rng
-from fedray.build import build
-from fedray.core import BadInput, Net, State, Uploads
-from fedray.distil import Distil, student, taught
+from fedray.assembly.study import build
+from fedray.components.aggregation import Rows, mean
+from fedray.components.distillation import Distil, student, taught
+from fedray.components.posterior import Sampler, Sampling, gaussian
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.exact_sum import merge
+from fedray.core.types import Net, State, Uploads
+from fedray.evaluation.regression import linear_variance
 from fedray.methods.bayesian_linear import evidence, unit
+from fedray.metrics import regression
 from fedray.models import build_net
-from fedray.scenario import read
-from fedray.server import Rows, Sampling, gaussian, mean
-from fedray.targets import linear_variance
-from fedray.teachers import Sampler
-from fedray.tree import merge
+from fedray.scenario.loader import read
 
 __all__ = ["no_report"]
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -157,8 +159,8 @@ def test_nll_and_crps_against_numerical_integration() -> None:
         normal = stats.norm(m, np.sqrt(v))
         below = integrate.quad(lambda z, f=normal: f.cdf(z) ** 2, -np.inf, y)[0]
         above = integrate.quad(lambda z, f=normal: f.sf(z) ** 2, y, np.inf)[0]
-        assert metrics.crps([m], [v], [y]) == pytest.approx(below + above, abs=1e-7)
-        assert metrics.gaussian_nll([m], [v], [y]) == pytest.approx(-normal.logpdf(y), rel=1e-12)
+        assert regression.crps([m], [v], [y]) == pytest.approx(below + above, abs=1e-7)
+        assert regression.gaussian_nll([m], [v], [y]) == pytest.approx(-normal.logpdf(y), rel=1e-12)
 
 
 def test_evidence_maximisation_is_scikit_learns_bayesian_ridge() -> None:

@@ -12,9 +12,9 @@ import torch
 from small import copied, no_report, scenario
 
 import fedray
-from fedray.core import BadInput, FedrayError
-from fedray.data.split import Dataset, Split, classification
-from fedray.tuning.sweep import read_sweep
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data.types import Dataset, Split, classification
+from fedray.tuning.sweep_file import read_sweep
 
 __all__ = ["no_report"]
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -38,7 +38,7 @@ def told(of: fedray.Run) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write_report", lambda folders, out: out.write_text("<html>"))
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: out.write_text("<html>"))
         return run({"local": {"lr_grid": GRID[::-1]}}, out=tmp_path_factory.mktemp("rates") / "run")
 
 

@@ -14,7 +14,7 @@ from small import no_report, rows
 
 import fedray
 from fedray.bench.measure import tree
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 __all__ = ["no_report"]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.bench.measure import tree
-from fedray.core import FedrayError
+from fedray.core.errors import FedrayError
 
 __all__ = ["no_report"]
 
@@ -111,7 +111,7 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
     from fedray.runtime import environment
 
     monkeypatch.setattr(
-        "fedray.runtime.coordinator.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
+        "fedray.runtime.ray.coordinator.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
     )
     with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray_faults'"):
         run(model=lambda: Broken("train"))

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from small import no_report, scenario
 
 import fedray
-from fedray import optimized, robust, server
-from fedray.build import build
-from fedray.core import BadInput, FedrayError, State, Uploads
-from fedray.optimized import TAU
-from fedray.scenario import read
-from fedray.tree import merge
+from fedray.assembly.study import build
+from fedray.components import aggregation, robust, server_optimizer
+from fedray.components.server_optimizer import TAU
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.exact_sum import merge
+from fedray.core.types import State, Uploads
+from fedray.scenario.loader import read
 
 __all__ = ["no_report"]
 
@@ -31,7 +32,7 @@ def uploads(delta: torch.Tensor, model: list[int] | None = None) -> Uploads:
     return Uploads(delta, each, models, np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), each + 1)
 
 
-def moved(one: server.Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None) -> torch.Tensor:
+def moved(one: aggregation.Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None) -> torch.Tensor:
     """The models after one round from zero."""
     start = torch.zeros(models, delta.shape[1])
     state = State(start, torch.zeros(models, 0, dtype=torch.int64), one.init(start))
@@ -83,7 +84,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     good = 1.0 + 0.1 * draws(n, d, 1)
     bad = good.clone()
     bad[:f] = -1000.0
-    rows = server.Rows(1, 1)
+    rows = aggregation.Rows(1, 1)
     for centre in (
         robust.krum(f, d),
         robust.krum(f, d, multi=True),
@@ -92,13 +93,13 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     ):
         found = moved(robust.robust(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
-    assert (moved(server.mean(rows), bad) - 1.0).abs().max() > 90
+    assert (moved(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
 
 
 @pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
 def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Centre) -> None:
     x, model = draws(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
-    one = robust.robust(server.Rows(1, 4), centre)
+    one = robust.robust(aggregation.Rows(1, 4), centre)
     after = moved(one, x, 4, model)
     for k in (0, 1, 3):
         mine = x[[j for j in range(9) if model[j] == k]]
@@ -115,7 +116,7 @@ def test_a_diverged_client_is_named_and_not_hidden() -> None:
     x = draws(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
-        robust.robust(server.Rows(1, 1), robust.median).reduce(uploads(x))
+        robust.robust(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
 
 
 def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
@@ -130,8 +131,8 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
-    rows, lr, beta = server.Rows(1, 1), 0.1, 0.8
-    one = optimized.optimised(server.mean(rows), rows, 3, kind, lr, beta)
+    rows, lr, beta = aggregation.Rows(1, 1), 0.1, 0.8
+    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, kind, lr, beta)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
@@ -148,8 +149,8 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 
 
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
-    rows = server.Rows(1, 2)
-    one = optimized.optimised(server.mean(rows), rows, 3, "yogi", 0.1)
+    rows = aggregation.Rows(1, 2)
+    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, "yogi", 0.1)
     start = draws(2, 3, 9)
     state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
     state = one.step(state, one.reduce(uploads(draws(4, 3, 1), [0, 1, 0, 1])), 0)

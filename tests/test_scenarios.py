@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from fedray.build import Own, build, dataset
-from fedray.core import BadInput
-from fedray.data.dataset import Dataset
-from fedray.data.split import Split, classification, limited
+from fedray.assembly.study import build, dataset
+from fedray.assembly.user_objects import Own
+from fedray.core.errors import BadInput
+from fedray.data.catalogue import Dataset
+from fedray.data.types import Split, classification, limited
+from fedray.experiments.run import run_inline
 from fedray.methods import METHODS
-from fedray.scenario import NamedCell, Scenario, cells, dump, read, resolved
-from fedray.simulate import run_inline
+from fedray.scenario.loader import NamedCell, Scenario, cells, dump, read, resolved
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "scenarios").rglob("*.yaml"))

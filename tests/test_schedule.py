@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.core import Clients, Plan, Schedule, State, Tier
-from fedray.schedule import KINDS, Participation, full, sampled, schedule, strata
+from fedray.components.schedule import KINDS, Participation, full, sampled, schedule, strata
+from fedray.core.method import Schedule
+from fedray.core.types import Clients, Plan, State, Tier
 
 AGE_START = (0, 1, 7)  # ages to look at
 

@@ -19,10 +19,10 @@ import pytest
 from small import copied, fed, no_report, scenario
 
 import fedray
-from fedray import sizes
-from fedray.core import BadInput
+from fedray.assembly import memory as sizes
+from fedray.core.errors import BadInput
 from fedray.data import files
-from fedray.scenario import read
+from fedray.scenario.loader import read
 
 __all__ = ["no_report"]
 
@@ -237,7 +237,7 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
     ):
         monkeypatch.setattr(sizes, "memory", lambda memory=memory: memory)
-        from fedray.build import build
+        from fedray.assembly.study import build
 
         scenario = read(source, changes)
         assert 0 < sum(need.bytes for need in sizes.needs(scenario, build(scenario))) <= memory

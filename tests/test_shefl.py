@@ -16,17 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray import record
 from fedray.api import Run
-from fedray.build import Own
-from fedray.core import BadInput, FedrayError, Method, Plan, Server, State, Tier, Uploads
-from fedray.explain import explain
-from fedray.live import amount
+from fedray.assembly.user_objects import Own
+from fedray.components.aggregation import Rows, by_tier, paper_eq2
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.method import Method
+from fedray.core.text import amount
+from fedray.core.types import Plan, Server, State, Tier, Uploads
+from fedray.experiments.check import explain
+from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition, Setting
-from fedray.runtime.host import Host
-from fedray.scenario import dump, read
-from fedray.server import Rows, by_tier, paper_eq2
-from fedray.simulate import run_inline
+from fedray.runtime.worker import Host
+from fedray.scenario.loader import dump, read
+from fedray.storage import directory
 
 K, N = 3, 12
 BASE: dict[str, Any] = {
@@ -59,7 +61,7 @@ def run(tmp_path: Path) -> Run_:
     def one(own: Composition | None = None, **overrides: Any) -> Run:
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         scenario = read(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
-        record.prepare(out, dump(scenario))
+        directory.prepare(out, dump(scenario))
         run_inline(scenario, out, Own(method=own), lambda shown: None)
         return Run(out, Own(method=own))
 

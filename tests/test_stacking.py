@@ -12,19 +12,20 @@ import torch
 from small import copied, fed, no_report, rows, scenario, trained
 
 import fedray
-from fedray.build import Own, build
-from fedray.core import Plan, State
-from fedray.data.dataset import Dataset
-from fedray.data.leave_out import LeaveOut
-from fedray.data.split import Split, classification
-from fedray.engine import begin, one_round
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
+from fedray.core.types import Plan, State
+from fedray.data.catalogue import Dataset
+from fedray.data.stacking import LeaveOut
+from fedray.data.types import Split, classification
 from fedray.models.net import load
 from fedray.runtime.inline import Inline
-from fedray.runtime.stacked import Parts
-from fedray.scenario import read
-from fedray.stack import read as read_part
-from fedray.stack import shares, sizes
-from fedray.study import Part, Study
+from fedray.runtime.stacking import Parts
+from fedray.scenario.loader import read
+from fedray.simulation.parts import read as read_part
+from fedray.simulation.parts import shares, sizes
+from fedray.simulation.rounds import begin, one_round
+from fedray.simulation.study import Part, Study
 
 __all__ = ["no_report"]
 
@@ -201,7 +202,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A stack that checkpoints after every round: 3 rounds of the bases, 3 of the meta model."""
     given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write_report", lambda folders, out: None)
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
         return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("stack") / "run")
 
 

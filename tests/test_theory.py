@@ -17,13 +17,13 @@ from scipy import stats
 from small import no_report, scenario
 
 import fedray
-from fedray.core import FloatArray
-from fedray.data.split import Dataset, Split
+from fedray.core.types import FloatArray
+from fedray.data.types import Dataset, Split
+from fedray.evaluation.loss_plane import FINE, basis, loss_plane
+from fedray.evaluation.regression import decomposition
 from fedray.models.loss import per_sample
 from fedray.models.net import features
-from fedray.plane import FINE, basis, loss_plane
-from fedray.runtime.host import Host
-from fedray.targets import decomposition
+from fedray.runtime.worker import Host
 
 __all__ = ["no_report"]
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray.tree import Counts, ExactSum, Kept, Largest, Overflow, digest, exact_sum, fold, merge
+from fedray.core.errors import Overflow
+from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum, fold, merge
+from fedray.core.files import digest
 
 ROWS, WIDTH, GROUPS = 12, 5, 3
 SIZES = [1e-9, 1e-4, 0.9, 1.0, 1.1, 30.0, 1e6]  # below, at and above the point where the coarse limb is added

@@ -13,16 +13,17 @@ from small import copied, fed, no_report, rows, scenario, trained
 from test_stacking import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
-from fedray.core import State
-from fedray.data.dataset import Dataset
-from fedray.data.leave_out import LeaveOut
-from fedray.engine import begin
-from fedray.names import CLASSIFIERS
+from fedray.core.exact_sum import merge
+from fedray.core.types import State
+from fedray.data.catalogue import Dataset
+from fedray.data.stacking import LeaveOut
+from fedray.runtime.classifiers import Votes
 from fedray.runtime.inline import Inline
-from fedray.runtime.votes import Votes
-from fedray.scenario import classifiers, read
-from fedray.study import Study
-from fedray.tree import merge
+from fedray.scenario import classifiers
+from fedray.scenario.loader import read
+from fedray.scenario.names import CLASSIFIERS
+from fedray.simulation.rounds import begin
+from fedray.simulation.study import Study
 
 __all__ = ["no_report"]
 
@@ -130,7 +131,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     bases = [{"name": "mlp", "hidden": [6]}, FOREST, {"name": "sklearn/decision_tree"}]
     given = scenario(STACK, {"method": {"bases": bases}, "checkpoint": {"every": 1, "keep": 9}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write_report", lambda folders, out: None)
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
         return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("votes") / "run")
 
 

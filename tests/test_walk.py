@@ -13,11 +13,12 @@ from scipy.stats import chi2
 from small import no_report, of_method
 
 import fedray
-from fedray.core import BadInput, IntArray
-from fedray.graphs import graph_of, walks
-from fedray.scenario import read
-from fedray.scenario.graph import GraphKeys
-from fedray.walk import Graph, Outages, walk, walking
+from fedray.assembly.random_walk import graph_of, walks
+from fedray.components.random_walk import Graph, Outages, walk, walking
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.scenario.loader import read
+from fedray.scenario.random_walk import GraphKeys
 
 __all__ = ["no_report"]
 

@@ -10,13 +10,13 @@ from fedray.bench import works
 from fedray.bench.measure import Cost, in_turns, tree_cpu
 from fedray.bench.table import Result
 from fedray.bench.works import Work, simulation
-from fedray.engine import Runtime
+from fedray.simulation.interfaces import Runtime
 
 
 @contextmanager
 def on_ray(work: Work, actors: int) -> Iterator[Runtime]:
     """The Ray runtime of a work, with that many client actors of one CPU each."""
-    from fedray.runtime.ray import Rays
+    from fedray.runtime.ray.runtime import Rays
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
     runtime = Rays(scenario, work.own, work.study())
@@ -27,7 +27,7 @@ def on_ray(work: Work, actors: int) -> Iterator[Runtime]:
 
 
 def overhead(quick: bool) -> list[Result]:
-    from fedray.runtime.cluster import connect
+    from fedray.runtime.ray.cluster import connect
 
     work = works.small_clients(1000, 100)
     connect(None, 2)
@@ -40,7 +40,7 @@ def overhead(quick: bool) -> list[Result]:
 
 
 def scaling(quick: bool) -> list[Result]:
-    from fedray.runtime.cluster import connect
+    from fedray.runtime.ray.cluster import connect
 
     work = works.images(works.small_cnn, per_round=40)
     connect(None, 3)

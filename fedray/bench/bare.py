@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray import rng
-from fedray.lanes import block as lanes
-from fedray.study import Study
+from fedray.core import rng
+from fedray.simulation.study import Study
+from fedray.training import block as lanes
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Deal = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> rows of each batch

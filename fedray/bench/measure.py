@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 MB = 1 << 20
 Laps = Callable[[int], None]  # does that many more rounds

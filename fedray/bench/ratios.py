@@ -9,9 +9,9 @@ from fedray.bench import bare, works
 from fedray.bench.measure import Laps, in_turns, peak, pinned
 from fedray.bench.table import Result
 from fedray.bench.works import Work, simulation
-from fedray.lanes.block import steps_of
-from fedray.lanes.rule import choose
-from fedray.study import Study
+from fedray.simulation.study import Study
+from fedray.training.block import steps_of
+from fedray.training.choice import choose
 
 
 def thousand(quick: bool) -> list[Result]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedray.bench.table import HEAD, Result, line, machine
-from fedray.core import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime.environment import WORKER
 
 

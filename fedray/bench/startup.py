@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedray.bench.measure import Cost
 from fedray.bench.table import Result
-from fedray.core import FedrayError
+from fedray.core.errors import FedrayError
 
 SCENARIO = """\
 rounds: 50
@@ -36,7 +36,7 @@ def _fastest(what: str, target: float, arguments: list[str]) -> Result:
     costs = []
     for _ in range(5):
         cpu, wall = _children(), time.perf_counter()
-        command = [sys.executable, "-m", "fedray.cli", *arguments]
+        command = [sys.executable, "-m", "fedray.cli.commands", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")

@@ -13,8 +13,8 @@ from fedray.bench import works
 from fedray.bench.measure import MB, in_turns, peak_resident, pinned, resident, tree
 from fedray.bench.table import Result
 from fedray.bench.works import Work, simulation
-from fedray.coordinate import Snapshot
-from fedray.simulate import start
+from fedray.experiments.run import start
+from fedray.runtime.session import Snapshot
 
 WARM_UP = 0.2  # of the rounds, before memory is looked at
 

@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from fedray import engine, rng
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
 from fedray.bench.measure import Laps
-from fedray.build import Own, build
-from fedray.core import Plan
+from fedray.core import rng
+from fedray.core.types import Plan
 from fedray.data.files import data_root
-from fedray.data.split import Dataset, Split, classification, regression
-from fedray.engine import JobTable, Progress
+from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
-from fedray.scenario import Scenario, read
-from fedray.study import Study
+from fedray.scenario.loader import Scenario, read
+from fedray.simulation import interfaces
+from fedray.simulation import rounds as engine
+from fedray.simulation.interfaces import JobTable, Progress
+from fedray.simulation.study import Study
 
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
@@ -140,7 +143,7 @@ class Unrecorded:
     def checkpoint(self, progress: Progress) -> None: ...
 
 
-def simulation(study: Study, runtime: engine.Runtime | None = None) -> tuple[Laps, Progress]:
+def simulation(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Laps, Progress]:
     """Rounds of a study on a runtime (default: inline), and where they stand."""
     runs_on = runtime or Inline(study)
     progress = engine.begin(study, study.method.phases[0])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 MOST_UNPACKED = 4 << 30  # bytes; the largest set known here (CIFAR) unpacks to 180 MB
 
@@ -24,17 +24,6 @@ def cache_root() -> Path:
 def data_root(root: Path | None) -> Path:
     """Folder of data files: `data.root`, else `FEDRAY_DATA`, else a folder in the user's cache."""
     return Path(root or os.environ.get("FEDRAY_DATA") or cache_root() / "data").expanduser()
-
-
-def user_path(key: str, text: str) -> Path:
-    """A path as a user writes it, `~` for a home included; one that no file can have is refused."""
-    try:
-        path = Path(text).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long a name; a home of nobody
-        why = getattr(error, "strerror", None) or error
-        raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
-    return path
 
 
 def find(root: Path | None, name: str, candidates: list[str], needs: str = "", fetchable: bool = True) -> Path:

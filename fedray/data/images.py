@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedray import rng
-from fedray.core import BadInput, IntArray
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
 from fedray.data.files import damaged, find, gunzip, scratch, untar
-from fedray.data.split import Dataset, Split, classification, stratified
+from fedray.data.types import Dataset, Split, classification, stratified
 
 IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.core import BadInput, IntArray
-from fedray.data.split import Array
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.data.types import Array
 
 Generator = np.random.Generator
 

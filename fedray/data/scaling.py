@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedray.core import IntArray
-from fedray.data.split import Dataset
+from fedray.core.types import IntArray
+from fedray.data.types import Dataset
 
 
 class Fetched(NamedTuple):

@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray import rng
-from fedray.core import BadInput, IntArray
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
 from fedray.data import partition
-from fedray.data.mislabel import Wrong, mislabelled, split_options
+from fedray.data.generated import SHOWN, Generated
+from fedray.data.label_noise import Wrong, mislabelled, split_options
 from fedray.data.partition import Cut
-from fedray.data.population import SHOWN, Generated
 from fedray.data.scaling import Fetched, Scaling
-from fedray.data.split import Array, Dataset
+from fedray.data.types import Array, Dataset
 
 __all__ = ["Fetched", "Shards", "Stored", "build_shards"]
 

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.core import FedrayError
-from fedray.data import dataset
-from fedray.data.files import cache_root, stamp, user_path
-from fedray.data.split import Array, Dataset, Split
+from fedray.core.errors import FedrayError
+from fedray.core.files import user_path
+from fedray.data import catalogue
+from fedray.data.files import cache_root, stamp
+from fedray.data.types import Array, Dataset, Split
 
 FORMAT = 1  # part of the key: raise it when a loader or the layout changes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
@@ -41,10 +42,10 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     Arrays of a stored set are views of mapped files (copy on write: nobody can change the store).
     """
     options = options or {}
-    dataset.check_options(name, options)
-    where = dataset.source(name).where
+    catalogue.check_options(name, options)
+    where = catalogue.source(name).where
     if where is None:
-        return dataset.load(name, root, **options)
+        return catalogue.load(name, root, **options)
     key = json.dumps(
         [FORMAT, name, options, stamp(where(root, **options)), _more(options)], sort_keys=True, default=str
     )
@@ -53,7 +54,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     try:
         return _dataset(name, read(train), read(test))
     except (OSError, ValueError, KeyError):  # not there yet, or not readable
-        data = dataset.load(name, root, **options)
+        data = catalogue.load(name, root, **options)
     write(test, data.test)
     write(train, data.train, data.columns, _notes(data))
     return _dataset(name, read(train), read(test))

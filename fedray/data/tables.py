@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedray import rng
-from fedray.core import BadInput, FloatArray, IntArray
-from fedray.data.files import damaged, find, user_path
-from fedray.data.split import Array, Dataset, Split, classification, moments, regression, stratified
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.files import user_path
+from fedray.core.types import FloatArray, IntArray
+from fedray.data.files import damaged, find
+from fedray.data.types import Array, Dataset, Split, classification, moments, regression, stratified
 
 
 def uci_folder(name: str, root: Path | None) -> Path:

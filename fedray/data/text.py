@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.core import BadInput, IntArray
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
 from fedray.data.files import damaged, find
-from fedray.data.split import Dataset, Split, classification
+from fedray.data.types import Dataset, Split, classification
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

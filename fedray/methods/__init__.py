@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedray.core import Method
+from fedray.core.method import Method
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.ditto import ditto
 from fedray.methods.fed_ensemble import fed_ensemble

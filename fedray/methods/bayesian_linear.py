@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core import Answer, BadInput, FloatArray, Method, Phase, Plan, Pooled, State
+from fedray.core.errors import BadInput
+from fedray.core.method import Answer, Method, Phase, Pooled
+from fedray.core.types import FloatArray, Plan, State
 from fedray.methods.setting import Setting
 
 STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core import BadInput, Method
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
 

@@ -11,7 +11,7 @@ Deviations:
 
 from __future__ import annotations
 
-from fedray.core import Method, Phase
+from fedray.core.method import Method, Phase
 from fedray.methods.setting import Setting
 
 

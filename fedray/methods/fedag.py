@@ -21,8 +21,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedray import server
-from fedray.core import Answer, Method, Pooled, State
+from fedray.components import posterior
+from fedray.core.method import Answer, Method, Pooled
+from fedray.core.types import State
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
 
@@ -34,10 +35,10 @@ def fedag(setting: Setting) -> Method:
     base = fed_ensemble(setting)
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
-    how = server.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
+    how = posterior.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
         base.phases[0],
-        server=server.gaussian(setting.state_rows, how, setting.weighting),
+        server=posterior.gaussian(setting.state_rows, how, setting.weighting),
         down_vectors=2,
     )
     if setting.features is not None and setting.models == 1:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core import Method
+from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
 

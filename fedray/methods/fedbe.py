@@ -19,13 +19,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray import rng
-from fedray.core import BadInput, Method
+from fedray.components.posterior import Follow, Sampler, Sampling, at_random, bayesian, gaussian
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedag import sampled
 from fedray.methods.setting import Setting
-from fedray.server import Sampling, gaussian
-from fedray.teachers import Follow, Sampler, at_random, bayesian
 
 
 def fedbe(setting: Setting) -> Method:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from fedray.core import BadInput, Correction, Method
+from fedray.components.corrections import dynamic, front
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
+from fedray.core.types import Correction
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
-from fedray.optimized import dynamic
 
 
 def feddyn(setting: Setting) -> Method:
@@ -47,12 +47,3 @@ def feddyn_ensemble(setting: Setting) -> Method:
     base = fed_ensemble(replace(setting, local=local))
     server = dynamic(setting.merging(), setting.state_rows, setting.clients.number, alpha, p)  # lines 11-12
     return Method("feddyn_ensemble", (replace(base.phases[0], server=server),))
-
-
-def front(rows: Tensor, p: int) -> Tensor:
-    """`[W, d]` with zeros behind the first p numbers: float buffers have no gradient to correct."""
-    if rows.shape[1] == p:
-        return rows
-    kept = rows.clone()
-    kept[:, p:] = 0.0
-    return kept

@@ -17,8 +17,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedray.compress import restricted
-from fedray.core import Layout, Method
+from fedray.components.compression import restricted
+from fedray.core.method import Method
+from fedray.core.types import Layout
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
 

@@ -5,17 +5,18 @@ step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction i
 
 Deviations:
     1. Besides the paper's uniform neighbour: `lazy` and `metropolis` transitions (`graph.transition`).
-    2. A hop may be compressed (the paper sends the model whole): see `fedray.handover`.
+    2. A hop may be compressed (the paper sends the model whole): see `fedray.components.random_walk`.
     3. A client that is out of order, or cut off, keeps the models it holds.
 """
 
 from __future__ import annotations
 
-from fedray.compress import RESIDUAL
-from fedray.core import BadInput, Compress, Compressed, Method, Phase
-from fedray.handover import handed_over
+from fedray.components.compression import RESIDUAL
+from fedray.components.random_walk import handed_over, walking
+from fedray.core.errors import BadInput
+from fedray.core.method import Method, Phase
+from fedray.core.types import Compress, Compressed
 from fedray.methods.setting import Setting
-from fedray.walk import walking
 
 
 def random_walk(setting: Setting) -> Method:

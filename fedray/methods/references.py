@@ -16,10 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedray.core import IntArray, Method, State
+from fedray.components.schedule import Drawn, schedule
+from fedray.core.method import Method
+from fedray.core.types import IntArray, State
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
-from fedray.schedule import Drawn, schedule
 
 
 def centralized(setting: Setting) -> Method:

@@ -15,11 +15,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.core import BadInput, Correction, Method
+from fedray.components.corrections import CONTROL, controlled, front
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
+from fedray.core.types import Correction
 from fedray.methods.fed_ensemble import fed_ensemble
-from fedray.methods.feddyn import front
 from fedray.methods.setting import Setting
-from fedray.optimized import CONTROL, controlled
 
 
 def scaffold(setting: Setting) -> Method:

@@ -8,14 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fedray import robust as centres
-from fedray.bases import Stack
-from fedray.compress import dense
-from fedray.core import Clients, Compress, Layout, Local, Schedule, Server, Walk
-from fedray.optimized import Kind, optimised
-from fedray.rng import Keys
-from fedray.schedule import KINDS, Participation, schedule
-from fedray.server import Rows, Weighting, by_tier, mean, paper_eq2
+from fedray.components import robust as centres
+from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
+from fedray.components.compression import dense
+from fedray.components.schedule import KINDS, Participation, schedule
+from fedray.components.server_optimizer import Kind, optimised
+from fedray.core.method import Schedule
+from fedray.core.rng import Keys
+from fedray.core.types import Clients, Compress, Layout, Local, Server, Walk
+from fedray.models.stacking import Stack
 
 
 @dataclass(frozen=True)

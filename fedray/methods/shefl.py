@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core import Method
+from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedavg import proximal
 from fedray.methods.feddyn import feddyn_ensemble

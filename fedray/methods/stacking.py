@@ -32,13 +32,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedray.core import BadInput, Method, Phase
+from fedray.core.errors import BadInput
+from fedray.core.method import Method, Phase
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.setting import Setting
 
 
 def stacking(setting: Setting) -> Method:
-    """One phase a base, `[F * x, d_i]`, in worlds that leave a part out (`fedray.stack`), then the meta model's."""
+    """One phase a base, `[F * x, d_i]`, in worlds that leave a part out (`fedray.simulation.stacking`), then the meta model's."""
     stack = setting.stack
     if stack is None:
         raise BadInput("method.name = stacking: it is composed from method.bases only: choose another method")

@@ -10,15 +10,15 @@ from typing import Any
 
 from torch import nn
 
-from fedray.core import BadInput, Net, Objective
+from fedray.core.errors import BadInput
+from fedray.core.types import Net, Objective
 from fedray.models.cnn import cnn, vgg11
-from fedray.models.dense import linear, mlp, rbf
+from fedray.models.mlp import linear, mlp, rbf
 from fedray.models.net import net_of
 from fedray.models.text import lstm
 from fedray.models.vision import densenet, mobilenet_v2, resnet18, resnet34, shufflenet_v2
 
 Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialised module
-
 _BUILDERS: dict[str, Builder] = {
     "linear": linear,
     "mlp": mlp,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedray.core import BadInput
-from fedray.models.dense import sizes
+from fedray.core.errors import BadInput
+from fedray.models.mlp import sizes
 from fedray.models.norm import norm_layer
 
 SMALL = 16  # images with a side below this get 3 x 3 kernels, padded

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.core import BadInput, Objective
+from fedray.core.errors import BadInput
+from fedray.core.types import Objective
 
 VARIANCE_FLOOR = 1e-6  # of the Gaussian head, in the target's (standardised) units: Lakshminarayanan et al. 2017, 2.2.1
 _LOG_2PI = math.log(2.0 * math.pi)

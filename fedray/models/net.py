@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from fedray import rng
-from fedray.core import BadInput, Layout, Net, Objective
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import Layout, Net, Objective
 
 TEMPLATE_KEY = 0  # the address of a template's constants
 

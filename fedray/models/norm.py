@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalisation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 
 class NextCharacter(nn.Module):

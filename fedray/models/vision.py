@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 from fedray.models.norm import renorm
 
 SMALL = 64  # images with a side below this get the small stem

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedray.core import text as text_
+from fedray.metrics.names import lower_is_better
 from fedray.report import curves, style
 from fedray.report.read import Run
-from fedray.scores import lower_is_better
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 TABLE: tuple[str, ...] = (
@@ -55,21 +56,21 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
     if not lines:
         return None
     better = (max if metric == "accuracy" else min)(lines, key=lambda one: one[2][1].mean[-1])
-    end = style.number(float(better[2][1].mean[-1]), metric)
+    end = text_.number(float(better[2][1].mean[-1]), metric)
     word = "accuracy" if metric == "accuracy" else "RMSE"
     wide = what == "rounds"
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     paint = style.colours(len(runs))
-    size, unit = (1.0, "") if wide else style.unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
+    size, unit = (1.0, "") if wide else text_.unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
         curves.line(axes, x / size, curve, paint[index], name, width=2.0)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
     if wide:
-        style.whole(axes.xaxis)
+        text_.whole(axes.xaxis)
     curves.headline(axes, metric)
     if wide or len(lines) <= 6:
         curves.legend(axes, metric)
@@ -89,7 +90,7 @@ def figure_clients(runs: list[Run]) -> Figure | None:
     axes.set_xlabel("share of the clients, worst first")
     axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
-        style.in_percent(axis)
+        text_.in_percent(axis)
     style.grid(axes)
     curves.legend(axes, "accuracy")
     return figure
@@ -115,7 +116,7 @@ def paid(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
         cells.append(Cell(str(run.worlds)))
         totals = run.summary.get("totals", {})
         for key, _ in COSTS:
-            human = style.human_bytes if key.endswith("bytes") else style.human_seconds
+            human = text_.human_bytes if key.endswith("bytes") else text_.human_seconds
             cells.append(Cell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
         rows.append(cells)
     return head, rows
@@ -135,13 +136,13 @@ def spelled(run: Run, name: str) -> str:
     if not entry or entry.get("mean") is None:
         return "-"
     if entry.get("sd") is None:
-        return style.number(entry["mean"], name)
-    return f"{style.number(entry['mean'], name).removesuffix(' %')} \u00b1 {deviation(entry['sd'], name)}"
+        return text_.number(entry["mean"], name)
+    return f"{text_.number(entry['mean'], name).removesuffix(' %')} \u00b1 {deviation(entry['sd'], name)}"
 
 
 def deviation(sd: float, name: str) -> str:
     """A standard deviation in the unit of its metric."""
-    return f"{100 * sd:.1f} %" if style.is_share(name) else f"{sd:.2g}"
+    return f"{100 * sd:.1f} %" if text_.is_share(name) else f"{sd:.2g}"
 
 
 def _mean(run: Run, name: str) -> float | None:

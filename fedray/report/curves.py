@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core import FloatArray
+from fedray.core import text
+from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.read import Curve, Run
 
@@ -48,7 +49,7 @@ def figure_rounds(run: Run) -> Figure | None:
     if personal is not None:
         axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
     axes.set_xlabel(_rounds_label(run))
-    style.whole(axes.xaxis)
+    text.whole(axes.xaxis)
     headline(axes, run.metric)
     legend(axes, run.metric, columns=2 if run.models > 3 else 1)
     return figure
@@ -80,9 +81,9 @@ def figure_scores(run: Run) -> Figure | None:
         line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
         axes.set_title(NAMES[name], fontsize=9.5, loc="left")
         style.grid(axes)
-        style.whole(axes.xaxis)
-        if style.is_share(name):
-            style.in_percent(axes.yaxis)
+        text.whole(axes.xaxis)
+        if text.is_share(name):
+            text.in_percent(axes.yaxis)
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
@@ -122,7 +123,7 @@ def headline(axes: Axes, metric: str) -> None:
     axes.set_ylabel(NAMES[metric])
     style.grid(axes)
     if metric == "accuracy":
-        style.in_percent(axes.yaxis)
+        text.in_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
@@ -137,10 +138,10 @@ def _over(run: Run, what: str) -> Figure | None:
     if found is None:
         return None
     x, curve = found
-    human = style.human_bytes if what == "bytes" else style.human_seconds
-    size, name = style.unit(what, float(x[-1]))
+    human = text.human_bytes if what == "bytes" else text.human_seconds
+    size, name = text.unit(what, float(x[-1]))
     best = run.metric == "accuracy"
-    end = style.number(float(curve.mean[-1]), run.metric)
+    end = text.number(float(curve.mean[-1]), run.metric)
     paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
     figure, axes = style.canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
     line(axes, x / size, curve, style.INK, None, width=2.2)
@@ -157,10 +158,10 @@ def _rounds_label(run: Run) -> str:
 
 def _rounds_title(run: Run, curve: Curve) -> str:
     what = "accuracy" if run.metric == "accuracy" else "RMSE"
-    end = style.number(float(curve.mean[-1]), run.metric)
+    end = text.number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
     if run.models == 1 or best is None:
         return f"{what[0].upper() + what[1:]} is {end} {after}"
-    top = style.number(float(best.mean[-1]), run.metric)
+    top = text.number(float(best.mean[-1]), run.metric)
     return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {top}"

@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.core import FloatArray, IntArray
+from fedray.core import text
+from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.jobs import column, counted, model_key
 from fedray.report.read import Run
@@ -58,7 +59,7 @@ def figure_gantt(run: Run) -> Figure | None:
 
 
 def _title(round: int, slowest: str, longest: float, half: float) -> str:
-    seconds = style.human_seconds
+    seconds = text.human_seconds
     if half >= SAME * longest:
         return f"Round {round} takes {seconds(longest)}: nobody waits"
     return f"Round {round} waits {seconds(longest)} for {slowest}; half the clients are done after {seconds(half)}"

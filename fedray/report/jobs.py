@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedray.core import FloatArray, IntArray
+from fedray.core import text
+from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.read import Run
 
@@ -46,7 +47,7 @@ def figure_assignment(run: Run) -> Figure | None:
         _separate(axes, first, wide, len(shown))
     axes.set_xlabel("round")
     axes.set_ylabel("client")
-    style.whole(axes.xaxis)
+    text.whole(axes.xaxis)
     ticks = [
         i
         for i in MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
@@ -87,7 +88,7 @@ def figure_participation(run: Run) -> Figure | None:
     stacked(axes, counts, style.colours(run.trained))
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
-    style.whole(axes.yaxis)
+    text.whole(axes.yaxis)
     style.grid(axes)
     model_key(axes, run.trained)
     return figure
@@ -104,15 +105,15 @@ def figure_traffic(run: Run) -> Figure | None:
     down = np.array([by[tier]["down_bytes_sum"] for tier in tiers], float) / run.worlds
     most = tiers[int((up + down).argmax())]
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
-    title = f"{style.human_bytes(float(up.sum()))} go up and {style.human_bytes(float(down.sum()))} come down"
+    title = f"{text.human_bytes(float(up.sum()))} go up and {text.human_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
-    unit, name = style.unit("bytes", float(max(up.max(), down.max())))
+    unit, name = text.unit("bytes", float(max(up.max(), down.max())))
     figure, axes = style.canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
         axes.barh(where + shift, values / unit, 0.34, color=colour, linewidth=0)
         for y, value in zip(where + shift, values, strict=True):
-            axes.annotate(style.human_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
+            axes.annotate(text.human_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(where, tiers)
     axes.invert_yaxis()
     axes.margins(x=0.2)
@@ -150,7 +151,7 @@ def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
         bottom = bottom + part
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(0, max(float(bottom.max()) * 1.04, 1e-9))
-    style.whole(axes.xaxis)
+    text.whole(axes.xaxis)
 
 
 def model_key(axes: Axes, models: int, every: bool = False) -> None:
@@ -228,7 +229,7 @@ def _histogram(run: Run, table: pa.Table, often: IntArray, title: str) -> Figure
     axes.set_xlabel("rounds a client took part in")
     axes.set_ylabel("clients")
     axes.set_ylim(bottom=0)
-    style.whole(axes.xaxis)
+    text.whole(axes.xaxis)
     style.grid(axes)
     style.key(axes, [name for name, _ in groups], paint)
     return figure

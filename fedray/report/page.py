@@ -12,7 +12,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.report import compare, curves, gantt, graph, jobs, people, quality, stack, style
+from fedray.core import text as text_
+from fedray.report import clients as people
+from fedray.report import compare, curves, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.read import Run
 
 
@@ -54,29 +56,29 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "How sure it is",
         (
-            (quality.figure_calibration, "Bars that end on the dashed line are calibrated."),
-            (quality.figure_confusion, ""),
-            (quality.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
-            (quality.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
-            (quality.figure_coverage, "Share of the targets inside the central interval of each level."),
-            (quality.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
-            (quality.figure_disagreement, "An ensemble gains from members that differ."),
-            (quality.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+            (predictions.figure_calibration, "Bars that end on the dashed line are calibrated."),
+            (predictions.figure_confusion, ""),
+            (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
+            (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
+            (predictions.figure_coverage, "Share of the targets inside the central interval of each level."),
+            (predictions.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
+            (predictions.figure_disagreement, "An ensemble gains from members that differ."),
+            (predictions.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
     ),
     (
         "The stack",
         (
-            (stack.figure_confusions, "Each row is a class: where its samples go."),
-            (stack.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
-            (stack.figure_meta, "Blue speaks for the answer, red against it."),
+            (stacking.figure_confusions, "Each row is a class: where its samples go."),
+            (stacking.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
+            (stacking.figure_meta, "Blue speaks for the answer, red against it."),
         ),
     ),
     (
         "Who trained what",
         (
-            (graph.figure_graph, "Larger and darker: held and trained a model more often."),
-            (graph.figure_visits, "Line: the share that an endless walk would spend there."),
+            (random_walk.figure_graph, "Larger and darker: held and trained a model more often."),
+            (random_walk.figure_visits, "Line: the share that an endless walk would spend there."),
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
             (gantt.figure_gantt, "Dashed: half of the clients are done."),
@@ -176,12 +178,12 @@ def cards(run: Run) -> list[Card]:
     totals = run.summary.get("totals", {})
     for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
         if key in totals:
-            sub = f"{style.human_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            found.append(Card(word, style.human_bytes(totals[key]), sub))
+            sub = f"{text_.human_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(word, text_.human_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
     for key, word, sub in (("sim_seconds", "virtual time", slowest), ("wall_seconds", "wall time", "real, whole run")):
         if isinstance(totals.get(key), int | float):
-            found.append(Card(word, style.human_seconds(totals[key]), sub))
+            found.append(Card(word, text_.human_seconds(totals[key]), sub))
     return found
 
 
@@ -228,7 +230,7 @@ def paired(pictures: Iterable[Picture]) -> list[Picture]:
 
 def filled(**values: Any) -> str:
     """The page, with what the template asks for."""
-    folder = resources.files("fedray.report")
+    folder = resources.files("fedray.report.write")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _pretty
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
@@ -249,5 +251,5 @@ def _with_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
     if entry.get("mean") is None:
         return "-", "not finite"
     if entry.get("sd") is None:
-        return style.number(entry["mean"], name), ""
-    return style.number(entry["mean"], name), f"\u00b1 {compare.deviation(entry['sd'], name)} (sd of {entry['n']})"
+        return text_.number(entry["mean"], name), ""
+    return text_.number(entry["mean"], name), f"\u00b1 {compare.deviation(entry['sd'], name)} (sd of {entry['n']})"

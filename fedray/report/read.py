@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from fedray.core import BadInput, FloatArray
+from fedray.core.errors import BadInput
+from fedray.core.types import FloatArray
 
 MOST_BYTES = 1 << 30  # of a file that somebody may have sent
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")

@@ -7,7 +7,6 @@ dark page and on paper. Text stays text: it can be selected, searched and read a
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `svg`
@@ -61,8 +59,6 @@ RC: dict[Any, Any] = {
     "image.interpolation": "nearest",
     "path.simplify_threshold": 0.3,
 }
-SECONDS = ((86400, "d"), (3600, "h"), (60, "min"))
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def canvas(
@@ -135,62 +131,3 @@ def key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) 
 
 def grid(axes: Axes, which: str = "y") -> None:
     axes.grid(axis=which, visible=True)  # type: ignore[arg-type]
-
-
-def whole(axis: Any) -> None:
-    """Whole numbers only on an axis of rounds, clients or models."""
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-
-
-def in_percent(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
-
-
-def unit(what: str, most: float) -> tuple[float, str]:
-    """The one unit of an axis of `bytes` or `seconds` that reaches to `most`: what to divide by, its name.
-
-    Example:
-        >>> unit("bytes", 3e7), unit("seconds", 7200)
-        ((1000000, 'MB'), (60, 'min'))
-    """
-    if what == "bytes":
-        power = min(int(math.log10(max(most, 1)) / 3 + 1e-9), len(UNITS) - 1)
-        return 1000**power, UNITS[power]
-    return next(((size, name) for size, name in SECONDS if most >= 3 * size), (1, "s"))
-
-
-def human_bytes(number: float) -> str:
-    """Bytes for people.
-
-    Example:
-        >>> human_bytes(0), human_bytes(1234), human_bytes(5.6e9)
-        ('0 B', '1.23 kB', '5.6 GB')
-    """
-    size, name = unit("bytes", abs(number))
-    return f"{number / size:.4g} {name}" if number / size >= 999.5 else f"{number / size:.3g} {name}"
-
-
-def human_seconds(number: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> human_seconds(0.25), human_seconds(90), human_seconds(7200)
-        ('0.25 s', '1.5 min', '2 h')
-    """
-    size, name = next(((size, name) for size, name in SECONDS if abs(number) >= size), (1, "s"))
-    return f"{number / size:.3g} {name}"
-
-
-def number(value: float, name: str = "") -> str:
-    """A metric for people: shares in percent, the rest with four digits.
-
-    Example:
-        >>> number(0.91234, "accuracy"), number(1.23456, "rmse")
-        ('91.2 %', '1.235')
-    """
-    return f"{100 * value:.1f} %" if is_share(name) else f"{value:.4g}"
-
-
-def is_share(name: str) -> bool:
-    """Whether a metric is read in percent."""
-    return name.removeprefix("hold_out_").startswith(("accuracy", "personal", "disagreement", "coverage"))

@@ -7,10 +7,9 @@ import os
 import socket
 import sys
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-
 # STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
 # reproducibility). The malloc thresholds keep freed activations in the process: 6 to 20 % on convolution networks.
 WORKER = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedray.core import JobRows, Phase, Plan, State, Stats
-from fedray.known import known_clients
-from fedray.runtime.stacked import hosted
-from fedray.study import Study
+from fedray.core.method import JobRows, Phase
+from fedray.core.types import Plan, State, Stats
+from fedray.evaluation.clients import known_clients
+from fedray.runtime.stacking import hosted
+from fedray.simulation.study import Study
 
 
 class Inline:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedray.core import IntArray, JobRows, Plan, State, Stats
-from fedray.tree import fold
+from fedray.core.exact_sum import fold
+from fedray.core.method import JobRows
+from fedray.core.types import IntArray, Plan, State, Stats
 
 Piece = tuple[int, int]  # evaluation work: a world, and its first row or client
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray import predict
-from fedray.core import LAYERS, PERSONAL, Layout, Phase, Plan, State
-from fedray.known import Questions, held_out, questions
-from fedray.private import Private
-from fedray.study import Study
+from fedray.core.method import LAYERS, PERSONAL, Phase
+from fedray.core.types import Layout, Plan, State
+from fedray.evaluation.clients import Questions, held_out, questions
+from fedray.metrics import ensemble
+from fedray.runtime.client_state import Private
+from fedray.simulation.study import Study
 
 Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # (rows [M, d], counters, world, x [n, ...]) -> [M, n, C]
 ASKED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
@@ -100,7 +101,7 @@ def _right(
     for a in range(0, len(asked.rows), ASKED_ROWS):
         part = torch.from_numpy(asked.rows[a : a + ASKED_ROWS])
         each = outputs(split[0][part]).cpu().numpy()  # [P * K, n, C]
-        each = each if logits else predict.probabilities(each)
+        each = each if logits else ensemble.probabilities(each)
         said = each.reshape(-1, phase.models, *each.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
         total += ((said == split[1][part].numpy()) * asked.weight[a : a + ASKED_ROWS]).sum(axis=1)
     return torch.from_numpy(total)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray import names
-from fedray.core import BadInput
-from fedray.scenario.kinds import Check, nearest, real, shown, whole
+from fedray.core.errors import BadInput
+from fedray.core.text import nearest, shown
+from fedray.scenario import names
+from fedray.scenario.validators import Check, real, whole
 
 _tree: dict[str, Check] = {"max_depth": whole(1, 1000), "min_samples_leaf": whole(1, 10**6)}
 OPTIONS: dict[str, dict[str, Check]] = {  # left out: scikit-learn's default

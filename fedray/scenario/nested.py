@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core import BadInput
-from fedray.scenario.kinds import shown
-from fedray.scenario.options import SINGLE
+from fedray.core.errors import BadInput
+from fedray.core.text import shown
+from fedray.scenario.defaults import SINGLE
 from fedray.scenario.yaml_text import MOST_VALUES
 
 Tree = dict[str, Any]
 Path = tuple[str, ...]
-
 MOST_DEPTH = 12
 _KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a section
     ("method",): (),

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray import names
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
+from fedray.core.text import nearest, shown
+from fedray.scenario import names
 from fedray.scenario.classifiers import classifier
-from fedray.scenario.kinds import Check, either, flag, list_of, nearest, one_of, real, shown, text, whole
+from fedray.scenario.validators import Check, either, flag, list_of, one_of, real, text, whole
 
 Table = Mapping[str, tuple[Any, Check]]
 REQUIRED: Any = ...
@@ -40,7 +41,6 @@ _widths = list_of(whole(1, 65_536), 100, scalar=True)
 _norm: Table = {"norm": ("batch", one_of("batch", "group"))}
 _sd: Table = {"weight_sd": (None, real("(0, inf)"))}
 _limit: Table = {"limit": (None, whole(1, 10**9))}
-
 _METHOD: dict[str, Table] = {
     "fedprox": {"mu": (0.01, real("[0, inf)"))},
     "feddyn": {"alpha": (0.01, real("(0, inf)"))},
@@ -152,46 +152,6 @@ OPTIONS: dict[names.Kind, dict[str, Table]] = {
     "model": _MODEL,
     "partition": _PARTITION,
 }
-
-_ONE: dict[str, Any] = {"method": {"models": 1}}
-DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the general defaults do not
-    **dict.fromkeys(("fedavg", "fedprox", "fedbe", "fedbe_nokd", "feddyn", "ditto", "lg_fedavg", "scaffold"), _ONE),
-    "centralized": _ONE,
-    "shefl": {
-        "clients": {
-            "tiers": {
-                "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
-                "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
-            }
-        },
-        "compress": {"kind": "topk", "ratio": 0.1, "resource_ratio": 5.0},
-        "server": {"coefficients": "equal_groups"},
-    },
-    "fedag": {
-        **_ONE,
-        "rounds": 5,
-        "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
-        "predict": {"noise": "residual"},
-    },
-    "random_walk": {"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
-    "stacking": {
-        **_ONE,
-        "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
-        "server": {"weighting": "examples"},
-    },
-    "bayesian_linear": {**_ONE, "rounds": 0, "model": {"name": "linear"}},
-    "deep_ensemble": {"model": {"objective": "gaussian_nll"}},
-    "local_only": {**_ONE, "evaluate": {"personal": True}},
-}
-SINGLE = tuple(name for name, keys in DEFAULTS.items() if keys.get("method") == {"models": 1})
-POOLED = ("centralized", "bayesian_linear", "deep_ensemble")  # their one client holds every row
-ONLY_ONE = ("fedavg", "feddyn", "centralized", "local_only", "bayesian_linear")  # methods with K = 1 by definition
-OWN_SERVER = ("fedag", "fedbe", "fedbe_nokd", "random_walk", "stacking", "bayesian_linear")  # no server.robust there
-
-NATURAL = ("femnist", "shakespeare", "printers", "sine", "interval", "cubic", "synthetic")
-POPULATION = {"sine": 50, "interval": 50, "cubic": 10, "synthetic": 100}  # data sets that make clients as asked
-TOYS = ("sine", "interval", "cubic")  # their clients are also an option of the data, which follows clients.number
-NUMBER = {"fedag": 10, "stacking": 5, "random_walk": 10}  # clients, where the method's paper has other than 100
 
 
 def fold(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:

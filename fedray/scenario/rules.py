@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from fedray.core import BadInput, Tier
-from fedray.names import METHODS
-from fedray.scenario.graph import GraphKeys
-from fedray.scenario.keys import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
+from fedray.core.errors import BadInput
+from fedray.core.types import Tier
+from fedray.scenario.defaults import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
+from fedray.scenario.names import METHODS
 from fedray.scenario.nested import Tree, merge
-from fedray.scenario.options import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
+from fedray.scenario.random_walk import GraphKeys
+from fedray.scenario.schema import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.stacking import check_stacking
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fedray.core import BadInput
-from fedray.names import CLASSIFIERS
-from fedray.scenario.keys import Scenario
+from fedray.core.errors import BadInput
+from fedray.scenario.names import CLASSIFIERS
+from fedray.scenario.schema import Scenario
 
 
 def check_stacking(scenario: Scenario) -> None:

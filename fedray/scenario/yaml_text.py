@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
-from fedray.core import BadInput
-from fedray.scenario.kinds import shown
+from fedray.core.errors import BadInput
+from fedray.core.text import shown
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
-
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates

@@ -9,10 +9,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray.core import FloatArray
+from fedray.core import text
+from fedray.core.types import FloatArray
 from fedray.report import style
+from fedray.tuning.optuna_study import noted
 from fedray.tuning.space import Parameter, said
-from fedray.tuning.storage import noted
 from fedray.tuning.view import View, named, percent, places, scaled, shades, word
 
 AXES = 8  # parameters of the parallel coordinates at most
@@ -44,7 +45,7 @@ def figure_history(view: View, i: int) -> Figure | None:
         axes.scatter([t.number for t in pruned], at_stop, s=22, marker="x", color=style.GREY, label="pruned")
     axes.set_xlabel("trial")
     axes.set_ylabel(label)
-    style.whole(axes.xaxis)
+    text.whole(axes.xaxis)
     percent(axes.yaxis, objective)
     style.grid(axes)
     axes.legend(loc="best", ncols=4)
@@ -149,9 +150,9 @@ def figure_curves(view: View) -> Figure | None:
     style.key(axes, names, paint)
     axes.set_xlabel("rounds completed")
     axes.set_ylabel(objective.metric.replace("hold_out_", "held-out "))
-    style.whole(axes.xaxis)
-    if style.is_share(objective.metric):
-        style.in_percent(axes.yaxis)
+    text.whole(axes.xaxis)
+    if text.is_share(objective.metric):
+        text.in_percent(axes.yaxis)
     style.grid(axes)
     late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
     low, high = float(np.nanmin(late)), float(np.nanmax(late))

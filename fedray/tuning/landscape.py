@@ -12,7 +12,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.tri import Triangulation
 
-from fedray.core import FloatArray
+from fedray.core import text
+from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.tuning.space import Parameter
 from fedray.tuning.view import View, headed, named, percent, places, scaled, shades, ticks
@@ -55,7 +56,7 @@ def figure_importance(view: View) -> Figure | None:
         axes.barh(place, share, height=height * 0.9, color=style.PALETTE[i], label=named(objective))
     axes.set_yticks(range(len(keys)), keys)
     axes.set_xlabel("share of the objective's spread")
-    style.in_percent(axes.xaxis)
+    text.in_percent(axes.xaxis)
     style.grid(axes, "x")
     if len(found) > 1:
         style.key(axes, [named(objective) for objective in view.objectives], style.PALETTE[: len(found)])

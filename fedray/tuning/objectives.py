@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedray import metrics
-from fedray.core import BadInput, FedrayError
-from fedray.scenario.kinds import Check, maybe, nearest, one_of, real, shown, text
-from fedray.scores import lower_is_better
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import nearest, shown
+from fedray.metrics import classification, regression
+from fedray.metrics.names import lower_is_better
+from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
 HELD = "hold_out_"
@@ -117,9 +118,9 @@ def _objective(path: str, entry: Mapping[str, Any]) -> Objective:
 def check_producible(objectives: Sequence[Objective], classes: int, data: str) -> None:
     """Raises `BadInput` for an objective that a scenario with these classes (0: regression) has no numbers for."""
     if classes:
-        known = [*metrics.classification(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
+        known = [*classification.classification(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
     else:
-        known = list(metrics.regression(np.zeros((1, 2)), np.zeros(2)))
+        known = list(regression.regression(np.zeros((1, 2)), np.zeros(2)))
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD)
         if objective.kind != "total" and inner not in known:

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray import checkpoint
-from fedray.core import FloatArray
+from fedray.core import files
+from fedray.core import text as text_
+from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.compare import Cell
 from fedray.report.page import Card, Section, filled, paired, pictures
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
-from fedray.tuning.drive import Course
-from fedray.tuning.storage import noted
-from fedray.tuning.training import courses_of
+from fedray.tuning.optuna_study import noted
+from fedray.tuning.search import Course
+from fedray.tuning.trial import courses_of
 from fedray.tuning.view import View, named, word
 
 SHOWN = 15  # trials of the table
@@ -47,7 +48,7 @@ def write_page(course: Course, trials: list[FrozenTrial], summary: Mapping[str, 
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
     )
-    checkpoint.write_atomically(course.out / "report.html", page.encode())
+    files.write_atomically(course.out / "report.html", page.encode())
 
 
 def view_of(course: Course, trials: list[FrozenTrial], winners: list[int]) -> View:
@@ -135,9 +136,9 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))
     cards.append(
-        Card("trainings", str(summary["trainings"]), f"{style.human_seconds(summary['seconds_trained'])} in all")
+        Card("trainings", str(summary["trainings"]), f"{text_.human_seconds(summary['seconds_trained'])} in all")
     )
-    saved = f"{style.human_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
+    saved = f"{text_.human_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
     cards.append(Card("looked up", str(summary["looked_up"]), saved))
     return cards
 
@@ -161,7 +162,7 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     rows = []
     for winner in summary["winners"]:
         values = [Cell(word(o, winner["values"][o.name]), best=True) for o in view.objectives]
-        scores = [Cell(style.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
+        scores = [Cell(text_.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
         rows.append([Cell(str(winner["number"])), *values, *_params(view, winner), *scores])
     return [text.replace("_", " ") if "." not in text else text for text in head], rows
 

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from optuna import Trial
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
+from fedray.core.text import nearest, shown
 from fedray.scenario import yaml_text
-from fedray.scenario.kinds import Check, flag, maybe, nearest, one_of, real, shown, whole
+from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
 
 MOST_POINTS = 100_000  # of a grid
 FORBIDDEN = {

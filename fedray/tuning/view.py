@@ -14,8 +14,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from optuna.trial import FrozenTrial
 
-from fedray.core import FloatArray
-from fedray.report import style
+from fedray.core import text as text_
+from fedray.core.types import FloatArray
 from fedray.tuning.objectives import Objective
 from fedray.tuning.space import Parameter, said
 
@@ -47,7 +47,7 @@ def scaled(objective: Objective, values: Sequence[float]) -> tuple[FloatArray, s
     for what, column in (("bytes", "_bytes"), ("seconds", "sim_seconds")):
         if counted.endswith(column):
             finite = found[np.isfinite(found)]
-            size, unit = style.unit(what, float(finite.max()) if len(finite) else 1.0)
+            size, unit = text_.unit(what, float(finite.max()) if len(finite) else 1.0)
             return found / size, f"{named(objective)} ({unit})"
     return found, f"held-out {named(objective)}" if objective.kind == "final" else named(objective)
 
@@ -58,8 +58,8 @@ def named(objective: Objective) -> str:
     if objective.limit is None:
         return name
     if objective.kind == "reach":
-        return f"{name} {style.number(objective.limit, objective.metric)}"
-    human = style.human_bytes if objective.axis == "up_bytes" else style.human_seconds
+        return f"{name} {text_.number(objective.limit, objective.metric)}"
+    human = text_.human_bytes if objective.axis == "up_bytes" else text_.human_seconds
     return f"{name} within {human(objective.limit)}"
 
 
@@ -75,14 +75,14 @@ def word(objective: Objective, value: float) -> str:
     if not math.isfinite(value):
         return "never reached"
     if counted.endswith("_bytes"):
-        return style.human_bytes(value)
-    return style.human_seconds(value) if counted == "sim_seconds" else style.number(value, counted)
+        return text_.human_bytes(value)
+    return text_.human_seconds(value) if counted == "sim_seconds" else text_.number(value, counted)
 
 
 def percent(axis: Any, objective: Objective) -> None:
     """Percent where the objective is a share."""
-    if objective.kind == "final" and style.is_share(objective.metric):
-        style.in_percent(axis)
+    if objective.kind == "final" and text_.is_share(objective.metric):
+        text_.in_percent(axis)
 
 
 def places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
@@ -106,5 +106,5 @@ def ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -> Non
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     elif parameter.kind == "int":
-        style.whole(axis)
+        text_.whole(axis)
     (axes.set_xlabel if which == "x" else axes.set_ylabel)(parameter.key)

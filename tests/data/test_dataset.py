@@ -9,10 +9,10 @@ import numpy as np
 import originals
 import pytest
 
-from fedray.core import BadInput
-from fedray.data import dataset, text
-from fedray.data.dataset import load
-from fedray.data.split import pixel_moments
+from fedray.core.errors import BadInput
+from fedray.data import catalogue, text
+from fedray.data.catalogue import load
+from fedray.data.types import pixel_moments
 
 
 @pytest.fixture
@@ -235,22 +235,22 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path):
 
 
 def test_own_data_sets_are_registered_by_name(monkeypatch):
-    monkeypatch.setattr(dataset, "_SOURCES", dict(dataset._SOURCES))
+    monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
 
     def mine(root, size=3):
         return load("sine", clients=size)
 
-    dataset.register("mine", mine)
-    dataset.register("mine", mine)
+    catalogue.register("mine", mine)
+    catalogue.register("mine", mine)
     assert len(load("mine", size=4).train.x) == 8
     for name, loader in (("mine", load), ("mnist", mine), ("uci/x", mine)):
         with pytest.raises(BadInput, match="is taken"):
-            dataset.register(name, loader)
+            catalogue.register(name, loader)
 
 
 def test_every_option_of_a_loader_has_a_default():
-    for name in dataset.NAMES:
-        parameters = list(inspect.signature(dataset.source(name).load).parameters.values())[1:]
+    for name in catalogue.NAMES:
+        parameters = list(inspect.signature(catalogue.source(name).load).parameters.values())[1:]
         assert all(p.default is not p.empty for p in parameters), name
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray import rng
-from fedray.core import BadInput
+from fedray.core import rng
+from fedray.core.errors import BadInput
 from fedray.data import partition
 from fedray.data.partition import Cut
 

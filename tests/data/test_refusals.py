@@ -7,13 +7,13 @@ import gzip
 import originals
 import pytest
 
-from fedray.core import BadInput, FedrayError
-from fedray.data import dataset
-from fedray.data.dataset import load
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data import catalogue
+from fedray.data.catalogue import load
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in dataset.NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
+    "name", [n for n in catalogue.NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
 )
 def test_missing_files_are_one_line_with_a_remedy(tmp_path, name):
     with pytest.raises(BadInput) as error:
@@ -84,10 +84,10 @@ def test_fetch_says_what_cannot_be_downloaded(tmp_path, monkeypatch):
         raise URLError("no network")
 
     with pytest.raises(BadInput, match="cannot be downloaded"):
-        dataset.fetch("femnist", tmp_path)
+        catalogue.fetch("femnist", tmp_path)
     with pytest.raises(BadInput, match="no such data set"):
-        dataset.fetch("nothing", tmp_path)
+        catalogue.fetch("nothing", tmp_path)
     monkeypatch.setattr(urllib.request, "urlopen", offline)
     with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
-        dataset.fetch("uci/yacht", tmp_path)
+        catalogue.fetch("uci/yacht", tmp_path)
     assert not list((tmp_path / "UCI").rglob("*.txt"))

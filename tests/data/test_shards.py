@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.core import BadInput
-from fedray.data.dataset import Dataset, load
+from fedray.core.errors import BadInput
+from fedray.data.catalogue import Dataset, load
 from fedray.data.shards import build_shards
-from fedray.data.split import Split, regression
+from fedray.data.types import Split, regression
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import originals
 import pytest
 import torch
 
-from fedray.core import FedrayError
+from fedray.core.errors import FedrayError
 from fedray.data import store
-from fedray.data.dataset import Split, load
+from fedray.data.catalogue import Split, load
 from fedray.data.shards import build_shards
 
 
@@ -53,7 +53,7 @@ def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_
 def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tmp_path, monkeypatch, cache):
     originals.fake_mnist(tmp_path)
     loaded, first = load("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
-    monkeypatch.setattr("fedray.data.dataset.load", None)
+    monkeypatch.setattr("fedray.data.catalogue.load", None)
     second = store.open_dataset("mnist", tmp_path)
     for data in (first, second):
         for part in ("train", "test"):

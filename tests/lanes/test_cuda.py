@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_engines import ENGINES, LOCALS, NETS, SHAPES, make_block
 
-from fedray.lanes.rule import LANE_FLOATS, MOST_LANES, choose
+from fedray.training.choice import LANE_FLOATS, MOST_LANES, choose
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedray import rng
-from fedray.core import Local, Net
-from fedray.lanes import block as blocks
-from fedray.lanes import conv, loop, mlp, vmap
+from fedray.core import rng
+from fedray.core.types import Local, Net
 from fedray.models.net import net_of
+from fedray.training import block as blocks
+from fedray.training import conv, loop, mlp, vmap
 
 ENGINES = {"mlp": mlp, "conv": conv, "vmap": vmap}
 

@@ -16,13 +16,14 @@ from small import no_report, rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.build import Own, build
-from fedray.core import State
-from fedray.engine import first_state
-from fedray.runtime.host import Host
-from fedray.scenario import read
-from fedray.study import Study
-from fedray.tree import merge
+from fedray.assembly.study import build
+from fedray.assembly.user_objects import Own
+from fedray.core.exact_sum import merge
+from fedray.core.types import State
+from fedray.runtime.worker import Host
+from fedray.scenario.loader import read
+from fedray.simulation.rounds import first_state
+from fedray.simulation.study import Study
 
 __all__ = ["no_report"]
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import fedray
-from fedray.data.split import Dataset, Split, classification
-from fedray.lanes import conv, loop
-from fedray.lanes.rule import choose
+from fedray.data.types import Dataset, Split, classification
 from fedray.models import build_net
 from fedray.models.net import net_of
+from fedray.training import conv, loop
+from fedray.training.choice import choose
 
 __all__ = ["no_report"]
 

@@ -11,10 +11,10 @@ import yaml
 from small import fed, no_report, scenario
 
 import fedray
-from fedray.core import Net
-from fedray.lanes import mlp
-from fedray.lanes.block import Block, Trained
-from fedray.runtime.facts import doubt, together
+from fedray.core.types import Net
+from fedray.runtime.worker_info import doubt, together
+from fedray.training import mlp
+from fedray.training.block import Block, Trained
 
 __all__ = ["no_report"]
 

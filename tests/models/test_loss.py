@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 from fedray.models import gaussian, per_sample
 
 GENERATOR = torch.Generator().manual_seed(1)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 from fedray.models import NAMES, build_net, load, names, net_of, register, state_dict
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]

@@ -16,18 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 from fake_runs import write_run
 
-from fedray.core import BadInput
-from fedray.report import compare, curves, gantt, graph, jobs, people, quality, stack, style, write_report
+from fedray.core.errors import BadInput
+from fedray.report import clients, compare, curves, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.page import SECTIONS
 from fedray.report.read import Run, read_run
+from fedray.report.write import write_report
 
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
-OF_CLASSES = {quality.figure_calibration, quality.figure_confusion, quality.figure_loss_plane, people.figure_data}
-OF_CLASSES |= {quality.figure_disagreement, people.figure_weights, people.figure_client_accuracy}
-OF_WALKS = {graph.figure_graph, graph.figure_visits}
-OF_NUMBERS = {quality.figure_predictive, quality.figure_pit, quality.figure_coverage, quality.figure_sharpness}
+OF_CLASSES = {predictions.figure_calibration, predictions.figure_confusion, predictions.figure_loss_plane, clients.figure_data}
+OF_CLASSES |= {predictions.figure_disagreement, clients.figure_weights, clients.figure_client_accuracy}
+OF_WALKS = {random_walk.figure_graph, random_walk.figure_visits}
+OF_NUMBERS = {predictions.figure_predictive, predictions.figure_pit, predictions.figure_coverage, predictions.figure_sharpness}
 
-OF_STACKS = {stack.figure_confusions, stack.figure_folds, stack.figure_meta}
+OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(folder: Pat
     weights = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
     run.pictures.update(bases, confusion_average=np.ones((classes, classes)), meta_weights=weights)
     with style.context():
-        titles = [draw(run).get_label() for draw in (stack.figure_confusions, stack.figure_folds, stack.figure_meta)]
+        titles = [draw(run).get_label() for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)]
     gain = 100 * (np.trace(run.pictures["confusion"]) / run.pictures["confusion"].sum() - 1 / classes)
     assert titles[0] == f"Stacking gains {gain:.1f} points on the plain average of its sub models"
     assert titles[1] == "Sub models reach 25 to 100 %"
@@ -214,7 +215,7 @@ def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> N
     y = rng.normal(size=200)
     run.pictures["predictive"] = np.stack([rng.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
     with style.context():
-        figure = quality.figure_predictive(run)
+        figure = predictions.figure_predictive(run)
     assert figure is not None
     assert figure.axes[0].get_xlabel() == "target (its own units)"
 
@@ -224,7 +225,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
     run = read_run(folder / "classes")
     run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
     with style.context():
-        figure = quality.figure_loss_plane(run)
+        figure = predictions.figure_loss_plane(run)
         assert figure is not None
         figure.draw_without_rendering()
     inside = figure.axes[0].get_window_extent()

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray import names
-from fedray.core import BadInput
-from fedray.scenario import Scenario, cells, dump, options, read, resolved, tier_table, yaml_text
-from fedray.scenario.kinds import shown
+from fedray.core.errors import BadInput
+from fedray.core.text import shown
+from fedray.scenario import defaults, names, options, yaml_text
+from fedray.scenario.loader import Scenario, cells, dump, read, resolved, tier_table
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -259,7 +259,7 @@ def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
 def test_option_tables_name_only_known_names() -> None:
     for kind, tables in options.OPTIONS.items():
         assert set(tables) <= set(names.known(kind))
-    assert set(options.DEFAULTS) <= set(names.METHODS)
+    assert set(defaults.DEFAULTS) <= set(names.METHODS)
     for tables in options.OPTIONS.values():
         for table in tables.values():
             for default, kind_of in table.values():
@@ -269,7 +269,8 @@ def test_option_tables_name_only_known_names() -> None:
 def test_options_are_those_of_the_functions_they_are_for() -> None:
     import inspect
 
-    from fedray.data import dataset, mislabel, partition
+    from fedray.data import catalogue as dataset
+    from fedray.data import label_noise, partition
     from fedray.models import catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
@@ -280,7 +281,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         assert set(table) == set(taken), name
         assert all(list(d) == list(taken[k]) if isinstance(d, list) else d == taken[k] for k, (d, _) in table.items())
     for name, table in options.OPTIONS["partition"].items():
-        assert set(table) - set(mislabel.Wrong._fields) == set(keywords(partition.NAMES[name], 3)), name
+        assert set(table) - set(label_noise.Wrong._fields) == set(keywords(partition.NAMES[name], 3)), name
     for name, table in options.OPTIONS["data"].items():
         assert set(table) - {"limit"} <= set(keywords(dataset.source(name).load, 1)), name
     for name in names.MODELS:
@@ -393,7 +394,7 @@ def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reading_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, fedray.scenario; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    code = "import sys, fedray.scenario.loader; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

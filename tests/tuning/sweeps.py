@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fedray.tuning.start import tune
+from fedray.tuning.tune import tune
 
 BASE: dict[str, Any] = {
     "runtime": "inline",

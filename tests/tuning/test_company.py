@@ -10,15 +10,18 @@ import pytest
 import torch
 from sweeps import BASE, run, sweep, told
 
-from fedray import checkpoint, record, rng
-from fedray.build import Own
-from fedray.core import FedrayError, Local
-from fedray.lanes import company, mlp
-from fedray.lanes.block import Block, Rates, Trained, batches
+from fedray.assembly.user_objects import Own
+from fedray.core import rng
+from fedray.core.errors import FedrayError
+from fedray.core.types import Local
 from fedray.models import build_net
-from fedray.scenario import read
+from fedray.scenario.loader import read
+from fedray.storage import checkpoint
+from fedray.storage import tables as record
+from fedray.training import joint, mlp
+from fedray.training.block import Block, Rates, Trained, batches
 from fedray.tuning.objectives import read_objective
-from fedray.tuning.training import Job, carry_out
+from fedray.tuning.trial import Job, carry_out
 
 CLOCK = "wall_seconds"
 RAGGED = {"data.partition": {"name": "dirichlet", "alpha": 0.3}, "participation.per_round": 5}
@@ -34,14 +37,14 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(lanes, learning rates) of every block of two and more trials."""
     seen: list[tuple[int, int]] = []
-    honest = company.joined
+    honest = joint.joined
 
     def joined(parts: Any, order: Any) -> Block:
         block = honest(parts, order)
         seen.append((len(block.start), len(np.unique(block.rates.lr))))
         return block
 
-    monkeypatch.setattr(company, "joined", joined)
+    monkeypatch.setattr(joint, "joined", joined)
     return seen
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sweeps import BASE, LR, sweep
 
-from fedray.core import BadInput
+from fedray.core.errors import BadInput
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import read_objective, value_of
 from fedray.tuning.space import corners, grid, read_space
-from fedray.tuning.start import tune
-from fedray.tuning.sweep import read_sweep
+from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.tune import tune
 
 FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
 

@@ -1,0 +1,152 @@
+"""The graph of a scenario without a server (through networkx), what fails on it, and the walks over it.
+
+An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, one row an edge; a failure table
+(`graph.failures`) the columns `first`, `last` (steps, inclusive, from 0), `node` and, where only one edge is cut,
+`neighbour`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.components.random_walk import Graph, Outages, walk
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.files import numbers, user_path
+from fedray.core.types import IntArray, Walk
+from fedray.scenario.loader import Scenario
+from fedray.scenario.random_walk import GraphKeys
+
+MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
+TRIES = 100  # of random graphs that turn out not to be connected
+DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
+
+
+def walks(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
+    """The walks of a scenario's models over N clients.
+
+    Raises:
+        BadInput: the graph cannot be made, is not connected, or a file of it cannot be used.
+    """
+    keys = scenario.graph
+    known: dict[int, Graph] = {}
+    for seed in seeds if keys.kind in DRAWN else seeds[:1]:
+        if seed not in known:
+            known[seed] = graph_of(keys, nodes, seed)
+    graphs = [known.get(seed, known[seeds[0]]) for seed in seeds]
+    table = failures(user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
+    outages = Outages(keys.node_failure, keys.edge_failure, table)
+    return walk(graphs, scenario.method.models, seeds, keys.transition, outages)
+
+
+def graph_of(keys: GraphKeys, nodes: int, seed: int) -> Graph:
+    """The graph over N nodes; `seed` draws the random ones, again until they are connected."""
+    import networkx as nx
+
+    if keys.kind == "edges":
+        if keys.edges is None:
+            raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
+        made = nx.Graph(_edges(user_path("graph.edges", keys.edges), nodes).tolist())
+        made.add_nodes_from(range(nodes))
+        return _connected(made, nodes) or _refuse(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
+    if keys.edges is not None:
+        raise BadInput(f"graph.edges = {keys.edges}, but graph.kind is {keys.kind}: set graph.kind to edges")
+    _check_size(keys, nodes)
+    for attempt in range(TRIES if keys.kind in DRAWN else 1):
+        graph = _connected(_made(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF), nodes)
+        if graph is not None:
+            return graph
+    return _refuse(
+        f"graph.kind = {keys.kind}: {TRIES} drawn graphs of {nodes} nodes were not connected: raise graph.probability"
+        + (" or graph.neighbours" if keys.kind == "watts_strogatz" else "")
+    )
+
+
+def _made(keys: GraphKeys, nodes: int, seed: int) -> Any:
+    import networkx as nx
+
+    if keys.kind == "torus":
+        return nx.convert_node_labels_to_integers(nx.grid_2d_graph(*_torus(nodes), periodic=True), ordering="sorted")
+    if keys.kind == "erdos_renyi":
+        return nx.fast_gnp_random_graph(nodes, _probability(keys, nodes), seed=seed)
+    if keys.kind == "watts_strogatz":
+        return nx.watts_strogatz_graph(nodes, keys.neighbours, _probability(keys, nodes), seed)
+    plain = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
+    return plain[keys.kind](nodes)
+
+
+def _probability(keys: GraphKeys, nodes: int) -> float:
+    """Of an edge: twice what makes a large graph connected; of rewiring one: a tenth; or as the scenario says."""
+    usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
+    return usual if keys.probability is None else keys.probability
+
+
+def _check_size(keys: GraphKeys, nodes: int) -> None:
+    """Refuses graphs that cannot be, and those that would fill the memory."""
+    if nodes < 2 or (keys.kind == "ring" and nodes < 3):
+        raise BadInput(f"clients.number = {nodes}, but a {keys.kind} needs {3 if keys.kind == 'ring' else 2}: raise it")
+    if keys.kind == "watts_strogatz" and keys.neighbours >= nodes:
+        raise BadInput(f"graph.neighbours = {keys.neighbours}, but clients.number is {nodes}: lower it")
+    if keys.kind == "torus":
+        _torus(nodes)
+    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1), "torus": 4, "star": 2}
+    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 2) / 2
+    if edges > MOST_EDGES:
+        raise BadInput(
+            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, {MOST_EDGES:.0e} at most: "
+            "lower it, or choose another graph.kind"
+        )
+
+
+def _torus(nodes: int) -> tuple[int, int]:
+    """The squarest `a x b = N` with a, b >= 3."""
+    for a in range(int(np.sqrt(nodes)), 2, -1):
+        if nodes % a == 0:
+            return a, nodes // a
+    raise BadInput(f"clients.number = {nodes} is no torus of 3 x 3 nodes or more: take 9, 12, 15, 16, 18, 20, 21, ...")
+
+
+def _connected(graph: Any, nodes: int) -> Graph | None:
+    """Its neighbour lists, or None where a walk could not reach every node."""
+    import networkx as nx
+
+    if graph.number_of_nodes() != nodes or not nx.is_connected(graph):
+        return None
+    lists = [sorted(graph.neighbors(i)) for i in range(nodes)]
+    start = np.cumsum([0] + [len(one) for one in lists]).astype(np.int64)
+    return Graph(start, np.array([j for one in lists for j in one], dtype=np.int64))
+
+
+def _refuse(line: str) -> Graph:
+    raise BadInput(line)
+
+
+def failures(path: Path, nodes: int) -> IntArray:
+    """The failure table of a file, as `Outages` wants it."""
+    table = numbers("graph.failures", path, ("first", "last", "node"), ("neighbour",))
+    columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
+    rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
+    if not ((rows[:, 0] >= 0) & (rows[:, 0] <= rows[:, 1])).all():
+        raise BadInput(f"graph.failures = {path}: a row ends before it begins: first <= last are steps from 0")
+    _check_nodes("graph.failures", path, rows[:, 2], nodes)
+    _check_nodes("graph.failures", path, rows[rows[:, 3] != -1, 3], nodes)
+    return rows
+
+
+def _edges(path: Path, nodes: int) -> IntArray:
+    """The edges of a file, `[E, 2]`."""
+    table = numbers("graph.edges", path, ("node", "neighbour"), ())
+    pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
+    _check_nodes("graph.edges", path, pairs.ravel(), nodes)
+    return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def _check_nodes(key: str, path: Path, named: IntArray, nodes: int) -> None:
+    wrong = named[(named < 0) | (named >= nodes)]
+    if len(wrong):
+        raise BadInput(
+            f"{key} = {path}: it names node {wrong[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
+        )

@@ -1,0 +1,283 @@
+"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from fedray import __version__
+from fedray.core.errors import BadInput, FedrayError
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """One line and the right exit status instead of a traceback: 2 bad input, 1 failed while running."""
+    try:
+        yield
+    except BadInput as error:
+        click.echo(f"fedray: {error}", err=True)
+        sys.exit(2)
+    except FedrayError as error:
+        click.echo(f"fedray: {error}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
+        click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # whoever reads, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # a name too long for the file system, a disk that is gone
+        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
+        sys.exit(1)
+    except MemoryError as error:
+        click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
+        sys.exit(1)
+
+
+def imports(modules: tuple[str, ...]) -> None:
+    """Imports the modules given by --import, from the working directory too."""
+    import importlib
+
+    sys.path.insert(0, str(Path.cwd()))
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise BadInput(f"--import {name}: {why}: give the name of an importable module") from error
+
+
+_out = click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/NAME).")
+_address = click.option("--address", help="An existing Ray cluster (default: a local one is started and stopped).")
+_import = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own code, imported first.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fedray")
+def commands() -> None:
+    """Simulate ensemble federated learning on one machine or a Ray cluster."""
+
+
+@commands.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_out
+@_address
+@_import
+def run(
+    scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]
+) -> None:
+    """Run a scenario: fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg"""
+    from fedray.scenario.loader import read
+
+    imports(modules)
+    path = Path(scenario)
+    wanted = read(path, overrides)
+    folder = out or Path("runs") / path.stem
+    from fedray.assembly.user_objects import Own
+    from fedray.cli.live import watching
+    from fedray.experiments.run import start
+
+    with watching(f"{wanted.method.name} on {wanted.data.name}") as watch:
+        start(wanted, folder, Own(modules=modules), watch, address)
+    _tell(folder)
+
+
+@commands.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_address
+@_import
+def resume(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+    """Continue a run from its newest checkpoint; the result has the same bits as an undisturbed run."""
+    imports(modules)
+    from fedray.assembly.user_objects import Own
+    from fedray.cli.live import watching
+    from fedray.experiments.run import resume as again
+
+    with watching(f"resuming {folder}") as watch:
+        again(folder, Own(modules=modules), watch, address)
+    _tell(folder)
+
+
+def _tell(folder: Path) -> None:
+    """The result in a few lines."""
+    from fedray.api import load
+    from fedray.core.text import amount, score, span
+
+    summary = load(folder).summary
+    totals = summary["totals"]
+    worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
+    for name, value in summary["metrics"].items():
+        click.echo(f"{name:20} {score(value, worlds) or 'not a number'}")
+    click.echo(
+        f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, "
+        f"virtual time {span(totals['sim_seconds'])}, "
+        f"wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
+    )
+    click.echo(f"{folder / 'report.html'}")
+
+
+@commands.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_import
+def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
+    """Validate a scenario and print what it resolves to: clients, tiers, actors, memory, bytes a round."""
+    from fedray.scenario.loader import cells, read
+
+    imports(modules)
+    wanted = read(Path(scenario), overrides)
+    from fedray.experiments.check import explain
+
+    click.echo(explain(wanted))
+    for cell in cells(wanted) if wanted.table else []:
+        click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
+
+
+@commands.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory)."
+)
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write report.html for a run, or one file that compares several."""
+    from fedray.report.write import write_report
+
+    target = out or folders[0] / "report.html"
+    write_report(list(folders), target)
+    click.echo(str(target))
+
+
+@commands.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory of the table; resumable.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Cells that run at the same time.")
+@_address
+@_import
+def table(
+    scenario: str, overrides: tuple[str, ...], out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
+) -> None:
+    """Run every cell of a scenario's table; writes table.md and table.parquet."""
+    from fedray.scenario.loader import read
+
+    imports(modules)
+    wanted = read(Path(scenario), overrides)
+    from fedray.experiments.table import run_table
+
+    click.echo(run_table(wanted, out, jobs, address, modules, lambda line: click.echo(line, err=True)))
+
+
+@commands.command()
+@click.argument("sweep", type=click.Path(path_type=Path))
+@click.option("--trials", type=int, help="How many trials in all (default: the file's).")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/NAME).")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted sweep; finished trials are kept.")
+@click.option("--storage", metavar="URL", help="An Optuna storage (default: a journal file in the directory).")
+@_address
+@_import
+def tune(
+    sweep: Path, trials: int | None, out: Path | None, resume: bool, storage: str | None, address: str | None,
+    modules: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Search a scenario's keys with Optuna on held-out data: fedray tune tune/quick.yaml"""
+    imports(modules)
+    from functools import partial
+
+    from fedray.tuning.tune import summary_line
+    from fedray.tuning.tune import tune as search
+
+    folder = out or Path("runs") / sweep.stem
+    found = search(
+        sweep, folder, trials=trials, resume=resume, storage=storage, address=address, modules=modules,
+        say=partial(click.echo, err=True),
+    )  # fmt: skip
+    click.echo(summary_line(found))
+    for winner in found["winners"][:1]:
+        click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
+    click.echo(f"{folder / 'best.yaml'}\n{folder / 'report.html'}")
+
+
+@commands.command(name="list")
+@click.argument(
+    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
+)
+def list_(kind: str | None) -> None:
+    """List the methods, data sets, models, partitions and the classifiers of stacking by name."""
+    from fedray.scenario import names
+
+    tables = {"methods": names.METHODS, "datasets": names.DATA, "models": names.MODELS, "partitions": names.PARTITIONS}
+    tables["classifiers"] = names.CLASSIFIERS
+    for title, known in tables.items():
+        if kind in (None, title):
+            click.echo(f"{title}:")
+            for name, meaning in known.items():
+                click.echo(f"  {name:18} {meaning}")
+
+
+@commands.command()
+@click.option("--quick", is_flag=True, help="Fewer and shorter laps (minutes).")
+@click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
+@click.option("--out", type=click.Path(path_type=Path), help="A Markdown file for the table.")
+def bench(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
+    """Measure what fedray costs against a plain PyTorch loop, row by row."""
+    from fedray.bench.rows import bench as measure
+    from fedray.core.files import write_atomically
+
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
+        raise BadInput(f"--out {out}: give a file in a directory that exists")
+    lines = measure(only, quick, click.echo)
+    if out is not None:
+        write_atomically(out, lines.encode())
+
+
+@commands.group()
+def data() -> None:
+    """Data sets."""
+
+
+@data.command()
+@click.argument("name")
+@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: FEDRAY_DATA).")
+def get(name: str, root: Path | None) -> None:
+    """Download a data set that torchvision or the UCI repository offers."""
+    from fedray.data.catalogue import fetch
+
+    click.echo(str(fetch(name, root)))
+
+
+@commands.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: DIR/export).")
+@_import
+def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
+    """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
+    imports(modules)
+    from fedray.storage.export import export_models
+
+    for path in export_models(folder, out or folder / "export"):
+        click.echo(str(path))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The program; what is wrong with its arguments is one line too."""
+    with errors():
+        try:
+            commands.main(arguments, prog_name="fedray", standalone_mode=False)
+        except click.UsageError as error:
+            text = error.format_message()
+            if "\n" in text:  # a group without a command: its help
+                click.echo(text, err=True)
+                sys.exit(2)
+            raise BadInput(
+                f"{text.rstrip('.')}: see `{error.ctx.command_path if error.ctx else 'fedray'} --help`"
+            ) from None
+
+
+if __name__ == "__main__":
+    main()

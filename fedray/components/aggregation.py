@@ -1,0 +1,153 @@
+"""How uploads become the next state: reduce where the client runs, add up, then one step at the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.errors import BadInput
+from fedray.core.exact_sum import Counts, Largest, exact_sum
+from fedray.core.types import Server, State, Stats, Tier, Uploads
+
+
+def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
+    """The state after the inner server, and how far it moved the trainable numbers, `[M, p]` float64."""
+    after = base.step(state, stats, t)
+    return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
+
+
+def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
+    """`after`, its trainable numbers those of `state` plus `change` where the model was trained."""
+    p = change.shape[1]
+    models = after.models.double()
+    models[:, :p] = torch.where(trained, state.models.double()[:, :p] + change, models[:, :p])
+    return after._replace(models=models.to(state.models.dtype))
+
+
+def trained_models(stats: Stats, rows: Rows) -> Tensor:
+    """Which models somebody trained in this round, `[M, 1]`."""
+    trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
+    return trained
+
+
+Weighting = Literal["uniform", "examples"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the M = worlds * models rows of the state are: row of (replicate, model) = replicate * models + model."""
+
+    worlds: int
+    models: int
+
+    @property
+    def number(self) -> int:
+        return self.worlds * self.models
+
+    def of(self, uploads: Uploads) -> Tensor:
+        return torch.from_numpy(uploads.replicate * self.models + uploads.model)
+
+
+def weights(uploads: Uploads, weighting: Weighting) -> Tensor:
+    """Integer weights `[J]`: 1 a client, or its number of samples."""
+    size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
+    return torch.from_numpy(size)
+
+
+def no_extra(models: Tensor) -> dict[str, Tensor]:
+    """For servers without state of their own."""
+    return {}
+
+
+def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
+    """`w_k <- mean of the uploads that started from w_k` (FE Remark 1); a model that nobody trained stays."""
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), weights(uploads, weighting)
+        return {
+            "sum": exact_sum(uploads.delta, group, rows.number, weight),
+            **totals(uploads, group, weight, rows.number),
+        }
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total
+        delta = stats["sum"].value() / weight.clamp(min=1)[:, None]
+        return moved(state, delta, stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
+    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something."""
+
+    def reduce(uploads: Uploads) -> Stats:
+        group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        weight = weights(uploads, weighting)
+        both = totals(uploads, group, weight, rows.number * tiers)
+        return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total.view(rows.number, tiers)
+        means = stats["sum"].value().view(rows.number, tiers, -1) / weight.clamp(min=1)[..., None]
+        there = (weight > 0).double()
+        delta = (means * there[..., None]).sum(1) / there.sum(1).clamp(min=1)[:, None]
+        return moved(state, delta, stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
+    """SHEFL eq. 2 as printed: multipliers `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2` on the sum of deltas,
+    divided by H + L, the clients of the round. Equal to `by_tier` exactly when L = K and one LPC trained this model.
+
+    The tier that trains several models a round is HPC, the other LPC.
+    """
+    if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
+        raise BadInput(
+            "server.coefficients = paper_eq2 is written for one tier of several models a round and one of a single "
+            "model: give clients.tiers two such tiers, or choose equal_groups"
+        )
+    base = by_tier(rows, 2)
+    hpc = int(tiers[0].models_per_round == 1)
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        counts = stats["weight"].total.view(rows.worlds, rows.models, 2).sum(1).double()  # jobs [R, C]
+        each = torch.tensor([float(one.models_per_round or rows.models) for one in tiers], dtype=torch.float64)
+        clients = (counts / each).repeat_interleave(rows.models, 0)  # [M, C]
+        h, low = clients[:, hpc], clients[:, 1 - hpc]
+        scale = torch.zeros(rows.number, 2, dtype=torch.float64)
+        everyone = (h + low).clamp(min=1.0)
+        scale[:, hpc] = torch.where(h > 0, everyone / (2 * rows.models) * low / h.clamp(min=1.0), 0.0)
+        scale[:, 1 - hpc] = everyone / 2
+        sums = stats["sum"].value().view(rows.number, 2, -1)
+        return moved(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
+
+    return base._replace(step=step)
+
+
+def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
+    """Total weight of each group `[G]`, and the largest counters seen."""
+    out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
+    if uploads.counters is not None and uploads.counters.shape[1]:
+        most = torch.zeros(groups, uploads.counters.shape[1], dtype=torch.int64)
+        index = group[:, None].expand_as(uploads.counters)
+        out["counters"] = Largest(most.scatter_reduce_(0, index, uploads.counters, "amax"))
+    return out
+
+
+def moved(state: State, delta: Tensor, stats: Stats) -> State:
+    """The state after adding `delta` `[M, d]` (float64) to the models; counters take the maximum."""
+    models = (state.models.double() + delta).to(state.models.dtype)
+    return State(models, counted(state.counters, stats), state.extra)
+
+
+def counted(counters: Tensor, stats: Stats) -> Tensor:
+    """The counters `[M, c]` after a round: the largest that were seen."""
+    if "counters" not in stats:
+        return counters
+    return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))

@@ -1,0 +1,170 @@
+"""What survives the uplink, and how many bytes it takes.
+
+Bytes are what would really be sent: float32 values, and for sparse deltas k indices of 4 bytes or a bitmap of d bits,
+whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.types import Compress, Compressed, FloatArray, IntArray, Layout, Tier, Uploads
+
+Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
+RESIDUAL = "residual"
+
+
+def dense(layout: Layout) -> Compress:
+    """Everything, 4 bytes a number."""
+    size = 4 * layout.d + 8 * len(layout.counters)
+
+    def every(client: IntArray, tier: IntArray) -> IntArray:
+        return np.full(len(client), size, dtype=np.int64)
+
+    return Compress(every, lambda uploads: Compressed(uploads.delta), lossless=True)
+
+
+def sparse_bytes(k: IntArray, d: int) -> IntArray:
+    """Bytes of k of d values: values and the cheaper of indices and a bitmap; dense where that is smaller still."""
+    return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
+
+
+def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float) -> Keep:
+    """SHEFL section 3.2: an LPC sends `k = max(1, floor(ratio d))` entries of its one model; a tier that trains m > 1
+    models, or all K, has `resource_ratio` times that budget in all, `min(1, ratio * resource_ratio / m) d` a model."""
+    d = layout.trainable
+
+    def entries(tier: Tier) -> int:
+        m = models if tier.models_per_round is None else tier.models_per_round
+        return max(1, int(d * min(1.0, ratio if tier.models_per_round == 1 else ratio * resource_ratio / m) + 1e-9))
+
+    table = np.array([entries(tier) for tier in tiers], dtype=np.int64)
+    return lambda client, tier: table[tier]
+
+
+def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
+    """Entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work)."""
+    d = layout.trainable
+
+    def entries(client: IntArray, tier: IntArray) -> IntArray:
+        return np.clip((keep(client, tier) * (uplink(client) / mean) + 1e-6).astype(np.int64), 1, d)
+
+    return entries
+
+
+def _buffers(layout: Layout) -> int:
+    return 4 * (layout.d - layout.trainable) + 8 * len(layout.counters)
+
+
+def top_k(layout: Layout, keep: Keep) -> Compress:
+    """The k largest-magnitude entries of each delta, over the whole parameter vector, exactly."""
+
+    def size(client: IntArray, tier: IntArray) -> IntArray:
+        return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
+
+    def apply(uploads: Uploads) -> Compressed:
+        k, delta = keep(uploads.client, uploads.tier), uploads.delta.clone()
+        for j in range(len(delta)):
+            row = delta[j, : layout.trainable]
+            row.masked_fill_(~largest(row, int(k[j])), 0.0)
+        return Compressed(delta)
+
+    return Compress(size, apply)
+
+
+def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
+    """k random entries by address; both sides know the address, so values alone are sent (and 8 bytes of it).
+
+    `unbiased` scales them by d / k, so that the mean over draws is the delta; error feedback wants them unscaled.
+    """
+    d = layout.trainable
+
+    def size(client: IntArray, tier: IntArray) -> IntArray:
+        return 4 * keep(client, tier) + 8 + _buffers(layout)
+
+    def apply(uploads: Uploads) -> Compressed:
+        k, delta = keep(uploads.client, uploads.tier), uploads.delta.clone()
+        for j in range(len(delta)):
+            order = rng.bits(rng.fresh(uploads.key[j], 1 << 41), d)
+            chosen = torch.zeros(d, dtype=torch.bool)
+            chosen[torch.from_numpy(np.argpartition(order, min(int(k[j]), d) - 1)[: int(k[j])])] = True
+            row = delta[j, :d]
+            row.masked_fill_(~chosen, 0.0)
+            if unbiased:
+                row *= d / int(k[j])
+        return Compressed(delta)
+
+    return Compress(size, apply)
+
+
+def int8(layout: Layout) -> Compress:
+    """One byte a parameter, one float32 scale a tensor: `round(x / s) s` with s = max |x| / 127."""
+    d = layout.trainable
+    edges = [int(e) for e in np.cumsum((0, *layout.sizes)) if e <= d]
+    bytes_ = d + 4 * (len(edges) - 1) + _buffers(layout)
+
+    def apply(uploads: Uploads) -> Compressed:
+        delta = uploads.delta.clone()
+        for a, b in pairwise(edges):
+            part = delta[:, a:b]
+            scale = part.abs().amax(1, keepdim=True) / 127.0
+            scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+            part.div_(scale).round_().mul_(scale)
+        return Compressed(delta)
+
+    return Compress(lambda client, tier: np.full(len(client), bytes_, dtype=np.int64), apply)
+
+
+def restricted(compress: Compress, columns: Tensor, d: int) -> Compress:
+    """A compression of some columns of the row, `[s]`, rising, as one of the whole row `[d]`; the rest is 0."""
+
+    def whole(part: Tensor) -> Tensor:
+        return part.new_zeros(len(part), d).index_copy_(1, columns, part)
+
+    def apply(uploads: Uploads) -> Compressed:
+        own = {name: value[:, columns] for name, value in uploads.own.items()}
+        sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
+        return Compressed(whole(sent.delta), {name: whole(value) for name, value in sent.own.items()})
+
+    return Compress(compress.bytes, apply, compress.own)
+
+
+def error_feedback(compress: Compress) -> Compress:
+    """What was dropped is kept by the client and added next time (Stich et al. 2018, Alg. 1): sent + kept = delta."""
+
+    def apply(uploads: Uploads) -> Compressed:
+        whole = uploads.delta + uploads.own[RESIDUAL]
+        sent = compress.apply(uploads._replace(delta=whole))
+        return Compressed(sent.delta, {**sent.own, RESIDUAL: whole - sent.delta})
+
+    return Compress(compress.bytes, apply, (*compress.own, RESIDUAL))
+
+
+def largest(row: Tensor, k: int) -> Tensor:
+    """Mask `[d]` of the k entries of largest magnitude; ties go to the lower index; exactly k are kept.
+
+    A strided sample gives a threshold that surely keeps at least k; the exact choice is then made among the survivors,
+    several times faster than a full selection for large d.
+    """
+    d = len(row)
+    if k >= d:
+        return torch.ones(d, dtype=torch.bool, device=row.device)
+    size = row.abs()
+    candidates = size
+    if d > 1 << 16:
+        sample = size[:: max(1, d // 4096)]
+        guess = min(len(sample), int(len(sample) * k / d * 1.2) + 16)
+        threshold = torch.kthvalue(sample, max(1, len(sample) - guess + 1)).values
+        survivors = size[size >= threshold]
+        candidates = survivors if len(survivors) >= k else size
+    cut = torch.kthvalue(candidates, len(candidates) - k + 1).values
+    mask = size > cut
+    ties = torch.nonzero(size == cut).flatten()
+    mask[ties[: k - int(mask.sum())]] = True
+    return mask

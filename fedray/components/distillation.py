@@ -1,0 +1,102 @@
+"""Distillation at the server: a student learns from teachers on inputs without labels.
+
+The student starts from the mean and follows SGD with momentum on the teachers' average; its weights are averaged over
+the ends of the second half of the epochs (SWA: Izmailov et al. 2018). Classes: cross entropy against the averaged
+probabilities sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). Regression: squared error against the averaged
+outputs. Normalisation layers keep the student's statistics, dropout is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import Net
+from fedray.data.shards import Shards
+from fedray.models.loss import per_sample
+
+MOMENTUM = 0.9  # Chen and Chao 2021, appendix
+PIECE = 500  # inputs of a forward pass
+
+
+@dataclass(frozen=True)
+class Distil:
+    """How the student learns: epochs over the server's inputs, learning rate, batch size, temperature T."""
+
+    epochs: int = 20
+    lr: float = 0.01
+    batch_size: int = 32
+    temperature: float = 0.5
+
+
+def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+    """The distilled row `[d]` of `teachers` `[S, d]` (the first is the start) on inputs x `[n, ...]`."""
+    net.module.eval()
+    target = taught(net, how, x, teachers)
+    tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
+    ends = np.cumsum(net.layout.sizes)
+    params = [t.requires_grad_() for t, end in zip(tensors, ends, strict=True) if end <= net.layout.trainable]
+    velocity = [torch.zeros_like(p) for p in params]
+    total, kept = torch.zeros_like(teachers[0], dtype=torch.float64), 0
+    for epoch in range(how.epochs):
+        order = torch.from_numpy(rng.permutations(rng.fresh(key, epoch), len(x)))
+        for a in range(0, len(x), how.batch_size):
+            batch = order[a : a + how.batch_size]
+            out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (x[batch],))
+            grads = torch.autograd.grad(_loss(net, out, target[batch]), params)
+            with torch.no_grad():
+                torch._foreach_mul_(velocity, MOMENTUM)
+                torch._foreach_add_(velocity, list(grads))
+                torch._foreach_add_(params, velocity, alpha=-how.lr)
+        if epoch >= how.epochs // 2:
+            total += torch.cat([t.detach().reshape(-1) for t in tensors]).double()
+            kept += 1
+    return (total / max(kept, 1)).to(teachers.dtype) if kept else teachers[0]
+
+
+Learn = Callable[[int, Tensor, rng.Keys], Tensor]  # (world, teachers [S, d], address) -> student [d]
+
+
+def learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
+    """How a model learns at the server, for methods whose options give it inputs; None for the others."""
+    if "server_data" not in options:
+        return None
+    if not len(shards.unlabelled(0)):
+        raise BadInput(f"method.server_data = {options['server_data']} leaves the server no rows: raise it")
+    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
+
+    def learn(world: int, teachers: Tensor, key: rng.Keys) -> Tensor:
+        x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
+        return student(net, how, x, teachers, key)
+
+    return learn
+
+
+def taught(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
+    """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs."""
+    total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
+    with torch.no_grad():
+        for row in teachers:
+            views = net.layout.views(row)
+            parts = [functional_call(net.module, views, (x[a : a + PIECE],)) for a in range(0, len(x), PIECE)]
+            out = torch.cat(parts).double()
+            total += out.softmax(-1) if net.objective == "cross_entropy" else out
+    mean = total / len(teachers)
+    if net.objective == "cross_entropy":
+        mean = mean.pow(1.0 / how.temperature)
+        mean /= mean.sum(-1, keepdim=True)
+    return mean.to(teachers.dtype)
+
+
+def _loss(net: Net, out: Tensor, target: Tensor) -> Tensor:
+    if net.objective == "cross_entropy":
+        return -(target * out.log_softmax(-1)).sum(-1).mean()
+    return per_sample("half_mse", out, target).mean()

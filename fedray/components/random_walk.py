@@ -1,0 +1,185 @@
+"""What a model becomes between two clients when there is no server: what its holder made of it, as it was sent.
+
+A hop sends the difference to the first models, which every client can draw by itself (by address). Entries that the
+compression leaves alone arrive exactly, so that keeping all of them is the dense hop, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedray.components.aggregation import Rows, counted, totals
+from fedray.core import rng
+from fedray.core.exact_sum import Kept
+from fedray.core.method import Schedule
+from fedray.core.types import Clients, Compress, IntArray, Plan, Server, State, Stats, Uploads, Walk
+
+FIRST = "first"  # the first models, where hops are compressed
+
+
+def handed_over(rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None) -> Server:
+    """Models that go from client to client; one that stays with its holder is not compressed.
+
+    Args:
+        seeds: one a world. compress: what survives a hop; None: everything.
+    """
+    world_seed = np.array(seeds, dtype=np.int64)
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        return {} if compress is None else {FIRST: models.clone()}
+
+    def reduce(uploads: Uploads) -> Stats:
+        keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+        weight = torch.ones(len(uploads.size), dtype=torch.int64)
+        both = totals(uploads, rows.of(uploads), weight, rows.number)
+        return {"uploads": Kept(dict(zip(keys, uploads.delta, strict=True))), **both}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        if "uploads" not in stats:  # the models went from client to client, and are not here
+            return state
+        kept = stats["uploads"].rows
+        world, model, client = np.array(sorted(kept), dtype=np.int64).reshape(-1, 3).T
+        row = torch.from_numpy(world * rows.models + model)
+        after = state.models[row] + torch.stack([kept[key] for key in sorted(kept)])
+        leaves = walk.at(t + 1)[world, model] != client
+        if compress is not None and leaves.any():
+            first = state.extra[FIRST][row[leaves]]
+            key = rng.keys(world_seed[world[leaves]], "hop_entries", t, client[leaves], model[leaves])
+            whole = Uploads(
+                after[leaves] - first, client[leaves], model[leaves], world[leaves], clients.tier_of(client[leaves]),
+                np.ones(int(leaves.sum()), dtype=np.int64), key=key,
+            )  # fmt: skip
+            sent = compress.apply(whole).delta
+            after[leaves] = torch.where(sent == whole.delta, after[leaves], first + sent)
+        models = state.models.index_copy(0, row, after)
+        return State(models, counted(state.counters, stats), state.extra)
+
+    return Server(init, reduce, step, keeps=True)
+
+
+Mask = NDArray[np.bool_]
+KEPT = 16  # steps of a path that are not walked again when they are asked for
+
+
+class Graph(NamedTuple):
+    """An undirected graph of N nodes: the neighbours of node i are `neighbour[start[i] : start[i + 1]]`, rising."""
+
+    start: IntArray  # [N + 1]
+    neighbour: IntArray  # [2 E]
+
+    @property
+    def degree(self) -> IntArray:
+        return np.diff(self.start)
+
+    @property
+    def edges(self) -> IntArray:
+        """Each edge once, `[E, 2]`, the smaller node first."""
+        a = np.repeat(np.arange(len(self.start) - 1), self.degree)
+        return np.stack([a, self.neighbour], axis=1)[a < self.neighbour]
+
+
+class Outages(NamedTuple):
+    """What fails in a step: each node and each edge with a probability, and what a table says.
+
+    table `[n, 4]`: first step, last step (inclusive), node, neighbour (-1: the node itself, not one of its edges).
+    """
+
+    node: float = 0.0
+    edge: float = 0.0
+    table: IntArray = np.empty((0, 4), dtype=np.int64)
+
+    def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
+        """Whether nodes are out of order in step t."""
+        out = np.zeros(node.shape, dtype=np.bool_)
+        if self.node:
+            out |= rng.uniform(rng.keys(seed, "node_failure", t, node), 1)[..., 0] < self.node
+        now = self.table[(self.table[:, 0] <= t) & (t <= self.table[:, 1])]
+        return out | np.isin(node, now[now[:, 3] < 0, 2])
+
+    def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
+        """Whether the edges between a and b are cut in step t, in either direction."""
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        out = np.zeros(a.shape, dtype=np.bool_)
+        if self.edge:
+            out |= rng.uniform(rng.keys(seed, "edge_failure", t, low, high), 1)[..., 0] < self.edge
+        now = self.table[(self.table[:, 0] <= t) & (t <= self.table[:, 1]) & (self.table[:, 3] >= 0), 2:]
+        for u, v in now.tolist():
+            out |= (low == min(u, v)) & (high == max(u, v))
+        return out
+
+
+Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]  # (degree here, degree there, u) -> whether it goes
+TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain's stationary law follows
+    "uniform": lambda here, there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
+    "lazy": lambda here, there, u: u < 0.5,  # the same, without periods
+    "metropolis": lambda here, there, u: u * there < here,  # uniform on any connected graph
+}
+
+
+def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
+    """K independent walks in each world, from starts drawn with replacement.
+
+    Args:
+        graphs: one a world (worlds may share one). seeds: one a world; the folds of a replicate walk alike.
+    """
+    accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
+    different = list({id(graph): graph for graph in graphs}.values())
+    offset = np.array([[next(g for g, one in enumerate(different) if one is graph)] for graph in graphs]) * nodes
+    ends = np.cumsum([0] + [len(graph.neighbour) for graph in different])
+    start = np.concatenate([graph.start[:-1] + end for graph, end in zip(different, ends, strict=False)])
+    neighbour = np.concatenate([graph.neighbour for graph in different])
+    degree = np.concatenate([graph.degree for graph in different])
+    seed, model = np.array(seeds, dtype=np.int64)[:, None], np.arange(models)[None]
+    first = rng.uniform(rng.keys(seed, "walk", model), 1)[..., 0]
+    path = {0: (first * nodes).astype(np.int64)}  # the newest steps
+
+    def hop(t: int, at: IntArray) -> IntArray:
+        u = rng.uniform(rng.keys(seed, "hop", t, model), 2)
+        here = degree[at + offset]
+        place = start[at + offset] + np.minimum((u[..., 0] * here).astype(np.int64), here - 1)
+        goal = neighbour[place]
+        goes = accept(here, degree[goal + offset], u[..., 1]) & ~outages.edges(seed, t, at, goal)
+        goes &= ~outages.nodes(seed, t, at) & ~outages.nodes(seed, t + 1, goal)
+        return np.where(goes, goal, at)
+
+    def holders(t: int) -> IntArray:
+        if t < min(path):
+            path.clear()
+            path[0] = (first * nodes).astype(np.int64)
+        for step in range(max(path), t):
+            path[step + 1] = hop(step, path[step])
+            path.pop(step - KEPT, None)
+        return path[t]
+
+    return Walk(holders, lambda t: outages.nodes(seed, t, holders(t)), graphs[0].edges)
+
+
+def walking(walk: Walk) -> Schedule:
+    """In round t every model is trained by the client that holds it; one that is out of order trains nothing."""
+
+    def plan(t: int, state: object) -> Plan:
+        at = walk.at(t)
+        world, model = np.nonzero(~walk.down(t))
+        return Plan(at[world, model], model.astype(np.int64), world.astype(np.int64))
+
+    return plan
+
+
+class Hops(NamedTuple):
+    """Where the models of a plan's jobs come from and go to, `[J]` each: a client, or -1 where the model stays."""
+
+    came: IntArray
+    goes: IntArray
+
+
+def hops(walk: Walk, t: int, plan: Plan) -> Hops:
+    """The hops before and after the jobs of round t."""
+    of = plan.replicate, plan.model
+    before, after = walk.at(max(0, t - 1))[of], walk.at(t + 1)[of]
+    return Hops(np.where(before == plan.client, -1, before), np.where(after == plan.client, -1, after))

@@ -1,0 +1,192 @@
+"""WHO trains WHAT: schedules turn (round, state) into a `Plan`.
+
+A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
+equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fedray.core import rng
+from fedray.core.method import Schedule
+from fedray.core.types import Clients, IntArray, Plan, State
+
+
+class Drawn(NamedTuple):
+    """The participants of a round in one world: client ids `[P]`, and the participation slot each one fills `[P]`."""
+
+    client: IntArray
+    slot: IntArray
+
+
+Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who takes part
+Assignment = Callable[[int, int, Drawn, IntArray, "State | None", int], tuple[IntArray, IntArray]]
+
+
+def shared_out(clients: Clients, number: int) -> list[int]:
+    """`number` participants over the tiers, in proportion to their sizes (largest remainder).
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> shared_out(Clients((Tier("strong", 50), Tier("weak", 100))), 10)
+        [3, 7]
+    """
+    share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
+    out = np.floor(share).astype(int)
+    for c in np.argsort(out - share, kind="stable")[: number - int(out.sum())]:
+        out[c] += 1
+    return [int(n) for n in out]
+
+
+def overcommitted(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
+    """Clients chosen of each tier where `per_tier` of them are waited for: `factor` times as many, if there are."""
+    wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
+    return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
+
+
+def full(clients: Clients) -> Participation:
+    """Every client takes part in every round."""
+    everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
+    return lambda seed, t: everyone
+
+
+def sampled(clients: Clients, per_tier: Sequence[int]) -> Participation:
+    """`per_tier[c]` clients of tier c, drawn without replacement in every round (FE section II, SHEFL Alg. 1)."""
+    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
+
+    def draw(seed: int, t: int) -> Drawn:
+        numbers = rng.stream(seed, "participants", t)
+        picked = [
+            np.sort(numbers.choice(tier.number, size=n, replace=False, shuffle=False)) + start
+            for tier, n, start in zip(clients.tiers, per_tier, starts[:-1], strict=True)
+        ]
+        client = np.concatenate(picked).astype(np.int64)
+        return Drawn(client, np.arange(len(client)))
+
+    return draw
+
+
+def strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
+    """Clients are split at random into strata once (of equal size, inside their tier); each round draws one client
+    from each stratum, and the stratum is the row of the schedule (FE-arXiv; SHEFL section 4)."""
+    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
+
+    @lru_cache(maxsize=64)
+    def cut(seed: int) -> list[IntArray]:
+        parts: list[IntArray] = []
+        for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
+            order = rng.stream(seed, "strata", c).permutation(tier.number) + starts[c]
+            parts += np.array_split(order, n) if n else []
+        return parts
+
+    def draw(seed: int, t: int) -> Drawn:
+        parts = cut(seed)
+        u = rng.uniform(rng.keys(seed, "stratum", t), len(parts))
+        client = np.array([part[int(x * len(part))] for part, x in zip(parts, u, strict=True)], dtype=np.int64)
+        return Drawn(client, np.arange(len(parts)))
+
+    return draw
+
+
+def permutation(models: int, rows: str = "client") -> Assignment:
+    """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P of the models; in round t it trains
+    `P[t mod K]`, so every row meets every model exactly once an age. A tier with m models a round takes the entries
+    `P[(t + j) mod K]`, j < m (SHEFL)."""
+
+    def assign(
+        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
+    ) -> tuple[IntArray, IntArray]:
+        row = drawn.client if rows == "client" else drawn.slot
+        who = np.repeat(np.arange(len(row)), m)
+        if models == 1:
+            return who, np.zeros(len(who), dtype=np.int64)
+        order = rng.permutations(rng.keys(seed, "permutation", t // models, row), models)
+        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+        return who, order[who, (t + entry) % models]
+
+    return assign
+
+
+def balanced(models: int, rows: str = "client") -> Assignment:
+    """Rows are cyclic shifts of one permutation an age (a Latin rectangle): model counts differ by at most 1."""
+
+    def assign(
+        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
+    ) -> tuple[IntArray, IntArray]:
+        order = rng.permutations(rng.keys(seed, "permutation", t // models), models)
+        who = np.repeat(np.arange(len(m)), m)
+        return who, order[(t + np.arange(len(who))) % models]
+
+    return assign
+
+
+def at_random(models: int, rows: str = "client") -> Assignment:
+    """Each participant gets uniformly random models in every round, distinct ones if several (FE Table VII)."""
+
+    def assign(
+        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
+    ) -> tuple[IntArray, IntArray]:
+        order = rng.permutations(rng.keys(seed, "random", t, drawn.client), models)
+        who = np.repeat(np.arange(len(m)), m)
+        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+        return who, order[who, entry]
+
+    return assign
+
+
+def adaptive(models: int, rows: str = "client") -> Assignment:
+    """Assignment odds grow with a model's last loss at that client (FE-arXiv section 6, sketched as future work):
+    model k is drawn with odds `loss_ik`; a model the client has not met yet has the largest odds seen."""
+
+    def assign(
+        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
+    ) -> tuple[IntArray, IntArray]:
+        if state is None or "job_loss" not in state.extra:
+            loss = np.ones((len(drawn.client), models))
+        else:
+            loss = state.extra["job_loss"][world].numpy()[drawn.client].astype(np.float64)
+            most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
+            loss = np.where(np.isnan(loss), most, loss) + 1e-12
+        u = rng.uniform(rng.keys(seed, "adaptive", t, drawn.client), models)
+        order = np.argsort(np.log(u + 1e-300) / loss, axis=1)[:, ::-1]  # weighted draw without replacement (Efraimidis)
+        who = np.repeat(np.arange(len(m)), m)
+        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+        return who, order[who, entry]
+
+    return assign
+
+
+KINDS: dict[str, Callable[[int, str], Assignment]] = {
+    "permutation": permutation,
+    "random": at_random,
+    "balanced": balanced,
+    "adaptive": adaptive,
+}
+
+
+def schedule(
+    clients: Clients, models: int, seeds: Sequence[int], participation: Participation, assignment: Assignment
+) -> Schedule:
+    """Joins a participation and an assignment rule into a schedule over all worlds.
+
+    Args:
+        seeds: one a world; replicate r has seed `seed + r`, and the folds of a replicate share it.
+    """
+    per_tier = np.array([models if t.models_per_round is None else t.models_per_round for t in clients.tiers])
+
+    def plan(t: int, state: State | None) -> Plan:
+        columns = []
+        for world, seed in enumerate(seeds):
+            drawn = participation(seed, t)
+            who, model = assignment(seed, t, drawn, per_tier[clients.tier_of(drawn.client)], state, world)
+            columns.append((drawn.client[who], model, np.full(len(who), world)))
+        client, model, replicate = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))
+        return Plan(client, model, replicate)
+
+    return plan

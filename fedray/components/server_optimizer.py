@@ -1,0 +1,48 @@
+"""Servers around servers: optimisers on the mean delta, and the corrections of FedDyn and SCAFFOLD.
+
+Each wraps any server (mean, by tier, robust) and touches trainable numbers only: float buffers (BatchNorm) stay as the
+inner server left them. A model that nobody trained in a round keeps its weights and the optimiser's state.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedray.components.aggregation import Rows, place_change, step_and_move, trained_models
+from fedray.core.types import Server, State, Stats
+
+Kind = Literal["momentum", "adam", "yogi"]
+BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
+
+
+def optimised(base: Server, rows: Rows, trainable: int, kind: Kind, lr: float, momentum: float = 0.9) -> Server:
+    """The inner server's move is a pseudo-gradient `g` of a server optimiser.
+
+    momentum: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimiser).
+    adam, yogi: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
+    `v <- v - 0.01 g^2 sign(v - g^2)`, `w <- w + lr m / (sqrt(v) + tau)`, tau = 1e-3, v starting at tau^2.
+    """
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        zero = torch.zeros(len(models), trainable, dtype=torch.float64)
+        second = {} if kind == "momentum" else {"optimizer_second": zero + TAU**2}
+        return {**base.init(models), "optimizer_first": zero, **second}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        after, g = step_and_move(base, state, stats, t, trainable)
+        trained, extra = trained_models(stats, rows), dict(after.extra)
+        first = extra["optimizer_first"] * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
+        change = first
+        if kind != "momentum":
+            v, square = extra["optimizer_second"], g.square()
+            down = (1.0 - BETA2) * (v - square if kind == "adam" else square * torch.sign(v - square))
+            second = v - down
+            change = first / (second.sqrt() + TAU)
+            extra["optimizer_second"] = torch.where(trained, second, v)
+        extra["optimizer_first"] = torch.where(trained, first, extra["optimizer_first"])
+        return place_change(state, after, lr * change, trained)._replace(extra=extra)
+
+    return Server(init, base.reduce, step, base.keeps)

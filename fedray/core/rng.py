@@ -1,0 +1,114 @@
+"""Every random number has an address.
+
+`stream(seed, "batches", round, client, model)` names a source of numbers: the same address gives the same numbers on
+any machine, in any order, with any packing. Two forms: `stream`, a NumPy generator for one address (Philox), and
+`keys` / `bits` / `uniform`, counter-based numbers for whole arrays of addresses at once (splitmix64, Steele, Lea and
+Flood 2014), because one generator object a client would cost more than training a small client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Keys = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, splitmix64's increment
+_A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64's multipliers
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+
+def _mix(z: Keys) -> Keys:
+    """splitmix64's finaliser: a bijection of 64 bits, in place."""
+    z ^= z >> _S30
+    z *= _A
+    z ^= z >> _S27
+    z *= _B
+    z ^= z >> _S31
+    return z
+
+
+@lru_cache(maxsize=512)
+def _word(part: str) -> int:
+    return int.from_bytes(hashlib.sha256(part.encode()).digest()[:8], "little")
+
+
+def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
+    """64-bit keys for arrays of addresses (broadcast together).
+
+    Example:
+        >>> keys(0, "batches", 3, [1, 2]).shape
+        (2,)
+        >>> bool(keys(0, "batches", 3, [1, 2])[1] == keys(0, "batches", 3, 2))
+        True
+    """
+    with np.errstate(over="ignore"):
+        key = np.asarray(seed, dtype=np.int64).astype(np.uint64) ^ np.uint64(_word(purpose))
+        key = _mix(np.array(key + _GOLDEN, dtype=np.uint64, ndmin=1))
+        for part in address:
+            key = fresh(key, part)
+    scalar = np.ndim(seed) == 0 and all(np.ndim(part) == 0 for part in address)
+    return key[0] if scalar else key
+
+
+def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
+    """Keys one part further down an address: `keys(..., a, b) == fresh(keys(..., a), b)`."""
+    with np.errstate(over="ignore"):
+        word = np.asarray(part, dtype=np.int64).astype(np.uint64)
+        return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
+
+
+def bits(key: ArrayLike, n: int) -> Keys:
+    """n 64-bit numbers a key: `[...]` -> `[..., n]`. Number i is a pure function of (key, i)."""
+    base = np.asarray(key, dtype=np.uint64)[..., None]
+    with np.errstate(over="ignore"):
+        return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
+
+
+def uniform(key: ArrayLike, n: int) -> NDArray[np.float64]:
+    """n numbers in [0, 1) a key: `[...]` -> `[..., n]`."""
+    return (bits(key, n) >> _S11).astype(np.float64) * 2.0**-53
+
+
+def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
+    """n standard normal numbers a key (Box-Muller): `[...]` -> `[..., n]`."""
+    u = uniform(key, 2 * ((n + 1) // 2))
+    half = u.shape[-1] // 2
+    radius, angle = np.sqrt(-2.0 * np.log1p(-u[..., :half])), 2.0 * np.pi * u[..., half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)[..., :n]
+
+
+def permutations(key: ArrayLike, n: int) -> NDArray[np.int64]:
+    """One uniform permutation of n a key: `[...]` -> `[..., n]`."""
+    return np.argsort(bits(key, n), axis=-1, kind="stable")
+
+
+def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
+    """A NumPy generator for one address.
+
+    Example:
+        >>> bool(stream(0, "partition", 1).integers(100) == stream(0, "partition", 1).integers(100))
+        True
+    """
+    return np.random.Generator(np.random.Philox(key=int(keys(seed, purpose, *address))))
+
+
+@contextmanager
+def torch_scope(key: int, device: Any = None) -> Iterator[None]:
+    """Inside, torch's global generator starts at `key` (CPU, and `device` if it is CUDA); outside it is untouched.
+
+    For code that can only draw from the global generator: module constructors, dropout.
+    """
+    import torch
+
+    cuda = [device] if device is not None and torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.set_rng_state(torch.Generator().manual_seed(key & (2**63 - 1)).get_state())
+        if cuda:
+            torch.cuda.set_rng_state(torch.Generator(device).manual_seed(key & (2**63 - 1)).get_state(), device)
+        yield

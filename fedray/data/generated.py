@@ -1,0 +1,142 @@
+"""Clients without storage: a client's rows follow from its address, so a million clients cost as much as ten.
+
+A row is its class's mean plus the sum of two rows of a pool of noise, each N(0, 1/2) and chosen by address: with 2^16
+pool rows there are 2^32 different noises, all standard normal, at the price of two look-ups.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.data.label_noise import Wrong, mislabelled
+from fedray.data.partition import withheld
+from fedray.data.scaling import Fetched, Scaling
+from fedray.data.synthetic import class_means
+from fedray.data.types import Dataset, Population
+
+POOL = 1 << 22  # numbers in the pool of noise, 16 MB
+SHOWN = 10_000  # clients that `label_counts` and `holdout` look at
+
+
+class Generated:
+    """Shards of a population; see `shards.Shards`."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        population: Population,
+        clients: int,
+        seeds: list[int],
+        hold_out: float,
+        server: float = 0.0,
+        wrong: Wrong | None = None,
+    ) -> None:
+        if clients < 1:
+            raise BadInput(f"clients.number = {clients}: it must be at least 1")
+        self.data, self.number, self.worlds = data, clients, len(seeds)
+        self._population, self._hold_out, self._server = population, hold_out, server
+        self._seeds = np.asarray(seeds, dtype=np.int64)
+        self._scaling = Scaling.of(data, [0] * len(seeds))
+        self._rows = 1 << max(10, min(16, (POOL // population.features).bit_length() - 1))
+        draw = rng.stream(population.seed, "synthetic noise")
+        noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
+        table = np.concatenate([class_means(population), noise * np.float32(np.sqrt(0.5))])
+        self._table = torch.from_numpy(table)  # [classes + pool, features]
+        self._kinds = None if wrong is None else wrong.kinds(seeds, clients)
+
+    def _total(self, world: IntArray, client: IntArray) -> IntArray:
+        """Rows of each client before any are withheld, `[J]`."""
+        p = self._population
+        if not p.spread:
+            return np.full(len(client), p.samples, dtype=np.int64)
+        z = rng.normal(rng.keys(self._seeds[world], "synthetic size", client), 1)[:, 0]
+        size: IntArray = np.maximum(np.rint(p.samples * np.exp(p.spread * z)), 1).astype(np.int64)
+        return size
+
+    def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        total = self._total(world, client)
+        kept: IntArray = total - withheld(total, self._hold_out)
+        return kept
+
+    def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        drawn = self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
+        if self._kinds is None:
+            return drawn
+        owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # row by row, as drawn
+        key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
+        kind = self._kinds[world, client][owner]
+        y = mislabelled(drawn.y.numpy(), kind, key, self._population.classes)
+        return drawn._replace(y=torch.from_numpy(y))
+
+    def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
+        """Rows `first .. first + size` of each client; row r is a function of (world's seed, client, r) alone."""
+        n = int(size.max(initial=0))
+        mask = np.arange(n) < size[:, None]  # [J, n]
+        label, pick = self._words(world, client, first, n)
+        y, noise = label[mask], pick[mask]
+        pool = self._population.classes + np.stack([noise & (self._rows - 1), (noise >> 32) & (self._rows - 1)])
+        parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: rows of the table that add up to a sample
+        x = torch.nn.functional.embedding_bag(parts, self._table, mode="sum")
+        rows = np.zeros(mask.shape, dtype=np.int64)
+        rows[mask] = np.arange(len(y))
+        return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
+
+    def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
+        """Label and noise address of n rows a client, `[J, n]` each."""
+        key = rng.keys(self._seeds[world], "synthetic", client)
+        row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
+        words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits
+        choices = self._population.per_client or self._population.classes
+        label = ((words[..., 0] >> 31) * choices) >> 32
+        if self._population.per_client:
+            held = rng.permutations(rng.keys(self._seeds[world], "synthetic classes", client), self._population.classes)
+            label = np.take_along_axis(held, label, axis=1)
+        return label, words[..., 1]
+
+    def normalise(self, x: Tensor, world: Tensor) -> Tensor:
+        return self._scaling.normalise(x, world)
+
+    def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        return self._scaling.targets(y, world)
+
+    def test(self, world: int) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
+
+    def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        client = np.arange(min(self.number, SHOWN))
+        worlds = np.full_like(client, world)
+        kept = self.sizes(worlds, client)
+        held = self._draw(worlds, client, kept, self._total(worlds, client) - kept)
+        return held.x, held.y
+
+    def unlabelled(self, world: int) -> Tensor:
+        """Further generated clients are the server's: its inputs are as many as its share of the clients' rows."""
+        number = math.ceil(min(self.number, SHOWN) * self._server)
+        client = self.number + np.arange(number)
+        worlds = np.full_like(client, world)
+        return self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client)).x
+
+    def client_test(self, world: int, client: int) -> IntArray | None:
+        return None
+
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        before = np.arange(client + 1)
+        size = withheld(self._total(np.full_like(before, world), before), self._hold_out)
+        return np.arange(int(size[:-1].sum()), int(size.sum()))
+
+    def label_counts(self, world: int) -> IntArray:
+        client = np.arange(min(self.number, SHOWN))
+        worlds = np.full_like(client, world)
+        size = self.sizes(worlds, client)
+        n = int(size.max(initial=0))
+        label, _ = self._words(worlds, client, np.zeros_like(client), n)
+        cell = (client[:, None] * self._population.classes + label)[np.arange(n) < size[:, None]]
+        counts = np.bincount(cell, minlength=len(client) * self._population.classes)
+        return counts.reshape(len(client), -1).astype(np.int64)

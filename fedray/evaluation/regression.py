@@ -1,0 +1,141 @@
+"""Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.method import Answer
+from fedray.core.types import FloatArray
+from fedray.metrics import ensemble, regression
+from fedray.metrics.regression import VARIANCE_FLOOR
+from fedray.models.loss import gaussian
+from fedray.models.net import features
+from fedray.simulation.study import Study
+
+ALONE = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
+
+
+class Members(NamedTuple):
+    """Of the models that answer: means `[K, n]`, variances `[K, n]` where they predict any; targets y `[n]`.
+
+    noise: observation noise variance under the chosen reading; residual: the residual one, if known; floor: the
+    smallest variance. All in original units.
+    """
+
+    means: FloatArray
+    variances: FloatArray | None
+    y: FloatArray
+    noise: float
+    residual: float | None
+    floor: float
+
+    @property
+    def answer(self) -> ensemble.Moments:
+        """Mean and variance of the ensemble's prediction, `[n]` each."""
+        mean, variance = ensemble.moments(self.means, variances=self.variances)
+        return ensemble.Moments(mean, np.maximum(variance + self.noise, self.floor))
+
+
+def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answer, residual: float | None) -> Members:
+    """The members of a world on a split.
+
+    Args:
+        outputs: `[K, n, q]` raw outputs of the models that answer. residual: in standardised units.
+    """
+    scale = study.target_scale(world) ** 2
+    y = study.split(split, world)[1].double().numpy()
+    means, variances = predicted(study, world, outputs, study.split(split, world)[0], answer)
+    first = None if variances is None else variances[..., 0]
+    noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
+    if answer.noise is not None:
+        noise = float(answer.noise[world])
+    elif len(means) == 1 and variances is None and answer.owner is None:  # one model has no knowledge uncertainty
+        noise = noise or residual or 0.0
+    kept = None if residual is None else residual * scale
+    return Members(means[..., 0], first, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
+
+
+def scored(of: Members) -> dict[str, Any]:
+    """All scores, and each member's."""
+    found = regression.regression(
+        of.means, of.y, variances=of.variances, noise=of.noise, floor=of.floor, residual=of.residual
+    )
+    if of.residual is not None:
+        found["residual_sd"] = float(np.sqrt(of.residual))
+    return {**found, **alone(of)}
+
+
+def alone(of: Members) -> dict[str, list[float]]:
+    """Every score of each member by itself, `[K]` each.
+
+    One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
+    """
+    noise = of.noise if of.variances is not None or of.noise else of.residual or 0.0
+    each = [
+        regression.regression(
+            mean[None],
+            of.y,
+            variances=None if of.variances is None else of.variances[k : k + 1],
+            noise=noise,
+            floor=of.floor,
+        )
+        for k, mean in enumerate(of.means)
+    ]
+    return {f"member_{name}": [one[name] for one in each] for name in ALONE}
+
+
+def predicted(
+    study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
+) -> tuple[FloatArray, FloatArray | None]:
+    """Each member's mean, and its variance where it predicts one, in original units, `[K, n, q]` each.
+
+    Args:
+        outputs: `[K, n, q]` raw outputs of the models that answer. x: the raw inputs `[n, ...]` they answer for.
+    """
+    scale = study.target_scale(world) ** 2
+    if study.net.objective == "gaussian_nll":
+        head = gaussian(outputs)
+        return study.unscaled(head.mean, world).numpy(), head.variance.double().numpy() * scale
+    means: FloatArray = study.unscaled(outputs, world).numpy()
+    if answer.spread is None:
+        return means, None
+    inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]
+    variance = linear_variance(features(study.net.module, inputs).double(), answer.spread[world].double())
+    return means, (variance.numpy() * scale)[None, :, None]
+
+
+def linear_variance(x: Tensor, spread: Tensor) -> Tensor:
+    """`x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
+
+    The row of a linear layer is its weights and then the bias, if any, whose input is 1.
+    """
+    if x.shape[1] < len(spread):
+        x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+    return x.square() @ spread if spread.dim() == 1 else ((x @ spread) * x).sum(1)
+
+
+def decomposition(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
+    """FE eq. 10 over the replicates: `E|y - h|^2 = noise + bias^2 + variance`, means over the test inputs.
+
+    Args:
+        answers: each replicate's mean `[n]`. truth: E[y|x] `[n]`.
+
+    Returns:
+        One dict a replicate. `variance`: its squared distance to the mean of all, times R / (R - 1): the mean over the
+        replicates is the variance, and their spread its error. `bias2`: the same number for all, without the part that
+        R replicates leave by chance (variance / R).
+
+    Example:
+        >>> decomposition([np.array([1.0]), np.array([3.0])], np.array([0.0]))
+        [{'bias2': 3.0, 'variance': 2.0}, {'bias2': 3.0, 'variance': 2.0}]
+    """
+    rows = np.stack(answers)
+    number = len(rows)
+    middle = rows.mean(axis=0)
+    each = ((rows - middle) ** 2).mean(axis=1) * number / max(1, number - 1)
+    bias = float(((middle - truth) ** 2).mean() - each.mean() / number)
+    return [{"bias2": bias, "variance": float(value)} for value in each]

@@ -1,0 +1,150 @@
+"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedray.assembly.devices import chosen
+from fedray.core import files
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import score, span
+from fedray.core.types import Clients
+from fedray.scenario.loader import NamedCell, Scenario, cells, dump, read, tier_table
+
+DONE = "summary.json"
+FIRST = (
+    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
+    "nll", "nll_none", "nll_residual", "sharpness", "entropy",
+)  # fmt: skip
+
+
+def run_table(
+    scenario: Scenario,
+    out: Path,
+    jobs: int = 1,
+    address: str | None = None,
+    modules: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> str:
+    """Runs the cells that are not finished yet and returns the table as Markdown.
+
+    Args:
+        out: holds `cells/NAME` (a run directory each), `table.md` and `table.parquet`.
+        jobs: cells at a time (each in a process of its own), then the longest first.
+        say: told of each cell that is finished.
+
+    Raises:
+        BadInput: the scenario has no table, or `out` holds cells of another scenario.
+    """
+    wanted = cells(scenario)
+    if not scenario.table:
+        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    began, done = time.monotonic(), itertools.count(1)
+
+    def carry_out(cell: NamedCell) -> None:
+        _run(cell, out / "cells" / cell.name, address, modules)
+        say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {span(time.monotonic() - began)}")
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        list(pool.map(carry_out, sorted(wanted, key=_work, reverse=True) if jobs > 1 else wanted))
+    rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    files.write_atomically(out / "table.parquet", sink.getvalue().to_pybytes())
+    text = markdown(rows, [cell.name for cell in wanted])
+    files.write_atomically(out / "table.md", text.encode())
+    return text
+
+
+def _work(cell: NamedCell) -> float:
+    """Jobs that a cell trains, whatever one of them takes."""
+    scenario, number = cell.scenario, cell.scenario.clients.number
+    if number is None:  # the data will say
+        return float(scenario.rounds * scenario.replicates)
+    clients = Clients(tier_table(scenario, number))
+    each = [scenario.method.models if one.models_per_round is None else one.models_per_round for one in clients.tiers]
+    jobs = sum(n * m for n, m in zip(chosen(scenario, clients), each, strict=True))
+    return float(jobs * scenario.rounds * scenario.replicates)
+
+
+def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+    """Runs, resumes or skips one cell, in a process of its own."""
+    import subprocess
+    import sys
+
+    given = folder / "scenario.yaml"
+    if given.is_file() and read(given) != cell.scenario:
+        raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
+    if (folder / DONE).is_file():
+        return
+    options = [f"--import={name}" for name in modules] + ([f"--address={address}"] if address else [])
+    if given.is_file():
+        command = ["resume", str(folder)]
+    else:
+        source = folder.parent / f"{folder.name}.yaml"
+        files.write_atomically(source, dump(cell.scenario).encode())
+        command = ["run", str(source), "--out", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedray.cli.commands", *command, *options], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        kind = BadInput if done.returncode == 2 else FedrayError
+        raise kind(f"cell {cell.name}: {last.removeprefix('fedray: ')}")
+
+
+def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
+    """One row a metric of a finished cell."""
+    summary = json.loads((folder / DONE).read_text())
+    names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
+    rows = []
+    for name in names:
+        value = summary["metrics"].get(name, {"mean": None, "sd": None, "n": 0})
+        published = cell.published.get(name)
+        rows.append(
+            {
+                "cell": cell.name,
+                "method": summary["method"],
+                "metric": name,
+                "mean": value["mean"],
+                "sd": value["sd"],
+                "n": value["n"],
+                "published": None if published is None else float(published),
+                "rounds": summary["rounds"],
+                "up_bytes": summary["totals"]["up_bytes"],
+                "sim_seconds": summary["totals"]["sim_seconds"],
+                "wall_seconds": summary["totals"]["wall_seconds"],
+            }
+        )
+    return rows
+
+
+def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
+    """The table for people: one line a cell; published metrics first, with their values."""
+    published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
+    known = {r["metric"] for r in rows}
+    rest = [m for m in FIRST if m in known and m not in published]
+    shown = published + rest[: max(0, most - len(published))]
+    head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
+    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]
+    by = {(r["cell"], r["metric"]): r for r in rows}
+    for name in names:
+        texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
+        for metric in shown:
+            row = by.get((name, metric))
+            texts.append("" if row is None else score(row, worlds))
+            if metric in published:
+                texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
+        any_row = next(r for r in rows if r["cell"] == name)
+        texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / 1e6:.1f}"]
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"

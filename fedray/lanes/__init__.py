@@ -1,1 +1,0 @@
-"""Batched execution: many jobs as lanes of one computation. One engine a file, one rule that picks it."""

@@ -1,0 +1,160 @@
+"""Scores of predictions. Pure functions on NumPy arrays or CPU tensors, computed in float64.
+
+Classification takes probabilities `[n, C]` and labels `[n]`; regression takes mean and variance of a Gaussian
+prediction in the target's own units, `[n]` or any one shape (scores are then means over all numbers). K members.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedray.core.types import FloatArray, IntArray
+from fedray.metrics.arrays import score_range, to_floats, to_labels
+from fedray.metrics.ensemble import entropies
+
+BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
+
+
+def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
+    """Share of samples whose most probable class (the first, in a tie) is the label.
+
+    Example:
+        >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+        0.5
+    """
+    return float((to_floats(probs).argmax(axis=-1) == to_labels(y)).mean())
+
+
+def nll(probs: ArrayLike, y: ArrayLike) -> float:
+    """Mean of `-log p(label)`, nats; probabilities below 2.2e-16 count as that, so that it stays finite."""
+    p = to_floats(probs)
+    chosen = p[np.arange(len(p)), to_labels(y)]
+    return float(-np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)).mean())
+
+
+def brier(probs: ArrayLike, y: ArrayLike) -> float:
+    """Mean of `sum_c (p_c - 1[c = label])^2`, 0 to 2 (Brier 1950).
+
+    Example:
+        >>> brier([[0.0, 1.0]], [0])
+        2.0
+    """
+    p = to_floats(probs)
+    return float(((p - np.eye(p.shape[-1])[to_labels(y)]) ** 2).sum(axis=-1).mean())
+
+
+class Calibration(NamedTuple):
+    """The table of a reliability diagram, one row a bin. confidence and accuracy are NaN in an empty bin."""
+
+    lower: FloatArray
+    upper: FloatArray
+    samples: IntArray
+    confidence: FloatArray
+    accuracy: FloatArray
+
+
+def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
+    """Accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2)."""
+    p = to_floats(probs)
+    confidence, right = p.max(axis=-1), (p.argmax(axis=-1) == to_labels(y)).astype(np.float64)
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    count = np.bincount(index, minlength=bins)
+    filled = np.where(count > 0, count, np.nan)
+    sums = (np.bincount(index, weights=v, minlength=bins) for v in (confidence, right))
+    means = [total / filled for total in sums]
+    return Calibration(edges[:-1], edges[1:], count.astype(np.int64), means[0], means[1])
+
+
+def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
+    """Expected calibration error: mean over samples of their bin's |accuracy - confidence|.
+
+    Example:
+        >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
+        0.3
+    """
+    table = calibration(probs, y, bins)
+    return float(np.nansum(table.samples * np.abs(table.accuracy - table.confidence)) / table.samples.sum())
+
+
+def entropy(probs: ArrayLike) -> float:
+    """Mean entropy in nats; of the averaged distribution it is FE's "avg entropy"."""
+    return float(entropies(probs).mean())
+
+
+def disagreement(members: ArrayLike) -> float:
+    """Share of (pair of members, sample) whose most probable classes differ; 0 for one member.
+
+    Args:
+        members: `[K, n, C]`.
+    """
+    rows = to_floats(members)
+    models, classes = rows.shape[0], rows.shape[-1]
+    if models < 2:
+        return 0.0
+    votes = np.stack([(rows.argmax(axis=-1) == c).sum(axis=0) for c in range(classes)])  # [C, n]
+    agreeing = (votes * (votes - 1)).sum(axis=0)
+    return float(1.0 - agreeing.mean() / (models * (models - 1)))
+
+
+def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
+    """`[C, C]`: how many samples of class (row) were given to class (column).
+
+    Example:
+        >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
+        [[1, 0], [1, 0]]
+    """
+    p = to_floats(probs)
+    classes = p.shape[-1]
+    cells = np.bincount(to_labels(y) * classes + p.argmax(axis=-1), minlength=classes**2)
+    return cells.reshape(classes, classes).astype(np.int64)
+
+
+def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
+    """F1 = 2 hits / (given + true) of each class, weighted by how often the class is true."""
+    table = confusion(probs, y)
+    true, given = table.sum(axis=1), table.sum(axis=0)
+    f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
+    return float((f1 * true).sum() / true.sum())
+
+
+def classification(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
+    """All scores of an ensemble of classifiers.
+
+    Args:
+        members: `[K, n, C]`, each model's probabilities.
+        y: labels `[n]`.
+        answer: `[n, C]`, what the ensemble answers where that is not the plain mean (`predict.average` of logits,
+            `predict.personalised`).
+
+    Returns:
+        accuracy, f1_weighted, nll, brier, ece, entropy of the answer; disagreement; accuracy_min, _mean, _max over the
+        members.
+    """
+    rows = to_floats(members)
+    p = rows.mean(axis=0) if answer is None else to_floats(answer)
+    scores = {"accuracy": accuracy(p, y), "f1_weighted": weighted_f1(p, y), "nll": nll(p, y), "brier": brier(p, y)}
+    scores |= {"ece": ece(p, y), "entropy": entropy(p), "disagreement": disagreement(rows)}
+    return scores | score_range("accuracy", [accuracy(row, y) for row in rows])
+
+
+def per_client(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:
+    """One score a client, `[N]` (`predict.by_client`), in three numbers; clients without data (NaN) do not count.
+
+    Returns:
+        mean, p10 (a tenth of the clients are no better), worst.
+
+    Example:
+        >>> per_client([0.5, 0.9, 1.0, np.nan])["worst"]
+        0.5
+    """
+    v = to_floats(values)
+    v = v[~np.isnan(v)]
+    if v.size == 0:
+        return {"mean": math.nan, "p10": math.nan, "worst": math.nan}
+    tenth, worst = (0.1, v.min()) if higher_is_better else (0.9, v.max())
+    return {"mean": float(v.mean()), "p10": float(np.quantile(v, tenth)), "worst": float(worst)}

@@ -1,0 +1,32 @@
+"""What the name of a score says: which task has it, and which way is better."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedray.metrics.classification import classification
+from fedray.metrics.regression import regression
+
+LOW = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width")  # the smaller the better
+
+
+def belongs(name: str, classes: int) -> bool:
+    """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
+
+    Example:
+        >>> belongs("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
+        (False, True, False)
+    """
+    tasks = classification(np.full((1, 1, 2), 0.5), [0]), regression(np.zeros((1, 1)), [0.0])
+    own, other = tasks if classes else tasks[::-1]
+    return name in own or name.removeprefix("hold_out_") not in other
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether a smaller value of a score is the better one, held out or not, of the answer or of its members.
+
+    Example:
+        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
+        [False, True, True, False]
+    """
+    return name.removeprefix("hold_out_").startswith(LOW)

@@ -1,0 +1,126 @@
+"""Linear models, multi-layer perceptrons, and linear models on radial features; all plain `nn.Sequential`s."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def linear(
+    input_shape: tuple[int, ...], outputs: int, *, bias: bool = True, weight_sd: float | None = None
+) -> nn.Sequential:
+    """`W x + b`: Flatten, Linear.
+
+    Args:
+        input_shape: of one sample.
+        outputs: length of the output.
+        bias: whether there is a b.
+        weight_sd: draw all parameters from N(0, weight_sd^2); None keeps torch's initialisation.
+
+    Example:
+        >>> linear((1, 8, 8), 10)
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): Linear(in_features=64, out_features=10, bias=True)
+        )
+    """
+    return _normal(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs, bias=bias)), weight_sd)
+
+
+def mlp(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: Sequence[int] = (50,),
+    activation: str = "relu",
+    weight_sd: float | None = None,
+) -> nn.Sequential:
+    """Flatten, then Linear and activation for each hidden layer, then Linear.
+
+    Args:
+        input_shape: of one sample.
+        outputs: length of the output.
+        hidden: widths of the hidden layers; the default is FedAG's.
+        activation: relu or tanh.
+        weight_sd: as in `linear`.
+    """
+    if activation not in ACTIVATIONS:
+        raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
+    widths = [math.prod(input_shape), *sizes("hidden", hidden)]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inside, outside in itertools.pairwise(widths):
+        layers += [nn.Linear(inside, outside), ACTIVATIONS[activation]()]
+    return _normal(nn.Sequential(*layers, nn.Linear(widths[-1], outputs)), weight_sd)
+
+
+class RBF(nn.Module):
+    """`phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`: `[B, p]` -> `[B, J]`. The centres `[J, p]` are constants."""
+
+    centres: Tensor
+
+    def __init__(self, centres: Tensor, width: float) -> None:
+        nn.Module.__init__(self)
+        self.width = width
+        self.register_buffer("centres", centres, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        squares = (x.unsqueeze(-2) - self.centres).square().sum(-1)  # [B, J]
+        return torch.exp(squares * (-0.5 / self.width**2))
+
+
+def rbf(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    features: int = 100,
+    width: float = 0.08,
+    seed: int = 0,
+    bias: bool = False,
+    weight_sd: float | None = None,
+) -> nn.Sequential:
+    """A linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
+
+    Source: FE section V-A (100 features, width 0.08, centres uniform on [-1, 1] and fixed).
+
+    Args:
+        input_shape: `(p,)`.
+        outputs: length of the output.
+        features: number of centres.
+        width: b of the features.
+        seed: address of the centres; data, models and repetitions with the same seed share them.
+        bias: whether the linear layer has one.
+        weight_sd: as in `linear`.
+    """
+    if len(input_shape) != 1:
+        raise BadInput(
+            f"model.name = rbf: inputs of shape {list(input_shape)} are not vectors; choose linear, mlp or cnn"
+        )
+    if features < 1 or width <= 0:
+        raise BadInput(f"model.features = {features}, model.width = {width}: both must be above 0")
+    drawn = 2.0 * rng.uniform(rng.keys(seed, "centres"), features * input_shape[0]) - 1.0
+    centres = torch.from_numpy(drawn.reshape(features, input_shape[0])).float()
+    return _normal(nn.Sequential(RBF(centres, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
+
+
+def sizes(key: str, value: Sequence[int]) -> list[int]:
+    """A list of layer sizes from a scenario, checked."""
+    fine = isinstance(value, Sequence) and all(isinstance(v, int) and v > 0 for v in value)
+    if not fine:
+        raise BadInput(f"model.{key} = {value}: give a list of whole numbers above 0, such as [50]")
+    return list(value)
+
+
+def _normal(module: nn.Sequential, weight_sd: float | None) -> nn.Sequential:
+    if weight_sd is not None:
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=weight_sd)
+    return module

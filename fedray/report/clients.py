@@ -1,0 +1,151 @@
+"""The clients one by one: what data they hold, which models suit them, who is served badly."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedray.core import text as text_
+from fedray.core.types import FloatArray, IntArray
+from fedray.report import style
+from fedray.report.jobs import spread, stacked
+from fedray.report.predictions import class_names
+from fedray.report.read import Run
+
+SHOWN = 100  # clients in a figure at most
+FAR = 2.0  # drift score that is named
+
+
+def figure_data(run: Run) -> Figure | None:
+    """Stacked label counts of each client."""
+    counts = run.pictures.get("label_counts")
+    if counts is None or counts.ndim != 2 or not counts.sum():
+        return None
+    clients, classes = counts.shape
+    size = counts.sum(axis=1)
+    held = float((counts > 0).sum(axis=1).mean())
+    title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
+    title += f" ({size.min():.0f} to {size.max():.0f})"
+    shown = spread(np.arange(clients), SHOWN)
+    figure, axes = style.canvas(title, size=(style.WIDE, 3.4))
+    paint = style.colours(classes)
+    stacked(axes, counts[shown], paint)
+    _name_clients(axes, shown, clients)
+    axes.set_ylabel("training samples")
+    style.grid(axes)
+    names = class_names(run, classes)
+    if 1 < classes <= len(style.PALETTE):
+        style.key(axes, names, paint)
+    elif classes > 1:
+        ends = (0, classes // 2, classes - 1)
+        style.key(axes, [f"class {names[i]}" for i in ends], [paint[i] for i in ends])
+    return figure
+
+
+def figure_weights(run: Run) -> Figure | None:
+    """Which models each known client relies on."""
+    alpha = run.pictures.get("alpha")
+    if alpha is None or alpha.ndim != 2 or alpha.shape[1] < 2:
+        return None
+    clients, models = alpha.shape
+    most = float(alpha.max(axis=1).mean())
+    title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
+    shown = spread(np.arange(clients), SHOWN)
+    figure, axes = style.canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
+    high = float(alpha.max())
+    picture = axes.imshow(alpha[shown].T, cmap=style.strength(), vmin=0, vmax=high, aspect="auto")
+    axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
+    axes.set_ylabel("model")
+    _name_clients(axes, shown, clients)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
+    if bar.solids is not None:
+        bar.solids.set_rasterized(True)
+    bar.outline.set_visible(False)
+    text_.in_percent(bar.ax.yaxis)
+    return figure
+
+
+def figure_client_accuracy(run: Run) -> Figure | None:
+    """Accuracy of each client, sorted, with the mean, the 10th percentile and the worst."""
+    each = _finite(run, "client_accuracy")
+    if each is None:
+        return None
+    each = np.sort(each)[::-1]
+    low = float(np.quantile(each, 0.1))
+    title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    _sorted_bars(axes, each, style.ACCENT)
+    marks = (("mean", float(each.mean())), ("10th percentile", low), ("worst", float(each[-1])))
+    heights = _apart([value for _, value in marks], 0.12 * float(each.max()))
+    for (name, value), height in zip(marks, heights, strict=True):
+        axes.axhline(value, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+        text = f"{name}\n{100 * value:.1f} %"
+        axes.text(1.01, height, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+    axes.set_xlim(-0.7, len(each) - 0.3)
+    axes.set_ylim(0, min(1.0, float(each.max()) * 1.06))
+    axes.set_xlabel(f"{len(each)} clients, best first")
+    axes.set_ylabel("accuracy for the client")
+    text_.in_percent(axes.yaxis)
+    style.grid(axes)
+    return figure
+
+
+def figure_drift(run: Run) -> Figure | None:
+    """How unlike the others a client is: the ensemble's disagreement on its data as a z score."""
+    scores = run.pictures.get("client_scores")
+    if scores is None or not np.isfinite(scores).any():
+        return None
+    client = np.argsort(-np.nan_to_num(scores, nan=-np.inf))
+    z = scores[client]
+    z = z[np.isfinite(z)]
+    far = int((z > FAR).sum())
+    verb = "stands" if far == 1 else "stand"
+    title = (
+        f"{far or 'No'} of {len(z)} clients {verb} out by drift score" if far else "No client stands out by drift score"
+    )
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    _sorted_bars(axes, np.where(z > FAR, z, 0.0), style.WARM)
+    _sorted_bars(axes, np.where(z > FAR, 0.0, z), style.PALETTE[8])
+    axes.axhline(FAR, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axhline(0, color=style.GRID, linewidth=1)
+    named = ", ".join(str(i) for i in client[: min(far, 8)]) + (", ..." if far > 8 else "")
+    if far:
+        axes.annotate(f"clients {named}", (0.08, 0.9), xycoords="axes fraction", color=style.WARM, fontsize=9)
+    axes.set_xlim(-0.7, len(z) - 0.3)
+    axes.set_ylim(min(float(z.min()) * 1.05, -0.1), max(float(z.max()), FAR) * 1.12)
+    axes.set_xlabel(f"{len(z)} clients, most unlike the others first")
+    axes.set_ylabel("drift score (standard deviations)")
+    style.grid(axes)
+    return figure
+
+
+def _finite(run: Run, name: str) -> FloatArray | None:
+    values = run.pictures.get(name)
+    if values is None or not np.isfinite(values).any():
+        return None
+    return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+
+
+def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
+    """The x axis of clients, by their own numbers."""
+    text_.whole(axes.xaxis)
+    if len(shown) < clients:
+        ticks = np.linspace(0, len(shown) - 1, 6).astype(int)
+        axes.set_xticks(ticks, [str(i) for i in shown[ticks]])
+    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
+
+
+def _sorted_bars(axes: Axes, values: FloatArray, colour: str) -> None:
+    width = 0.84 if len(values) <= 120 else 1.0
+    style.bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=colour)
+
+
+def _apart(heights: list[float], least: float) -> list[float]:
+    """Falling heights of labels, moved down where they would touch."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(min(height, placed[-1] - least) if placed else height)
+    return placed

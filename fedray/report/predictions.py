@@ -1,0 +1,278 @@
+"""How good the final answers are: confusion, calibration, and the pictures of regression."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedray.core import text
+from fedray.core.types import FloatArray
+from fedray.report import style
+from fedray.report.read import Run
+
+WRITTEN = 12  # classes up to which the numbers are written into the confusion matrix
+GROUPS = 8  # of predictions, by their width
+TURNS = 12  # rises and falls over its whole height that a curve of one input may have
+NAMED = 20  # classes up to which the axes name them
+
+
+def figure_calibration(run: Run) -> Figure | None:
+    """Reliability diagram of the answers with the number of samples below."""
+    table = run.pictures.get("calibration")
+    if table is None or not np.nansum(table[:, 2]):
+        return None
+    bins = len(table)
+    kept = table[table[:, 2] > 0]
+    confidence, right, count = kept.T
+    gap = float(np.sum(count * np.abs(confidence - right)) / count.sum())
+    lean = float(np.sum(count * (confidence - right)) / count.sum())
+    word = "too sure" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
+    title = f"The answers are {word} (calibration error {100 * gap:.1f} %)"
+    figure, (top, low) = style.canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
+    left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
+    both = np.minimum(confidence, right)
+    paint = (style.PALETTE[4], style.WARM, style.PALETTE[2])
+    for low_end, high, colour in (
+        (0.0, both, paint[0]),
+        (both, confidence - both, paint[1]),
+        (both, right - both, paint[2]),
+    ):
+        style.bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=colour)
+    top.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    top.set_xlim(0, 1)
+    top.set_ylim(0, 1)
+    top.set_ylabel("accuracy of these samples")
+    style.key(top, ["accuracy", "too sure", "too cautious"], paint)
+    style.bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=style.PALETTE[8])
+    low.set_ylabel("samples")
+    low.set_ylim(bottom=0)
+    low.set_xlabel("confidence of the answer")
+    low.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+    for axis in (low.xaxis, top.yaxis):
+        text.in_percent(axis)
+    style.grid(top)
+    return figure
+
+
+def figure_confusion(run: Run) -> Figure | None:
+    """Rows sum to one: where the samples of a class go."""
+    counts = run.pictures.get("confusion")
+    if counts is None or counts.ndim != 2 or not counts.sum():
+        return None
+    names = class_names(run, len(counts))
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure, axes = style.canvas(_confusion_title(shares, names), size=(style.NARROW, 4.8))
+    axes.imshow(shares, cmap=style.strength(), vmin=0, vmax=1)
+    if len(counts) <= WRITTEN:
+        for (i, j), share in np.ndenumerate(shares):
+            if share >= 0.005:
+                colour = "#ffffff" if share > 0.55 else style.INK
+                axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=8.5, color=colour)
+    if len(counts) <= NAMED:
+        long = max(map(len, names)) > 3
+        turn = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if long else {}
+        axes.set_xticks(range(len(counts)), names, **turn)
+        axes.set_yticks(range(len(counts)), names)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("answer" + (" (numbers: % of the row)" if len(counts) <= WRITTEN else ""))
+    axes.set_ylabel("true class")
+    return figure
+
+
+def figure_predictive(run: Run) -> Figure | None:
+    """Mean and interval over the input, or predictions against targets where there is no single input."""
+    rows = run.pictures.get("predictive")
+    if rows is None or rows.ndim != 2 or rows.shape[1] != 4:
+        return None
+    x, y, mean, sd = rows[np.argsort(rows[:, 0])].T
+    seen = np.isfinite(y)
+    inside = np.abs(y - mean)[seen] <= 1.96 * sd[seen]
+    title = (
+        f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
+    )
+    figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
+    if _one_input(x, mean):
+        axes.fill_between(
+            x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
+        )
+        axes.plot(x, mean, color=style.ACCENT, linewidth=2, label="mean")
+        axes.plot(
+            x[seen], y[seen], ".", color=style.WARM, markersize=4, alpha=0.8, label="target", rasterized=len(y) > 400
+        )
+        axes.set_xlabel("input")
+        axes.set_ylabel("output (target units)")
+    else:
+        some = np.linspace(0, len(y) - 1, min(len(y), 400)).astype(int)
+        look = {"fmt": ".", "color": style.ACCENT, "ecolor": style.ACCENT, "elinewidth": 0.6, "markersize": 4}
+        axes.errorbar(
+            y[some], mean[some], yerr=1.96 * sd[some], alpha=0.45, label="95 % interval", rasterized=True, **look
+        )
+        ends = [float(np.nanmin(y)), float(np.nanmax(y))]
+        axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="right answer")
+        axes.set_xlabel("target (its own units)")
+        axes.set_ylabel("prediction (target units)")
+    style.grid(axes)
+    axes.legend(loc="best", ncols=3, bbox_to_anchor=(0, 0, 1, 1)) if len(y) < 400 else axes.legend(loc="upper left")
+    return figure
+
+
+def figure_pit(run: Run) -> Figure | None:
+    """Histogram of the probability integral transform: flat where the predictive distribution is right."""
+    shares = run.pictures.get("pit")
+    if shares is None or not shares.sum():
+        return None
+    shares = shares / shares.sum()
+    bins = len(shares)
+    middle = float(shares[bins // 4 : bins - bins // 4].sum()) / ((bins - 2 * (bins // 4)) / bins)
+    word = "too wide" if middle > 1.15 else "too narrow" if middle < 0.85 else "about as wide as the errors"
+    figure, axes = style.canvas(f"The predictive distributions are {word}", size=(style.NARROW, 3.0))
+    style.bars(axes, np.arange(bins) / bins + 0.04 / bins, 0.0, 0.92 / bins, shares, facecolor=style.ACCENT)
+    axes.axhline(1 / bins, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.annotate("calibrated", (1, 1 / bins), (0, 3), textcoords="offset points", ha="right", color=style.INK)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, float(shares.max()) * 1.15)
+    axes.set_xlabel("predicted probability of a smaller value than the target (PIT)")
+    axes.set_ylabel("share of the targets")
+    text.in_percent(axes.yaxis)
+    style.grid(axes)
+    return figure
+
+
+def figure_coverage(run: Run) -> Figure | None:
+    """Observed against nominal coverage of central intervals."""
+    levels = run.pictures.get("coverage")
+    if levels is None or not len(levels):
+        return None
+    nominal, observed = levels[np.argsort(levels[:, 0])].T
+    title = f"The {100 * nominal[-1]:.0f} % interval holds {100 * observed[-1]:.0f} % of the targets"
+    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    axes.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
+    axes.plot(nominal, observed, "o-", color=style.ACCENT, linewidth=1.8, markersize=5, label="observed")
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.04)
+    axes.set_xlabel("nominal coverage")
+    axes.set_ylabel("observed coverage")
+    for axis in (axes.xaxis, axes.yaxis):
+        text.in_percent(axis)
+    style.grid(axes, "both")
+    axes.legend(loc="upper left")
+    return figure
+
+
+def figure_sharpness(run: Run) -> Figure | None:
+    """How sharp the predictions are, and whether the sharper ones are nearer: error against predicted deviation."""
+    rows = run.pictures.get("errors")
+    if rows is None or rows.ndim != 2 or len(rows) < 2 or not (rows[:, 0] > 0).all():
+        return None
+    sd, error = rows[np.argsort(rows[:, 0], kind="stable")].T
+    figure, axes = style.canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
+    axes.plot(sd, error, ".", color=style.ACCENT, markersize=4, alpha=0.35, rasterized=len(sd) > 400, label="a target")
+    parts = np.array_split(np.arange(len(sd)), max(1, min(GROUPS, len(sd) // 10)))
+    middle = [float(np.sqrt((sd[part] ** 2).mean())) for part in parts]
+    found = [float(np.sqrt((error[part] ** 2).mean())) for part in parts]
+    axes.plot(middle, found, "o-", color=style.WARM, markersize=5, label="root mean square of groups")
+    ends = [float(sd.min()), float(sd.max())]
+    axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
+    axes.set_xlabel("predicted standard deviation (target units)")
+    axes.set_ylabel("absolute error")
+    axes.set_ylim(bottom=0)
+    style.grid(axes)
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _sharpness_title(sd: FloatArray) -> str:
+    if float(sd.max() / sd.min()) < 1.05:
+        return "The predictions are equally sharp everywhere"
+    return f"The widest prediction is {sd.max() / sd.min():.2g} times as wide as the sharpest"
+
+
+def figure_disagreement(run: Run) -> Figure | None:
+    """How often two members answer differently."""
+    pairs = run.pictures.get("disagreement")
+    if pairs is None or pairs.ndim != 2 or len(pairs) < 2:
+        return None
+    models = len(pairs)
+    mean = float(pairs[~np.eye(models, dtype=bool)].mean())
+    title = f"Two members answer differently on {100 * mean:.1f} % of the samples"
+    figure, axes = style.canvas(title, size=(style.NARROW, 4.2))
+    high = max(float(pairs.max()), 1e-9)
+    axes.imshow(pairs, cmap=style.strength(), vmin=0, vmax=high)
+    if models <= WRITTEN:
+        for (i, j), share in np.ndenumerate(pairs):
+            colour = "#ffffff" if share > 0.55 * high else style.INK
+            axes.text(
+                j, i, f"{100 * share:.1f}" if i != j else "", ha="center", va="center", fontsize=8.5, color=colour
+            )
+    text.whole(axes.xaxis)
+    text.whole(axes.yaxis)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= WRITTEN else ""))
+    axes.set_ylabel("model")
+    return figure
+
+
+def figure_loss_plane(run: Run) -> Figure | None:
+    """The log loss on the plane through three members, which are marked."""
+    plane = run.pictures.get("loss_plane")
+    if plane is None or plane.ndim != 2:
+        return None
+    points = run.pictures.get("loss_plane_points", np.empty((0, 2)))
+    high, wide = plane.shape
+    extent = run.pictures.get("loss_plane_extent", np.array([0, wide - 1, 0, high - 1]))
+    figure, axes = style.canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
+    left, right, bottom, top = (float(end) for end in extent)
+    x, y = np.linspace(left, right, wide), np.linspace(bottom, top, high)
+    shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
+    _member_marks(axes, points)
+    axes.set_xlabel("first direction of the plane (distance between weights)")
+    axes.set_ylabel("second direction")
+    axes.set_xlim(x[0], x[-1])
+    axes.set_ylim(y[0], y[-1])
+    bar = figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5))
+    bar.outline.set_visible(False)
+    return figure
+
+
+def class_names(run: Run, number: int) -> list[str]:
+    """Names of the classes, or their numbers."""
+    names = run.pictures.get("class_names")
+    if names is None or len(names) != number:
+        return [str(i) for i in range(number)]
+    return [str(name) for name in names]
+
+
+def _one_input(x: FloatArray, mean: FloatArray) -> bool:
+    """Whether the mean is a curve over x: with further inputs it jumps up and down from one x to the next."""
+    if not np.isfinite(x).all():
+        return False
+    path, height = float(np.abs(np.diff(mean)).sum()), float(np.ptp(mean))
+    return path <= TURNS * height
+
+
+def _member_marks(axes: Axes, points: FloatArray) -> None:
+    """Each member and its name, on the side where the picture has room for it."""
+    middle = sum(axes.get_xlim()) / 2
+    for k, (x, y) in enumerate(points):
+        axes.plot(x, y, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
+        way, side = (7, "left") if x <= middle else (-7, "right")
+        axes.annotate(
+            f"model {k}", (x, y), (way, 5), textcoords="offset points", color="#ffffff", fontweight="bold", ha=side
+        )
+
+
+def _plane_title(points: int) -> str:
+    return "The loss on the plane through models 0, 1 and 2" if points == 3 else "The loss on a plane of weights"
+
+
+def _confusion_title(shares: FloatArray, names: list[str]) -> str:
+    off = shares.copy()
+    np.fill_diagonal(off, 0)
+    i, j = np.unravel_index(int(off.argmax()), off.shape)
+    if not off.any():
+        return "No class is taken for another"
+    return f"Most confused: {100 * off[i, j]:.0f} % of class {names[int(i)]} is answered {names[int(j)]}"

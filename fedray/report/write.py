@@ -1,0 +1,50 @@
+"""One HTML file that shows a run, or compares several: made from the files of run directories, and self-contained.
+
+No script, no network: figures are inline SVG that follow the page's light or dark colours, and print.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from fedray.core.errors import BadInput
+
+
+def write_report(run_dirs: list[Path], out: Path) -> None:
+    """Writes the report of one run directory, or the comparison of several, to `out`.
+
+    Args:
+        run_dirs: directories as `fedray run` leaves them; an interrupted run shows what it recorded.
+        out: the HTML file; its directory is made.
+
+    Raises:
+        BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
+            stays as it was).
+    """
+    from fedray.report.page import render_many, render_one  # Matplotlib is imported only when a report is made
+    from fedray.report.read import read_run
+
+    if not run_dirs:
+        raise BadInput("report: no run directory given: name at least one")
+    runs = [read_run(folder, name) for folder, name in zip(run_dirs, _names(run_dirs), strict=True)]
+    page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
+    part = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(page, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
+
+
+def _names(run_dirs: list[Path]) -> list[str]:
+    """The last parts of the paths that tell the runs apart, at least one."""
+    paths = [folder.resolve() for folder in run_dirs]
+    for depth in range(1, 4):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({place})" for place, path in enumerate(paths, 1)]

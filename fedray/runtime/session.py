@@ -1,0 +1,137 @@
+"""One run from its directory's point of view: begin or resume, loop, then summary, manifest, pictures and report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedray.core import errors, files
+from fedray.core.errors import FedrayError
+from fedray.evaluation.evaluate import evaluator
+from fedray.simulation import interfaces, rounds
+from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
+from fedray.storage import checkpoint, directory, tables
+from fedray.storage import summary as summary_
+
+if TYPE_CHECKING:
+    from fedray.storage.loggers import Logger
+
+Measure = Callable[[Study, interfaces.Runtime], Callable[[Progress], list[dict[str, Any]]]]
+Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
+
+
+class Enough(FedrayError):
+    """Raised by a watcher: the run stops after the round it was shown, saved, and can be resumed; it has no summary."""
+
+
+def coordinate(
+    study: Study,
+    runtime: interfaces.Runtime,
+    out: Path,
+    watch: Callable[[Snapshot], None],
+    facts: Mapping[str, Any],
+    loggers: list[Logger],
+    measure: Measure = evaluator,
+) -> dict[str, Any]:
+    """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
+
+    Args:
+        measure: what is measured; another one than the usual, which draws no pictures of the test set.
+
+    Raises:
+        Enough: the watcher has seen enough.
+    """
+    with directory.alone(out):
+        return _run(study, runtime, out, watch, facts, loggers, measure)
+
+
+def _run(
+    study: Study,
+    runtime: interfaces.Runtime,
+    out: Path,
+    watch: Callable[[Snapshot], None],
+    facts: Mapping[str, Any],
+    loggers: list[Logger],
+    measure: Measure,
+) -> dict[str, Any]:
+    phase = study.method.phases[0]
+    started = time.perf_counter()
+    progress = _begin(study, runtime, out)
+    _manifest(out, study, facts, progress, None)
+
+    def show(now: Progress) -> None:
+        shown = snapshot(study, now)
+        watch(shown)
+        for log in loggers:
+            log(now.round, shown["metrics"])
+
+    while True:
+        recorder = tables.Recorder(out, study, runtime.private, show)
+        try:
+            progress = rounds.run(study, runtime, recorder, measure(study, runtime), progress)
+            recorder.flush(progress.round)
+            models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
+            state = checkpoint.state_hash(models, progress.state, runtime.private())
+            if measure is evaluator:
+                _pictures(study, runtime, progress, out)
+            break
+        except Enough:
+            recorder.flush(progress.round)
+            checkpoint.save(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
+            raise
+        except errors.Lost:
+            progress = _begin(study, runtime, out)
+    summary = summary_.summary(study, progress, out, models, state)
+    _manifest(out, study, facts, progress, time.perf_counter() - started)
+    files.write_json(out / "summary.json", summary)
+    return summary
+
+
+def _begin(study: Study, runtime: interfaces.Runtime, out: Path) -> Progress:
+    """Where to start: the newest checkpoint, or the first round."""
+    if not checkpoint.rounds(out / "checkpoints"):
+        directory.drop_newer(out, -1)
+        runtime.restore({})
+        return rounds.begin(study, study.method.phases[0])
+    progress, private = checkpoint.load(out / "checkpoints")
+    phase, there = study.method.phases[0], tuple(progress.state.models.shape)
+    wanted = (study.worlds * phase.models, study.net.layout.d)
+    if there != wanted:
+        raise FedrayError(
+            f"{out / 'scenario.yaml'} wants {wanted[0]} models of {wanted[1]:,} numbers, but the checkpoint of round "
+            f"{progress.round} holds {there[0]} of {there[1]:,}: restore the scenario the run began with"
+        )
+    runtime.restore(private)
+    directory.drop_newer(out, progress.round)
+    return progress
+
+
+def snapshot(study: Study, progress: Progress) -> Snapshot:
+    """A picture of where a run stands; metrics are means over replicates and folds."""
+    names = dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float))
+    values = {n: [row[n] for row in progress.metrics if n in row] for n in names}
+    return {
+        "round": progress.round,
+        "rounds": study.rounds,
+        "metrics": {n: sum(v) / len(v) for n, v in values.items()},
+        "up_bytes": int(progress.up_bytes.sum()),
+        "down_bytes": int(progress.down_bytes.sum()),
+        "sim_seconds": float(progress.sim_seconds.max()),
+        "wall_seconds": progress.wall_seconds,
+        "failed": progress.failed,
+    }
+
+
+def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: float | None) -> None:
+    timings = {"wall_seconds": progress.wall_seconds, "process_seconds": seconds}
+    size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
+    files.write_json(out / "manifest.json", summary_.manifest({**facts, "study": size, "timings": timings}))
+
+
+def _pictures(study: Study, runtime: interfaces.Runtime, progress: Progress, out: Path) -> None:
+    from fedray.evaluation.report_data import pictures
+
+    pictures(study, runtime, progress, out / "pictures.npz")

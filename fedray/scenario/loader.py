@@ -1,0 +1,194 @@
+"""Scenarios: strict YAML -> frozen dataclasses, and back.
+
+A scenario is read in four steps: plain values (YAML, bounded), the file with its overrides, the defaults of the method
+and those that follow from other keys, and the checks: every key, then keys against each other. Whatever is wrong
+raises `core.BadInput` with one line: key, value, remedy.
+
+Example:
+    >>> s = read("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
+    >>> s.rounds, s.local.lr, s.method.models, s.method.options
+    (3, 0.001, 1, {'mu': 0.1})
+    >>> read(dump(s)) == s
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedray.core.errors import BadInput
+from fedray.core.text import shown
+from fedray.scenario import yaml_text
+from fedray.scenario.nested import Tree, difference, expand, flatten, merge, plain
+from fedray.scenario.options import fold
+from fedray.scenario.rules import check, pooled, tier_table, with_defaults
+from fedray.scenario.schema import (
+    Cell,
+    ClientKeys,
+    CompressKeys,
+    DataKeys,
+    EvaluateKeys,
+    LocalKeys,
+    MethodKeys,
+    ModelKeys,
+    PartitionKeys,
+    Scenario,
+    TierKeys,
+    checked,
+    section_fields,
+)
+
+__all__ = [
+    "Cell",
+    "ClientKeys",
+    "CompressKeys",
+    "DataKeys",
+    "EvaluateKeys",
+    "LocalKeys",
+    "MethodKeys",
+    "ModelKeys",
+    "NamedCell",
+    "PartitionKeys",
+    "Scenario",
+    "TierKeys",
+    "cells",
+    "dump",
+    "pooled",
+    "read",
+    "resolved",
+    "tier_table",
+]
+Overrides = Mapping[str, object] | Sequence[str]
+_TABLE = ("table", "published")
+_MOST_CELLS = 1000
+
+
+class NamedCell(NamedTuple):
+    """A cell of a table, ready to run."""
+
+    name: str
+    scenario: Scenario
+    published: dict[str, Any]
+
+
+def read(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> Scenario:
+    """The scenario of a file, of YAML text (has a line break or `: `) or of a dict.
+
+    Args:
+        source: path of a YAML file, YAML text, or nested dicts.
+        overrides: `key.path=value` strings, values as in YAML, or a mapping of dotted or nested keys.
+            None (or nothing behind `=`) removes a key, so that its default returns.
+    """
+    given = merge(merge({}, _tree(source)), _overrides(overrides))
+    base = _scenario({key: value for key, value in given.items() if key not in _TABLE})
+    outer = checked({key: given[key] for key in _TABLE if key in given})
+    if len(outer.table) > _MOST_CELLS:
+        raise BadInput(f"table has {len(outer.table)} cells: {_MOST_CELLS} at most")
+    table = [_cell(cell, given, base) for cell in outer.table]
+    for i, cell in enumerate(table):
+        if cell.name.lower() in {other.name.lower() for other in table[:i]}:
+            raise BadInput(f"table[{i}].name = {cell.name!r} is the name of another cell: choose another")
+    return replace(base, table=table, published=outer.published)
+
+
+def cells(scenario: Scenario) -> list[NamedCell]:
+    """The cells of the table, each a scenario without a table; a scenario without a table is one cell, `base`."""
+    base = {key: value for key, value in resolved(scenario).items() if key not in _TABLE}
+    if not scenario.table:
+        return [NamedCell("base", scenario, scenario.published)]
+    return [
+        NamedCell(
+            cell.name,
+            replace(_scenario(merge(base, expand(cell.overrides))), published=cell.published),
+            cell.published,
+        )
+        for cell in scenario.table
+    ]
+
+
+def resolved(scenario: Scenario) -> dict[str, Any]:
+    """Plain values, every default filled in, keys in the order of the contract; keys that are not set are absent."""
+    out: dict[str, Any] = _plain(scenario)
+    return out
+
+
+def dump(scenario: Scenario) -> str:
+    """YAML text; `read(dump(s)) == s`."""
+    return yaml_text.write(resolved(scenario))
+
+
+def _scenario(given: Mapping[str, Any]) -> Scenario:
+    tree = with_defaults(given)
+    for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
+        if isinstance(tree[path], Mapping):
+            tree[path] = fold(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
+    partition = tree["data"].get("partition") if isinstance(tree["data"], Mapping) else None
+    if isinstance(partition, Mapping):
+        tree["data"]["partition"] = fold("partition", "data.partition", partition, ("name",))
+    scenario = checked(tree)
+    check(scenario)
+    return scenario
+
+
+def _cell(cell: Cell, given: Mapping[str, Any], base: Scenario) -> Cell:
+    """The cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
+    try:
+        own = expand(cell.overrides)
+        if set(own) & set(_TABLE):
+            raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
+        scenario = _scenario(merge({key: value for key, value in given.items() if key not in _TABLE}, own))
+    except BadInput as wrong:
+        raise BadInput(f"table.{cell.name}: {wrong}") from None
+    return replace(cell, overrides=flatten(difference(resolved(base), resolved(scenario))))
+
+
+def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
+    if isinstance(source, str) and ("\n" in source or ": " in source or source.endswith(":")):
+        tree = yaml_text.parse(source)
+    elif isinstance(source, Mapping):
+        tree = source
+    elif isinstance(source, str | Path) and str(source):
+        tree = yaml_text.load(Path(source))
+    else:
+        raise BadInput(f"the scenario = {shown(source)} is not a path, YAML text or dict: name a scenario file")
+    if tree is None:
+        raise BadInput("the scenario is empty: start from scenarios/quickstart.yaml")
+    if not isinstance(tree, Mapping):
+        raise BadInput(f"the scenario = {shown(plain(tree))} is not a mapping: write keys as 'rounds: 10'")
+    return dict(plain(tree))
+
+
+def _overrides(overrides: Overrides) -> Tree:
+    if isinstance(overrides, Mapping):
+        return expand(plain(overrides))
+    out: dict[str, Any] = {}
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise BadInput(f"{shown(text)} is not an override: write key=value, such as rounds=3")
+        key = key.strip()
+        if key in out:
+            raise BadInput(f"{shown(key)[1:-1]} is set twice: use one of the two")
+        out[key] = plain(yaml_text.parse(value, f"{shown(key)[1:-1]} = {shown(value)}"), (key,))
+    return expand(plain(out))
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts, options beside their name."""
+    if is_dataclass(value):
+        out: dict[str, Any] = {}
+        for f in fields(value):
+            entry = getattr(value, f.name)
+            if f.name == "options":
+                out |= _plain(entry)
+            elif entry is not None:
+                out[f.name] = _plain(entry)
+        return out
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value

@@ -1,0 +1,32 @@
+"""The keys of a graph of clients, for methods without a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from fedray.scenario.validators import maybe, one_of, real, text, whole
+
+_V = PlainValidator
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class GraphKeys:
+    """Where models walk when there is no server.
+
+    probability: of an edge (erdos_renyi), of rewiring it (watts_strogatz). neighbours: of each node before rewiring.
+    edges: file of a graph of your own. node_failure, edge_failure: probability in a step; failures: a table of them.
+    """
+
+    kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (
+        "ring"
+    )
+    transition: Annotated[str, _V(one_of("uniform", "lazy", "metropolis"))] = "uniform"
+    probability: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
+    neighbours: Annotated[int, _V(whole(2, 10_000))] = 4
+    edges: Annotated[str | None, _V(maybe(text))] = None
+    node_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    edge_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    failures: Annotated[str | None, _V(maybe(text))] = None

@@ -1,0 +1,177 @@
+"""What a value may be: each kind is a function value -> value that raises ValueError("is not ...: give ...").
+
+The message is put behind `key = value ` by whoever knows the key. A kind accepts its own results unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedray.core.text import nearest, shown
+
+Check = Callable[[Any], Any]
+_INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+
+
+def whole(low: int, high: int) -> Check:
+    """A whole number from low to high; `1e3` counts as one.
+
+    Example:
+        >>> whole(1, 10)(3.0)
+        3
+    """
+    remedy = f"give one from {low} to {high}"
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"is not a whole number: {remedy}")
+        if isinstance(value, float) and not value.is_integer():
+            raise ValueError(f"is not a whole number: {remedy}")
+        if not low <= value <= high:
+            raise ValueError(f"is out of range: give a whole number from {low} to {high}")
+        return int(value)
+
+    return check
+
+
+def real(interval: str) -> Check:
+    """A number in an interval as mathematics writes it; infinity only where the interval is closed there.
+
+    Example:
+        >>> real("(0, 1]")(1)
+        1.0
+    """
+    found = _INTERVAL.fullmatch(interval)
+    assert found is not None, interval
+    low, high = float(found[2]), float(found[3])
+
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"is not a number: give one in {interval}")
+        above = value >= low if found[1] == "[" else value > low
+        below = value <= high if found[4] == "]" else value < high
+        if not (above and below):
+            raise ValueError(f"is out of range: give a number in {interval}")
+        return float(value)
+
+    return check
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("is neither true nor false: write true or false")
+    return value
+
+
+def text(value: Any) -> str:
+    """One line of printable text."""
+    if not isinstance(value, str):
+        raise ValueError("is not text: put it in quotes")
+    if not value or not value.isprintable() or len(value) > 1000:
+        raise ValueError("cannot be used: give 1 to 1000 printable characters")
+    return value
+
+
+def label(value: Any) -> str:
+    """A name that can be part of a key and of a file name."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", value):
+        raise ValueError("cannot be a name: use up to 64 letters, digits, '_' and '-'")
+    return value
+
+
+def one_of(*words: str) -> Check:
+    """One of a few words."""
+
+    def check(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        near = nearest(value, words) if isinstance(value, str) else None
+        raise ValueError(f"is not one of {', '.join(words)}" + (f": did you mean {near}?" if near else ": choose one"))
+
+    return check
+
+
+def logger(value: Any) -> str:
+    """A run logger, with `:VALUE` for another directory, project or URI than the usual."""
+    name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
+    one_of("tensorboard", "wandb", "mlflow")(name)
+    if colon and not where:
+        raise ValueError("says nothing behind the colon: leave it out, or name a directory, project or URI")
+    return str(value)
+
+
+def either(word: str, check: Check) -> Check:
+    """A certain word, or what `check` accepts."""
+
+    def checked(value: Any) -> Any:
+        if value == word and isinstance(value, str):
+            return value
+        try:
+            return check(value)
+        except ValueError as wrong:
+            raise ValueError(f"{wrong}, or {word!r}") from None
+
+    return checked
+
+
+def maybe(check: Check) -> Check:
+    """None, or what `check` accepts."""
+    return lambda value: None if value is None else check(value)
+
+
+def list_of(check: Check, most: int, scalar: bool = False) -> Check:
+    """A list of up to `most` entries; with `scalar` a bare entry counts as a list of one."""
+
+    def checked(value: Any) -> list[Any]:
+        entries = [value] if scalar and isinstance(value, int | float | str) else value
+        if not isinstance(entries, list | tuple):
+            raise ValueError("is not a list: write it as [a, b]")
+        if len(entries) > most:
+            raise ValueError(f"has {len(entries)} entries: give {most} at most")
+        for entry in entries:
+            try:
+                check(entry)
+            except ValueError as wrong:
+                raise ValueError(f"holds {shown(entry)}, which {wrong}") from None
+        return [check(entry) for entry in entries]
+
+    return checked
+
+
+def map_of(check: Check) -> Check:
+    """A mapping from text to what `check` accepts."""
+
+    def checked(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError("is not a mapping: write it as {name: value}")
+        for key, entry in value.items():
+            try:
+                check(entry)
+            except ValueError as wrong:
+                raise ValueError(f"holds {shown(key)}: {shown(entry)}, which {wrong}") from None
+        return {text(key): check(entry) for key, entry in value.items()}
+
+    return checked
+
+
+def gpu_share(value: Any) -> float:
+    """GPUs of an actor: Ray schedules 0, 1/n and whole numbers reliably; 0.33 and 0.333 count as 1/3.
+
+    Example:
+        >>> gpu_share(0.25), gpu_share(2)
+        (0.25, 2.0)
+    """
+    number: float = real("[0, 1000]")(value)
+    if number >= 1 or number == 0:
+        fits = number.is_integer()
+    else:
+        parts = round(1 / max(number, 1e-4))
+        fits = parts <= 100 and 0.99 / parts - 1e-9 <= number <= 1 / parts + 1e-9
+    if not fits:
+        raise ValueError(
+            "is not a share that Ray schedules reliably: give 0, 1/n (0.5, 0.25, 0.2, ...) or a whole number"
+        )
+    return number

@@ -1,0 +1,141 @@
+"""Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
+
+A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedray.core.errors import FedrayError
+from fedray.core.files import digest
+from fedray.core.types import IntArray, Layout, State
+from fedray.simulation.interfaces import Progress
+
+
+def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2) -> Path:
+    """Writes `round-NNNNNN/` under a folder and removes all but the newest `keep`."""
+    final = folder / f"round-{progress.round:06d}"
+    part = folder / f".{final.name}.part"
+    state = progress.state
+    tensors = {"models": state.models, "counters": state.counters}
+    tensors |= {f"extra/{name}": value for name, value in state.extra.items()}
+    tensors |= {f"private/{name}": value for name, value in (private or {}).items()}
+    totals: dict[str, Any] = {
+        "round": progress.round,
+        "up_bytes": progress.up_bytes.tolist(),
+        "down_bytes": progress.down_bytes.tolist(),
+        "sim_seconds": [float(s).hex() for s in progress.sim_seconds],
+        "wall_seconds": progress.wall_seconds,
+        "metrics": progress.metrics,
+        "failed": progress.failed,
+        "digest": digest(dict(sorted(tensors.items()))),
+    }
+    totals["seal"] = _seal(totals)
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        save_file({name: value.contiguous() for name, value in tensors.items()}, part / "state.safetensors")
+        (part / "progress.json").write_text(json.dumps(totals))
+        for file in part.iterdir():
+            _fsync(file)
+        _fsync(part)
+        if final.exists():
+            shutil.rmtree(final)
+        part.replace(final)
+        _fsync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FedrayError(
+            f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
+        ) from None
+    for old in rounds(folder)[: -max(1, keep)]:
+        shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
+    return final
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def rounds(folder: Path) -> list[int]:
+    """Rounds that have a checkpoint, rising."""
+    found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
+    return sorted(int(name) for name in found if name.isdigit())  # not a copy that somebody made
+
+
+def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """The checkpoint of a round (the newest by default), and the private client state saved with it.
+
+    Raises:
+        FedrayError: there is none, or its files are damaged.
+    """
+    known = rounds(folder)
+    if not known:
+        raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
+    path = folder / f"round-{known[-1] if round is None else round:06d}"
+    remedy = f"remove {path} to resume from the checkpoint before it"
+    file = path / "progress.json"
+    try:
+        totals: dict[str, Any] = json.loads(file.read_text())
+        if totals.pop("seal") != _seal(totals):
+            raise ValueError("its digest differs")
+        file = path / "state.safetensors"
+        tensors = load_file(file)
+        if totals["digest"] != digest(dict(sorted(tensors.items()))):
+            raise ValueError("its digest differs")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise FedrayError(f"{file} is damaged ({why[:200]}): {remedy}") from None
+    extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}
+    private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
+    state = State(tensors["models"], tensors["counters"], extra)
+    seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
+    up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
+    last = (totals["wall_seconds"], totals["metrics"], totals.get("failed", 0))
+    return Progress(totals["round"], state, up, down, seconds, *last), private
+
+
+def _seal(totals: dict[str, Any]) -> str:
+    """SHA-256 of what stands beside it in `progress.json`."""
+    return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
+
+
+def model_hash(layout: Layout, state: State, models: int, folds: IntArray) -> str:
+    """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
+
+    The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
+    model; trainable parameters, float buffers, counters, each in the order of the module. folds: `[worlds]`.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    per_replicate = len(np.unique(folds))
+    for m in range(len(state.models)):
+        world, k = divmod(m, models)
+        label = f"{world // per_replicate}/{folds[world]}/{k}"
+        for name, value in layout.views(state.models[m]).items():
+            tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
+        for name, count in zip(layout.counters, state.counters[m], strict=True):
+            tensors[f"{label}/{name}/()"] = count
+    return digest(tensors)
+
+
+def state_hash(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
+    """`model_hash` extended by the server's own state and the clients' private state."""
+    rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
+    rest |= {f"private/{n}": private[n] for n in sorted(private)}
+    return digest({f"model_hash/{model}": torch.zeros(0), **rest})

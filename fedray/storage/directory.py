@@ -1,0 +1,77 @@
+"""Making, locking and trimming a run directory."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fedray.core import files
+from fedray.core.errors import BadInput, FedrayError
+
+LOCK_SECONDS = 30.0
+
+
+def prepare(out: Path, scenario_text: str) -> None:
+    """Makes a fresh run directory.
+
+    Raises:
+        BadInput: the directory holds something already.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        what = "another run" if (out / "scenario.yaml").exists() else "other files"
+        raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
+    try:
+        (out / "checkpoints").mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
+    files.write_atomically(out / "scenario.yaml", scenario_text.encode())
+
+
+def discard(out: Path, fresh: bool) -> None:
+    """Takes back what `prepare` made, if nothing was recorded: bad input leaves no directory behind."""
+    if (out / "rounds.parquet").exists():
+        return
+    for path in [out] if fresh else out.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
+
+    A run whose driver was killed may write for some seconds more: resuming waits for it.
+    """
+    try:
+        file = (out / ".lock").open("w")
+    except OSError as error:
+        raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+    with file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _locked(file):
+            if time.monotonic() > deadline:
+                raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
+            time.sleep(0.1)
+        yield
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be promised
+        return True
+    return True
+
+
+def drop_newer(out: Path, round: int) -> None:
+    """Removes the parts written after a round."""
+    for name in ("rounds.parquet", "clients.parquet"):
+        for part in (out / name).glob("part-*.parquet"):
+            if int(part.stem[5:]) > round:
+                part.unlink()

@@ -1,0 +1,94 @@
+"""The summary and the manifest of a run directory."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.simulation.interfaces import Progress
+from fedray.simulation.rounds import meets
+from fedray.simulation.study import Study
+from fedray.storage.tables import table
+
+PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
+
+
+def pooled(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """Mean, sd and n of every number in the rows; sd is None for a single one."""
+    metrics: dict[str, dict[str, float | int | None]] = {}
+    for name in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, float)):
+        values = np.array([row[name] for row in rows if name in row])
+        sd = float(values.std(ddof=1)) if len(values) > 1 else None
+        metrics[name] = {"mean": float(values.mean()), "sd": sd, "n": len(values)}
+    return metrics
+
+
+def history(study: Study, out: Path) -> list[dict[str, float]]:
+    """What needs a world's whole course, one dict a world: scores over the last 3 evaluated rounds (FE section V),
+    and the round, virtual second and uplink byte at which the target was first reached (absent where it was not)."""
+    found = []
+    rows = table(out, "rounds").to_pylist()
+    for world in range(study.worlds):
+        where = (world // study.per_replicate, int(study.folds[world]))
+        course = [row for row in rows if (row["replicate"], row["fold"]) == where]
+        values: dict[str, float] = {}
+        for name in ("accuracy", "rmse"):
+            scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
+            if len(scores) >= 3:  # none of them untrained
+                values[f"{name}_last3"] = float(np.mean(scores[-3:]))
+        if study.evaluation.target is not None:
+            first = next((row for row in course if meets(row, study.evaluation.target)), None)
+            if first is not None:
+                values["rounds_to_target"] = float(first["round"])
+                values["seconds_to_target"] = float(first["sim_seconds"])
+                values["bytes_to_target"] = float(first["up_bytes"])
+        found.append(values)
+    return found
+
+
+def summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
+    """`summary.json` by contract: final metrics pooled over replicates and folds, totals, hashes."""
+    metrics = {**pooled(progress.metrics), **pooled(history(study, out))}  # type: ignore[arg-type]
+    return {
+        "method": study.method.name,
+        "data": study.scenario.get("data", {}).get("name", study.name),
+        "rounds": progress.round,
+        "failed_jobs": progress.failed,
+        "seed": int(study.seeds[0]),
+        "metrics": metrics,
+        "totals": {
+            "up_bytes": int(progress.up_bytes.sum()),
+            "down_bytes": int(progress.down_bytes.sum()),
+            "sim_seconds": float(progress.sim_seconds.max()),
+            "wall_seconds": progress.wall_seconds,
+        },
+        "model_hash": model_hash,
+        "state_hash": state_hash,
+    }
+
+
+def manifest(extra: dict[str, Any]) -> dict[str, Any]:
+    """Versions, host and commit; nothing from the environment's secrets."""
+    versions: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    host = {"machine": platform.machine(), "system": platform.platform(), "python": sys.version.split()[0]}
+    return {"versions": versions, "host": host, "git_commit": _commit(), **extra}
+
+
+def _commit() -> str | None:
+    if shutil.which("git") is None:
+        return None
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

@@ -1,0 +1,5 @@
+"""Batched execution: many jobs as lanes of one computation. One engine a file, one rule that picks it."""
+
+from __future__ import annotations
+
+

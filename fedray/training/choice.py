@@ -1,0 +1,99 @@
+"""Which engine runs a network, and how wide: one static rule on shapes, so that the choice is the same everywhere.
+
+Networks of one's own need not know about lanes: one that is not exactly what an engine computes, or that cannot be
+mapped over lanes, takes the next engine, down to the plain loop, which runs everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedray.core.types import Local, Net
+from fedray.training import conv, loop, mlp, vmap
+from fedray.training.block import MIN_LANES, Block, Trained
+
+LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
+MOST_LANES = {"cpu": 256, "cuda": 4096}
+VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
+MLP_FLOATS = 400_000
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine as chosen for one network. `width` is the most lanes of a block."""
+
+    name: str
+    width: int
+    why: str
+    train: Callable[[Net, Block], Trained]
+    outputs: Callable[[Net, Tensor, Tensor, Tensor], Tensor]
+
+
+def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engine:
+    """The engine for a network.
+
+    Args:
+        device: its kind, "cpu" or "cuda".
+        example: one network input, to try a module of one's own on; without it such a module is trusted.
+    """
+    d, plain = net.layout.d, _plain(net)
+    wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
+    if plain and mlp.shape_of(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
+        return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train, mlp.outputs)
+    if plain and conv.cut_of(net.module) is not None:
+        channels = conv.widest(net.module)
+        width, why = conv.lanes_of(channels, device), f"plain convolutions of at most {channels} channels"
+        if width == 1:
+            why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
+        return Engine("conv", width, why, conv.train, conv.outputs)
+    obstacle = _obstacle(net)
+    if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
+        refused = None if example is None else vmap.refusal(net, example)
+        if refused is not None:
+            return _loop(f"it cannot be mapped over lanes ({refused})")
+        return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train, loop.outputs)
+    return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
+
+
+def shareable(engine: Engine) -> bool:
+    """Whether several threads may train with one network at once: the engine never writes into its module."""
+    return engine.name in ("mlp", "conv")
+
+
+def mixes(engine: Engine, local: Local) -> bool:
+    """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
+    return engine.name == "mlp" and mlp.is_plain(local)
+
+
+def _loop(why: str) -> Engine:
+    return Engine("loop", 1, why, loop.train, loop.outputs)
+
+
+def _plain(net: Net) -> bool:
+    """Whether the row is the layers' own weights and biases, in order and once each: nothing is frozen, shared or
+    reparametrised, there are no buffers, and no hook adds to what a layer computes."""
+    named = [(name, part) for name, part in net.module._modules.items() if part is not None]
+    wanted = [
+        f"{name}.{kind}"
+        for name, part in named
+        if isinstance(part, nn.Linear | nn.Conv2d)
+        for kind in ("weight", "bias")
+        if getattr(part, kind, None) is not None
+    ]
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in net.module.modules())
+    return list(net.layout.names) == wanted and not net.layout.counters and not hooked
+
+
+def _obstacle(net: Net) -> str | None:
+    """Why a module cannot be mapped over lanes, or None."""
+    if net.layout.counters or net.layout.trainable < net.layout.d:
+        return "it keeps buffers (BatchNorm's running statistics, say)"
+    for part in net.module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            return "it draws random numbers (dropout)"
+        if isinstance(part, nn.RNNBase):
+            return "recurrent layers have no batched form over lanes"
+    return None

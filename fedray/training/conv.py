@@ -1,0 +1,175 @@
+"""Small convolution networks: lanes folded into channels, one grouped convolution a layer, channels_last.
+
+Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are those of the
+`mlp` engine, backward pass by hand; autograd sees the convolutions alone.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedray.core.types import Net
+from fedray.training import mlp
+from fedray.training.block import Block, Trained, active
+from fedray.training.optimizer import joined, optimiser
+
+POINTWISE = (nn.ReLU, nn.Tanh)
+POOLING = (nn.MaxPool2d, nn.AvgPool2d)
+NARROW = 32  # channels; wider convolutions fill a core by themselves (measured, docs/design.md)
+MOST_LANES = {"cpu": 12, "cuda": 256}
+ANSWERED = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
+
+
+class Cut(NamedTuple):
+    """A network in two: its convolutions and what is between them, and the linear layers; tensors: of the first."""
+
+    features: tuple[nn.Module, ...]
+    dense: mlp.Shape
+    tensors: int
+
+
+@lru_cache(maxsize=16)  # asked for every block
+def cut_of(module: nn.Module) -> Cut | None:
+    """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
+    if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
+        return None
+    flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
+    features = tuple(module)[: flat[0]] if flat else ()
+    dense = mlp.shape_of(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
+    if dense is None or dense.prefix or not all(map(_known, features)):
+        return None
+    return Cut(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
+
+
+def widest(module: nn.Module) -> int:
+    """The most channels of a convolution."""
+    return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
+
+
+def lanes_of(channels: int, device: str) -> int:
+    """How many networks with so many channels run side by side."""
+    return MOST_LANES[device] if channels <= NARROW or device == "cuda" else 1
+
+
+def _known(part: nn.Module) -> bool:
+    if type(part) is nn.Conv2d:
+        return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
+    return type(part) in POINTWISE + POOLING
+
+
+def train(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block; see `lanes.block.Block`."""
+    cut = cut_of(net.module)
+    assert cut is not None
+    k, towards = cut.tensors, block.anchor if block.anchor is not None else block.start
+
+    def kernels_of(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[:k]]
+
+    def stack_of(rows: Tensor) -> mlp.Stack:
+        return mlp.stacked(cut.dense, list(net.layout.views(rows).values())[k:])
+
+    kernels, stack = kernels_of(block.start), stack_of(block.start)
+    move = optimiser(block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset))
+    descend = mlp.descent(cut.dense, block, stack_of, inputs=True)
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
+    for lo, hi, real in active(block.steps):
+        lanes = max(real, block.fewest)
+        kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
+        for a, b in block.pieces(lo, hi):
+            x, y = block.read(a, b)
+            folded = _fold(x[:, :lanes])
+            for s in range(a, b):
+                z = features(cut, kernels, folded[s - a], lanes)
+                with torch.no_grad():
+                    seen = mlp.forward(cut.dense, stack, _flat(z, lanes), lanes)
+                    g, cost = mlp.output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
+                    loss[:real] += cost[:real]
+                    below = _unflat(descend(stack, seen, g, lanes), z)
+                grads = torch.autograd.grad(z, kernels, below)
+                with torch.no_grad():
+                    move(kernels, grads, lanes)
+        done = int((block.steps > hi).sum())
+        width = sum(net.layout.sizes[:k])
+        final[done:real, :width] = joined([t.detach() for t in kernels], lanes)[done:real]
+        mlp.write_rows(stack, final[:, width:], done, real)
+    return Trained(final, block.counters, loss)
+
+
+def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, some models and inputs at a time."""
+    del counters
+    cut = cut_of(net.module)
+    assert cut is not None
+    channels, kind, out = widest(net.module), rows.device.type, []
+    shares = -(-len(rows) // lanes_of(channels, kind))  # even ones: a model left over alone would take other kernels
+    with torch.no_grad():
+        for mine, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
+            views, n = list(net.layout.views(mine).values()), len(mine)
+            kernels = [_kernel(view) for view in views[: cut.tensors]]
+            stack = mlp.stacked(cut.dense, views[cut.tensors :])
+            answers = []
+            for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
+                z = features(cut, kernels, _fold(part[None])[0], n)
+                answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
+            out.append(torch.cat(answers, dim=1))
+    return torch.cat(out)
+
+
+def _kernel(view: Tensor) -> Tensor:
+    """A copy of `[W, out, in, h, v]`, input channels last in memory; of a bias `[W, out]` as it is."""
+    if view.dim() != 5:
+        return view.contiguous().clone()
+    return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
+
+
+def _flat(z: Tensor, lanes: int) -> Tensor:
+    """`[B, W * C, H, V]` -> `[W, B, C * H * V]`."""
+    b, _, h, v = z.shape
+    return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
+
+
+def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
+    """The inverse of `_flat`, in the shape and memory order of z."""
+    assert below is not None
+    b, _, h, v = z.shape
+    whole = below.view(len(below), b, -1, h, v).transpose(0, 1).flatten(1, 2)
+    return whole.contiguous(memory_format=torch.channels_last)
+
+
+def _fold(x: Tensor) -> Tensor:
+    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, channels last in memory (said by strides, for one channel too)."""
+    s, w, b, c, h, v = x.shape
+    n = w * c
+    rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
+    return rows.as_strided((s, b, n, h, v), (b * h * v * n, h * v * n, 1, v * n, n))
+
+
+def features(cut: Cut, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
+    """`[B, W * C, H, V]` -> what the linear layers read, `[B, W * C', H', V']`."""
+    rest = iter(kernels)
+    for part in cut.features:
+        if isinstance(part, nn.Conv2d):
+            w = next(rest).flatten(0, 1)
+            b = next(rest).flatten() if part.bias is not None else None
+            x = F.conv2d(x, w, b, part.stride, part.padding, part.dilation, groups=lanes)
+        elif type(part) is nn.MaxPool2d:
+            x = F.max_pool2d(x, part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode)
+        else:
+            x = part(x)
+    return x
+
+
+def _ordered(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
+    """ReLU behind the max pooling that follows it: the same numbers and gradients on a quarter of the entries."""
+    out = list(parts)
+    for i in range(len(out) - 1):
+        if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and not out[i + 1].padding:
+            out[i], out[i + 1] = out[i + 1], out[i]
+    return tuple(out)

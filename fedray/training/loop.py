@@ -1,0 +1,70 @@
+"""One lane after another, lean: a functional call, gradients, one optimiser step. Every module runs here.
+
+It is also the reference that the other engines are tested against.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedray.core import rng
+from fedray.core.types import Layout, Net
+from fedray.models.loss import per_sample
+from fedray.training.block import Block, Trained, channels_last
+from fedray.training.optimizer import optimiser, tensors_of
+
+
+def train(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block; see `lanes.block.Block`."""
+    done = [_lane(net, block, lane) for lane in range(len(block.start))]
+    final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
+    return Trained(final, counters, loss)
+
+
+def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
+    layout, k = net.layout, tensors_of(net.layout)
+    tensors = _lane_tensors(layout, block.start[lane])
+    params = [t.requires_grad_() for t in tensors[:k]]
+    named = dict(zip(layout.names, tensors, strict=True))
+    counters = {n: c.clone() for n, c in zip(layout.counters, block.counters[lane], strict=True)}
+    towards = block.anchor if block.anchor is not None else block.start
+    local = block.local
+
+    def only(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else _lane_tensors(layout, rows[lane])[:k]
+
+    step = optimiser(local, block.lr, only(towards if local.pull else None), only(block.offset))
+    net.module.train()
+    total = block.start.new_zeros(())
+    with rng.torch_scope(int(block.keys[lane]), block.start.device):
+        for a, b in block.pieces(0, int(block.steps[lane])):
+            x, y = block.read(a, b)
+            for s in range(a, b):
+                weight = block.weight[s, lane]
+                real = int((weight > 0).sum())  # padding comes last; normalisation layers must not see it
+                out = functional_call(net.module, {**named, **counters}, (channels_last(x[s - a, lane, :real]),))
+                loss = (per_sample(net.objective, out, y[s - a, lane, :real]) * weight[:real]).sum()
+                grads = torch.autograd.grad(loss, params)
+                with torch.no_grad():
+                    step(params, grads, None)
+                total += loss.detach()
+    row = torch.cat([t.detach().reshape(-1) for t in tensors])
+    return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
+
+
+def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
+    """`[d]` -> one tensor a name, copied; convolution weights channels last."""
+    return [channels_last(view.clone()) for view in layout.views(row).values()]
+
+
+def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, in evaluation mode."""
+    net.module.eval()
+    out = []
+    with torch.no_grad():
+        for row, count, mine in zip(rows, counters, x, strict=True):
+            named = {**net.layout.views(row), **dict(zip(net.layout.counters, count, strict=True))}
+            out.append(functional_call(net.module, named, (mine,)))
+    return torch.stack(out)

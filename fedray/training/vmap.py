@@ -1,0 +1,73 @@
+"""Any small functional module: torch.func.vmap of its gradient, one step for all lanes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, grad_and_value, vmap
+
+from fedray.core import rng
+from fedray.core.types import Net
+from fedray.models.loss import per_sample
+from fedray.training.block import Block, Trained, active
+from fedray.training.optimizer import joined, optimiser, parts
+
+
+def refusal(net: Net, example: Tensor) -> str | None:
+    """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
+
+    Args:
+        example: one network input; its values do not matter.
+    """
+    names, place = net.layout.names, next(net.module.parameters()).device
+    tensors = tuple(parts(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
+    x = example.to(place).expand(2, 2, *example.shape)
+    dtype = example.dtype if example.is_floating_point() else torch.float32
+
+    def cost(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
+        out: Tensor = functional_call(net.module, dict(zip(names, params, strict=True)), (inputs,))
+        return out.square().mean()
+
+    net.module.train()
+    try:
+        with rng.torch_scope(0, place):
+            vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
+    except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return None
+
+
+def train(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block; see `lanes.block.Block`."""
+    layout, names = net.layout, net.layout.names
+    tensors = parts(layout, block.start)
+    towards = block.anchor if block.anchor is not None else block.start
+
+    def form(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else parts(layout, rows)
+
+    step = optimiser(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
+
+    def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))
+        return (per_sample(net.objective, out, y) * weight).sum()
+
+    gradient = vmap(grad_and_value(cost))
+    net.module.train()
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
+    with torch.no_grad():
+        for lo, hi, real in active(block.steps):
+            lanes = max(real, block.fewest)
+            for a, b in block.pieces(lo, hi):
+                x, y = block.read(a, b)
+                for s in range(a, b):
+                    weight = block.weight[s, :lanes]
+                    grads, value = gradient(
+                        tuple(t[:lanes] for t in tensors), x[s - a, :lanes], y[s - a, :lanes], weight
+                    )
+                    loss[:real] += value[:real]
+                    step(tensors, grads, lanes)
+            done = int((block.steps > hi).sum())
+            final[done:real] = joined(tensors, lanes)[done:real]
+    return Trained(final, block.counters, loss)

@@ -1,0 +1,150 @@
+"""Optuna's side of a sweep: the storage, the study, samplers whose numbers have an address, pruners."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.tuning.space import Parameter, counts
+from fedray.tuning.sweep_file import Pruner, Sampler, Sweep
+
+NOTES = "fedray"  # one attribute: every write of a journal is an fsync
+JOURNAL = "study.journal"
+
+
+class Place(NamedTuple):
+    """Where a study is: a journal file or a storage URL, its name, and its pruner, for whoever reports to it."""
+
+    storage: str
+    name: str
+    pruner: Pruner
+    ages: int  # the most that a trial can report
+
+
+def opened(storage: str) -> Any:
+    """An Optuna storage: a journal file (its last line mended if a crash cut it), or any URL that Optuna knows."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if "://" not in storage:
+        return JournalStorage(JournalFileBackend(storage))
+    try:
+        return optuna.storages.get_storage(storage)
+    except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
+        kind = storage.partition("://")[0]
+        raise BadInput(
+            f"--storage {kind}://... cannot be opened ({type(error).__name__}): check the URL and its driver"
+        ) from None
+
+
+def check_vacant(url: str | None, name: str, resume: bool) -> None:
+    """Raises `BadInput` where a storage (if any) cannot be opened, or holds this study and this is no resume."""
+    if url is not None and name in optuna.get_all_study_names(opened(url)) and not resume:
+        raise _taken(name)
+
+
+def _taken(name: str) -> BadInput:
+    return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
+
+
+def mend(journal: Path) -> None:
+    """Cuts off a last line that was never finished; for when nobody else writes."""
+    if journal.is_file():
+        data = journal.read_bytes()
+        if data and not data.endswith(b"\n"):
+            with journal.open("r+b") as file:
+                file.truncate(data.rfind(b"\n") + 1)
+
+
+def start_study(sweep: Sweep, place: Place, resume: bool) -> optuna.Study:
+    """The study of a sweep, new or as it was left.
+
+    Raises:
+        BadInput: the storage holds a study of this name already, and this is no resume.
+    """
+    directions = [objective.direction for objective in sweep.objectives]
+    storage = opened(place.storage)
+    try:
+        study = optuna.create_study(
+            storage=storage, study_name=place.name, directions=directions, load_if_exists=resume, pruner=pruner(place)
+        )
+    except optuna.exceptions.DuplicatedStudyError:
+        raise _taken(place.name) from None
+    with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names([objective.name for objective in sweep.objectives])
+    return study
+
+
+def noted(trial: FrozenTrial) -> Mapping[str, Any]:
+    """What `drive` noted of a trial: how it was answered (trained, looked up, refused), run, seconds, rounds, ..."""
+    found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
+    return found
+
+
+def pruner(place: Place) -> optuna.pruners.BasePruner:
+    """The pruner; its steps are ages."""
+    keys = place.pruner
+    if keys.name == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
+    least = max(1, keys.warmup)
+    if keys.name == "asha":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=keys.reduction)
+    if keys.name == "hyperband":
+        return optuna.pruners.HyperbandPruner(
+            min_resource=least, max_resource=max(least, place.ages), reduction_factor=keys.reduction
+        )
+    return optuna.pruners.NopPruner()
+
+
+def sampler(keys: Sampler, number: int, place: int) -> optuna.samplers.BaseSampler:
+    """The sampler of one draw: its seed is an address (trial, place), so a resumed sweep draws what it would have."""
+    seed = int(rng.keys(keys.seed, "tune", number, place)) % 2**32
+    if keys.name == "nsga2":
+        return optuna.samplers.NSGAIISampler(population_size=keys.population, seed=seed)
+    if keys.name == "tpe":
+        return optuna.samplers.TPESampler(n_startup_trials=keys.startup, seed=seed)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def propose(study: optuna.Study, keys: Sampler, space: tuple[Parameter, ...], trial: optuna.Trial) -> dict[str, Any]:
+    """Values for a trial; those that it has already (it was interrupted) stay."""
+    study.sampler = sampler(keys, trial.number, 0)
+    _ = trial.relative_params  # drawn together, before the single ones
+    chosen: dict[str, Any] = {}
+    for place, parameter in enumerate(space, 1):
+        if counts(parameter, chosen):
+            study.sampler = sampler(keys, trial.number, place)
+            chosen[parameter.key] = parameter.suggest(trial)
+    return chosen
+
+
+def ask(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
+    """The next trial, or None at the end of a grid."""
+    number = len(study.get_trials(deepcopy=False))
+    if points is not None:
+        if number >= len(points):
+            return None
+        study.enqueue_trial(points[number])
+    study.sampler = sampler(sweep.sampler, number, 0)
+    return study.ask()
+
+
+def unfinished(study: optuna.Study) -> list[optuna.Trial]:
+    """The trials that an interrupted sweep left, in order, ready to go on."""
+    states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
+    left = study.get_trials(deepcopy=False, states=states)
+    found = []
+    for frozen in left:
+        if frozen.state == optuna.trial.TrialState.WAITING:
+            found.append(study.ask())  # the oldest waiting one
+        else:
+            found.append(optuna.Trial(study, frozen._trial_id))
+    return sorted(found, key=lambda trial: trial.number)

@@ -1,0 +1,223 @@
+"""Sweep files: strict YAML -> `Sweep`. Whatever is wrong raises `core.BadInput` with one line: key, value, remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedray.core.errors import BadInput
+from fedray.core.files import user_path
+from fedray.core.text import nearest, shown
+from fedray.scenario import yaml_text
+from fedray.scenario.loader import Scenario, read
+from fedray.scenario.nested import Tree, expand, merge, plain
+from fedray.scenario.validators import Check, label, maybe, one_of, whole
+from fedray.tuning.objectives import HELD, Objective, depends_on, read_objective
+from fedray.tuning.space import Parameter, Values, corners, overrides, read_space
+
+HOLD_OUT = 0.2
+SAMPLERS = ("tpe", "random", "grid", "nsga2")
+PRUNERS = ("none", "median", "hyperband", "asha")
+TRIALS = 20
+_ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
+Table = Mapping[str, tuple[Any, Check]]
+SWEEP: Table = {
+    "name": (None, maybe(label)),
+    "scenario": (None, _ANY),
+    "overrides": (None, _ANY),
+    "space": (None, _ANY),
+    "objectives": (None, _ANY),
+    "sampler": ("tpe", _ANY),
+    "pruner": ("none", _ANY),
+    "trials": (None, maybe(whole(1, 10**6))),
+    "jobs": (1, whole(1, 10**4)),
+    "together": (None, maybe(whole(1, 64))),
+}
+SAMPLER: Table = {
+    "name": ("tpe", one_of(*SAMPLERS)),
+    "seed": (0, whole(0, 2**31)),
+    "startup": (10, whole(1, 10**6)),
+    "population": (20, whole(2, 10**4)),
+}
+PRUNER: Table = {
+    "name": ("none", one_of(*PRUNERS)),
+    "startup": (5, whole(1, 10**6)),
+    "warmup": (1, whole(0, 10**6)),
+    "reduction": (3, whole(2, 100)),
+}
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """name; seed; startup: random trials before TPE learns; population: of NSGA-II."""
+
+    name: str
+    seed: int
+    startup: int
+    population: int
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """name; startup: finished trials before the median counts; warmup: ages that every trial gets; reduction: 1 of how
+    many goes on (hyperband, asha)."""
+
+    name: str
+    startup: int
+    warmup: int
+    reduction: int
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file, checked.
+
+    base: the scenario's own keys with the sweep's overrides; trials: None is the whole grid, or 20; together: trials
+    that each of `jobs` processes trains side by side, None: `start.together_of`.
+    """
+
+    name: str
+    base: Tree
+    space: tuple[Parameter, ...]
+    objectives: tuple[Objective, ...]
+    sampler: Sampler
+    pruner: Pruner
+    trials: int | None
+    jobs: int
+    together: int | None
+    source: Tree  # the file with its base scenario inside, for the output directory
+
+    def scenario(self, chosen: Values) -> Scenario:
+        """The scenario of a trial; evaluated once an age where the base does not say and no objective needs more."""
+        found = read(self.base, overrides(self.space, chosen))
+        if any(objective.personal for objective in self.objectives):
+            found = replace(found, evaluate=replace(found.evaluate, personal=True))
+        if "every" in self.base.get("evaluate", {}) or any(objective.course for objective in self.objectives):
+            return found
+        return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
+
+    @property
+    def inference(self) -> tuple[str, ...]:
+        """Keys of `predict` that no training depends on: one training answers all their values.
+
+        A key that the course of a training decides by (a target, a budget, an early stop) is not among them.
+        """
+        stop = (self.base.get("evaluate") or {}).get("stop_at") or {}
+        course = [objective.metric for objective in self.objectives if objective.course] + [str(stop.get("metric", ""))]
+        used = {key for metric in course for key in depends_on(metric)}
+        return tuple(key for key in ("average", "gamma", "noise") if key not in used)
+
+
+def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
+    """The sweep of a file or a dict.
+
+    Raises:
+        BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
+    """
+    where = Path(source) if isinstance(source, str | Path) else None
+    tree = yaml_text.load(where) if where is not None else source
+    if not isinstance(tree, Mapping):
+        raise BadInput(f"the sweep = {shown(tree)} is not a mapping: write keys as 'trials: 20'")
+    given = _section("", plain(tree), SWEEP)
+    base = _base(given, where.parent if where is not None else Path())
+    objectives = _objectives(given["objectives"])
+    sampler = Sampler(**_section("sampler", _named(given["sampler"]), SAMPLER))
+    pruner = Pruner(**_section("pruner", _named(given["pruner"]), PRUNER))
+    name = given["name"] or (where.stem if where is not None else "sweep")
+    source_tree = {**plain(tree), "name": name, "scenario": base}  # the name is the study's in its storage
+    source_tree.pop("overrides", None)
+    sweep = Sweep(
+        name=name,
+        base=base,
+        space=read_space(given["space"]),
+        objectives=objectives,
+        sampler=sampler,
+        pruner=pruner,
+        trials=given["trials"],
+        jobs=given["jobs"],
+        together=given["together"],
+        source=source_tree,
+    )
+    _check(sweep)
+    return sweep
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _section(path: str, given: Any, table: Table) -> dict[str, Any]:
+    """The keys of a section, checked, defaults filled in."""
+    lead = f"{path}." if path else ""
+    if not isinstance(given, Mapping):
+        raise BadInput(f"{path} = {shown(given)} is not a name or a mapping: write {{name: ...}}")
+    for key, value in given.items():
+        if key not in table:
+            near = nearest(str(key), table)
+            remedy = f"did you mean {lead}{near}?" if near else f"it has {', '.join(table)}"
+            raise BadInput(f"{lead}{key} is not a key of {path or 'a sweep'}: {remedy}")
+        try:
+            table[key][1](value)
+        except ValueError as wrong:
+            raise BadInput(f"{lead}{key} = {shown(value)} {wrong}") from None
+    return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
+
+
+def _base(given: Mapping[str, Any], folder: Path) -> Tree:
+    """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
+    wanted = given["scenario"]
+    if isinstance(wanted, str):
+        wanted = yaml_text.load(folder / user_path("scenario", wanted))
+    if not isinstance(wanted, Mapping):
+        raise BadInput(
+            f"scenario = {shown(wanted)} is not a scenario: give a file's path, relative to the sweep, or its keys"
+        )
+    own = given["overrides"] or {}
+    if not isinstance(own, Mapping):
+        raise BadInput(f"overrides = {shown(own)} is not a mapping: write {{rounds: 20}}")
+    tree = merge({"data": {"hold_out": HOLD_OUT}}, plain(wanted))
+    tree = merge(tree, expand(plain(own)))
+    return {key: value for key, value in tree.items() if key not in ("table", "published")}
+
+
+def _objectives(given: Any) -> tuple[Objective, ...]:
+    entries = [given] if isinstance(given, str | Mapping) else given
+    if not isinstance(entries, list) or not entries:
+        raise BadInput("objectives is missing or empty: give a list such as [accuracy]")
+    found = tuple(read_objective(f"objectives[{i}]", entry) for i, entry in enumerate(entries))
+    names = [objective.name for objective in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"objectives holds {twice} twice: remove one of the two")
+    return found
+
+
+def _check(sweep: Sweep) -> None:
+    """Contradictions between keys, and every end of the space in the base scenario."""
+    base = sweep.scenario({})
+    if base.data.hold_out == 0:
+        raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
+    if base.local.lr_grid:
+        raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
+    for key in ("stop_at", "target"):
+        asked = getattr(base.evaluate, key)
+        if asked is not None and not asked.metric.startswith(HELD):
+            raise BadInput(
+                f"evaluate.{key}.metric = {asked.metric} is read on the test set, which a sweep leaves alone: "
+                f"write {HELD}{asked.metric}"
+            )
+    first = sweep.objectives[0]
+    if sweep.pruner.name != "none" and len(sweep.objectives) > 1:
+        raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
+    if sweep.pruner.name != "none" and first.kind != "final":
+        raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {first.name} on the way: use none")
+    if sweep.sampler.name == "grid":
+        for parameter in sweep.space:
+            parameter.grid()
+    for parameter, chosen in corners(sweep.space):
+        try:
+            sweep.scenario(chosen)
+        except BadInput as wrong:
+            raise BadInput(f"space.{parameter.key}: {wrong}") from None
