@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fedray.core.version import __version__
+
 __all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load", "register", "resume", "run"]
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Loads the API (and torch with it) when it is first used."""
     if name in ("BadInput", "FedrayError"):
-        from fedray.core import types
+        from fedray.core import errors
 
-        return getattr(types, name)
+        return getattr(errors, name)
     if name in __all__:
         from fedray.runtime.environment import prepare
 
@@ -35,3 +36,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(registry if name == "register" else api, name)
     raise AttributeError(f"module 'fedray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

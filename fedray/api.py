@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from safetensors.torch import save as save_tensors
 
 from fedray.assembly.study import build
 from fedray.assembly.user_objects import Own
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
+from fedray.core.files import write_atomically
 from fedray.core.types import FloatArray, State
 from fedray.data.types import Dataset
 from fedray.evaluation.evaluate import client_weights
@@ -92,6 +94,30 @@ class Run:
         """Plain torch state dicts, one a model: replicate, then fold, then model."""
         state, layout = self.progress.state, self.study.net.layout
         return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
+
+    def export(self, out: str | Path | None = None) -> list[Path]:
+        """Writes every model as a plain torch state dict in safetensors, which torch alone can read again::
+
+            module.load_state_dict(safetensors.torch.load_file(path))
+
+        Args:
+            out: the directory; default: `export` in the run directory.
+
+        Returns:
+            The files, `replicate-R-fold-F-model-K.safetensors`.
+
+        Raises:
+            FedrayError: a file cannot be written; what was there before is as it was.
+        """
+        study, folder = self.study, self.path / "export" if out is None else Path(out)
+        paths = []
+        for m, state in enumerate(self.models):
+            world, k = divmod(m, study.method.phases[0].models)
+            replicate, fold = world // study.per_replicate, int(study.folds[world])
+            path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+            write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
+            paths.append(path)
+        return paths
 
     def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
         """The ensemble's answer for raw inputs `[n, *sample]` (as the data set stores them).

@@ -18,7 +18,6 @@ from small import copied, no_report, of_method, rows
 
 import fedray
 from fedray.methods import METHODS
-from fedray.storage.export import export_models
 
 __all__ = ["no_report"]
 
@@ -149,7 +148,7 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
     names += [name for name, value in run.study.net.module.named_buffers() if value.is_floating_point()]
     names += run.study.net.layout.counters
     sha = hashlib.sha256()
-    for path in export_models(run.path, tmp_path):
+    for path in fedray.load(run.path).export(tmp_path):
         _, replicate, _, fold, _, model = path.stem.split("-")
         tensors = load_file(path)
         assert set(tensors) >= set(names)

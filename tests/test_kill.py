@@ -39,7 +39,7 @@ PRIVATE: dict[str, Any] = {**INLINE, "compress": {"kind": "topk", "error_feedbac
 
 
 def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fedray.cli.commands", *map(str, arguments)]
+    command = [sys.executable, "-m", "fedray", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

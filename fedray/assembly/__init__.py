@@ -1,0 +1,1 @@
+"""From names to objects: a scenario becomes a study."""

@@ -36,7 +36,7 @@ def _fastest(what: str, target: float, arguments: list[str]) -> Result:
     costs = []
     for _ in range(5):
         cpu, wall = _children(), time.perf_counter()
-        command = [sys.executable, "-m", "fedray.cli.commands", *arguments]
+        command = [sys.executable, "-m", "fedray", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")

@@ -258,9 +258,9 @@ def get(name: str, root: Path | None) -> None:
 def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
     imports(modules)
-    from fedray.storage.export import export_models
+    from fedray.api import load
 
-    for path in export_models(folder, out or folder / "export"):
+    for path in load(folder).export(out):
         click.echo(str(path))
 
 

@@ -1,0 +1,1 @@
+"""What methods are composed of: schedules, compression, servers, corrections, walks."""

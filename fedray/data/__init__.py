@@ -1,1 +1,5 @@
-"""What clients learn from: data sets, partitions, the columnar store, and the shards that clients hold."""
+"""Data sets, partitions, and the stores that clients read."""
+
+from fedray.data.types import Dataset, Split, classification, regression
+
+__all__ = ["Dataset", "Split", "classification", "regression"]

@@ -1,0 +1,1 @@
+"""What a user starts: one run, a table of runs, a check of a scenario."""

@@ -94,7 +94,7 @@ def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str,
         files.write_atomically(source, dump(cell.scenario).encode())
         command = ["run", str(source), "--out", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-m", "fedray.cli.commands", *command, *options], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "fedray", *command, *options], capture_output=True, text=True, check=False
     )
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]

@@ -1,0 +1,1 @@
+"""Scores of predictions: of classes, of real targets, of ensembles."""

@@ -1,1 +1,1 @@
-"""Where jobs run: in this process, or on Ray. Both give the same bits."""
+"""Where jobs run: this process (`inline`) or the actors of a Ray cluster (`ray`)."""

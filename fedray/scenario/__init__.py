@@ -1,0 +1,1 @@
+"""What a user writes: strict YAML that becomes frozen dataclasses."""

@@ -1,0 +1,1 @@
+"""One simulated run: the round loop, the study it reads, virtual time, the parts of a stack."""

@@ -1,0 +1,1 @@
+"""The run directory: checkpoints, tables, summary, loggers."""

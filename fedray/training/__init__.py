@@ -1,5 +1,1 @@
-"""Batched execution: many jobs as lanes of one computation. One engine a file, one rule that picks it."""
-
-from __future__ import annotations
-
-
+"""Local training, many clients side by side: lanes of one batched computation."""

@@ -81,7 +81,7 @@ def joined(cluster: Any) -> None:
 
 
 def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fedray.cli.commands", *map(str, arguments)]
+    command = [sys.executable, "-m", "fedray", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

@@ -65,7 +65,7 @@ def furnish(work: Path, name: str) -> Path:
     programs = {
         "pip": PIP,
         "ray": f"#!{python}\n{RAY}\n",
-        "fedray": f"#!{python}\nfrom fedray.cli.commands import main\nmain()\n",
+        "fedray": f"#!{python}\nfrom fedray.cli import main\nmain()\n",
     }
     for program, text in programs.items():
         (python.parent / program).write_text(text)
@@ -213,7 +213,7 @@ def launch(work: Path) -> None:
         )
     there = json.loads((work / "fetched" / "summary.json").read_text())
     out = work / "inline"
-    do(sys.executable, "-m", "fedray.cli.commands", "run", ROOT / "tests/cluster/pinned.yaml", "runtime=inline", "--out", out,
+    do(sys.executable, "-m", "fedray", "run", ROOT / "tests/cluster/pinned.yaml", "runtime=inline", "--out", out,
        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
     here = json.loads((out / "summary.json").read_text())
     assert there["model_hash"] == here["model_hash"], "the cluster's models are not those of one process"

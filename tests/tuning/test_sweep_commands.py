@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def fedray(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedray.cli.commands", *map(str, arguments)]
+    command = [sys.executable, "-m", "fedray", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)
 
 
@@ -47,7 +47,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
                   overrides={"rounds": 40, "checkpoint.every": 1}, **how)  # fmt: skip
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml_text.write(found))
-    command = [sys.executable, "-m", "fedray.cli.commands", "tune", str(file), "--out", str(tmp_path / "cut")]
+    command = [sys.executable, "-m", "fedray", "tune", str(file), "--out", str(tmp_path / "cut")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     begun = tmp_path / "cut" / "trials" / "00002" / "checkpoints" / "round-000003"
     deadline = time.monotonic() + 200

@@ -1,0 +1,1 @@
+"""The Ray runtime: a coordinator actor, client actors, and what happens when they die. Only this folder imports Ray."""
