@@ -30,3 +30,9 @@ def cluster() -> Iterator[None]:
     local(12, {"lab": 1})
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the report takes ten times as long as a small run."""
+    monkeypatch.setattr("fedray.report.write.write_report", lambda folders, out: out.write_text("<html>"))

@@ -112,7 +112,9 @@ def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in change.items():
         old = out.get(key)
-        renamed = isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) != old.get("name")
+        renamed = (
+            isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) != old.get("name")
+        )
         out[key] = changed(old, value) if isinstance(value, dict) and isinstance(old, dict) and not renamed else value
     return out
 

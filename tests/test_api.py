@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import no_report, scenario
+from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
-
-__all__ = ["no_report"]
 
 
 def test_names_and_mappings_in_place_of_objects_are_overrides(no_report: None) -> None:

@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import copied, fed, no_report, scenario
+from small import copied, fed, scenario
 
 import fedray
 from fedray.assembly import memory as sizes
 from fedray.core.errors import BadInput
 from fedray.data import files
 from fedray.scenario.loader import read
-
-__all__ = ["no_report"]
 
 PACKAGE = Path(fedray.__file__).parent
 SECRET = "xyzzy-e2718281828"

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     pass
 
 
-
 class FedrayError(Exception):
     """Something failed while running; the message is one line that says what and what to do (exit status 1)."""
 

@@ -40,7 +40,10 @@ def stack_scores(study: Study, probs: FloatArray, y: IntArray) -> dict[str, floa
     members = probs[1:]
     scores = classification.classification(members, y, probs[0])
     average = plain(study, members)
-    scores |= {"accuracy_average": classification.accuracy(average, y), "f1_average": classification.weighted_f1(average, y)}
+    scores |= {
+        "accuracy_average": classification.accuracy(average, y),
+        "f1_average": classification.weighted_f1(average, y),
+    }
     for i, each in enumerate(by_fold(study, members)):
         scores[f"accuracy_base_{i}"] = classification.accuracy(each.mean(axis=0), y)
         if len(each) <= TOLD:

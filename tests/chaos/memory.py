@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chaos import below
+from disturb import below
 
 import fedray
 

@@ -1,7 +1,7 @@
 """Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections, models on
 their way, features.
 
-Ten faults a scenario at least; `python tests/chaos/chaos.py` does it to any scenario file.
+Ten faults a scenario at least; `python tests/chaos/disturb.py` does it to any scenario file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from chaos import disturbed, shuffled
+from disturb import disturbed, shuffled
 
 BASE: dict[str, Any] = {
     "rounds": 20,

@@ -139,7 +139,9 @@ class Rays:
 
     def _waited(self, a: int) -> FedrayError:
         tier = self.study.clients.tiers[self.seats[a].tier].name
-        return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{placement.missing(self.seats[a], tier, room())}")
+        return FedrayError(
+            f"waited {PATIENCE:g} s for client actor {a}{placement.missing(self.seats[a], tier, room())}"
+        )
 
     @steady
     def facts(self) -> dict[str, Any]:

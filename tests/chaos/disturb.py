@@ -1,0 +1,179 @@
+"""Real kills at random moments of a run on three nodes, whatever the scenario: `kill -9` by process id, nothing mocked.
+
+    python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED]]
+
+runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
+while client actors, nodes, the coordinator and the driver are killed; it prints the cost, and whether the bits agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from fedray.bench.measure import tree
+
+KINDS = ("client", "node", "coordinator", "driver", "slow")
+HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
+SLOW = 3.0  # seconds that a slow node stands still
+PATIENCE = 600.0  # seconds without a new round: the run hangs
+
+
+class Outcome(NamedTuple):
+    """kills: of each kind; rounds: in which each fell; seconds, quiet: of the disturbed run and of the undisturbed one
+    on the same nodes; same: whether both hashes are those of one process."""
+
+    kills: dict[str, int]
+    rounds: list[int]
+    seconds: float
+    quiet: float
+    same: bool
+
+    def row(self, name: str) -> str:
+        """A line of the table in docs/reliability.md."""
+        number = sum(self.kills.values())
+        kinds = " | ".join(str(self.kills.get(kind, 0)) for kind in KINDS)
+        lost = self.seconds - self.quiet
+        each, same = lost / max(1, number), "yes" if self.same else "NO"
+        return f"| {name} | {kinds} | {self.quiet:.0f} | {self.seconds:.0f} | {each:.1f} | {same} |"
+
+
+@contextmanager
+def three_nodes() -> Iterator[Any]:
+    """A head and two nodes of one CPU each."""
+    from fedray.runtime import environment
+
+    environment.prepare()
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 1, "_system_config": HEALTH, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        joined(cluster)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def joined(cluster: Any) -> None:
+    """One more node; on a machine that is short of time a start may fail, and is tried again."""
+    for _ in range(4):
+        try:
+            cluster.add_node(num_cpus=1)
+            return
+        except Exception as error:
+            print(f"a node did not start: {error}", file=sys.stderr)
+    raise RuntimeError("no node started in 4 tries")
+
+
+def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedray", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def below(name: str) -> list[int]:
+    """Process ids of an actor class below this process, and nobody else's."""
+    return [one.id for one in tree() if one.command.startswith(f"ray::{name}")]
+
+
+def newest(out: Path) -> int:
+    """The round of the newest checkpoint, -1 before the first."""
+    return max((int(path.name[6:]) for path in (out / "checkpoints").glob("round-[0-9]*")), default=-1)
+
+
+def patiently(over: Callable[[], bool], out: Path, what: str) -> None:
+    """Waits; a run that stands still is an error, not a hang."""
+    moved, at = time.monotonic(), newest(out)
+    while not over():
+        if newest(out) != at:
+            moved, at = time.monotonic(), newest(out)
+        assert time.monotonic() - moved < PATIENCE, f"no new round in {PATIENCE:g} s while waiting for {what}"
+        time.sleep(0.01)
+
+
+def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.Random) -> bool:
+    """One fault; False where there was nobody to hit."""
+    if kind == "driver":
+        driver.kill()
+        driver.wait()
+        return True
+    if kind == "node":
+        cluster.remove_node(dice.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
+        time.sleep(dice.uniform(0.0, 3.0))
+        joined(cluster)
+        return True
+    found = below("Coordinator" if kind == "coordinator" else "Client")
+    if not found:
+        return False
+    victim = dice.choice(found)
+    os.kill(victim, signal.SIGSTOP if kind == "slow" else signal.SIGKILL)
+    if kind == "slow":
+        time.sleep(SLOW)
+        os.kill(victim, signal.SIGCONT)
+    return True
+
+
+def finished(driver: subprocess.Popen[str], out: Path) -> dict[str, Any]:
+    patiently(lambda: driver.poll() is not None, out, "the end")
+    assert driver.returncode == 0, driver.communicate()[1]
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def hashes(summary: dict[str, Any]) -> tuple[str, str]:
+    return summary["model_hash"], summary["state_hash"]
+
+
+def disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, seed: int) -> Outcome:
+    """Runs a scenario on three nodes under these faults, each at a random moment of a random round."""
+    dice, file, out = random.Random(seed), folder / "scenario.yaml", folder / "disturbed"
+    file.write_text(yaml.safe_dump(scenario))
+    want = hashes(finished(fedray("run", file, "runtime=inline", "--out", folder / "one"), folder / "one"))
+    kills: Counter[str] = Counter()
+    fell: list[int] = []
+    with three_nodes() as cluster:
+        began = time.monotonic()
+        quiet = finished(fedray("run", file, "--address", cluster.address, "--out", folder / "quiet"), folder / "quiet")
+        spent = time.monotonic() - began
+        began = time.monotonic()
+        driver = fedray("run", file, "--address", cluster.address, "--out", out)
+        for kind, at in zip(faults, sorted(dice.randrange(scenario["rounds"] - 1) for _ in faults), strict=True):
+            patiently(lambda at=at, now=driver: newest(out) >= at or now.poll() is not None, out, f"round {at}")
+            time.sleep(dice.uniform(0.0, 1.0))
+            if driver.poll() is None and strike(kind, cluster, driver, dice):
+                kills[kind] += 1
+                fell.append(newest(out))
+            if driver.poll() is not None and kind == "driver":
+                driver = fedray("resume", out, "--address", cluster.address)
+        done = finished(driver, out)
+        seconds = time.monotonic() - began
+    return Outcome(dict(kills), fell, seconds, spent, hashes(done) == hashes(quiet) == want)
+
+
+def shuffled(number: int, seed: int) -> list[str]:
+    """Faults of all kinds in turn, in random order."""
+    kinds = [KINDS[i % len(KINDS)] for i in range(number)]
+    random.Random(seed).shuffle(kinds)
+    return kinds
+
+
+if __name__ == "__main__":
+    name, number, seed = sys.argv[1:] + ["", "10", "0"][len(sys.argv) - 1 :]
+    with tempfile.TemporaryDirectory() as place:
+        faults = shuffled(int(number), int(seed))
+        told = disturbed(yaml.safe_load(Path(name).read_text()), faults, Path(place), int(seed))
+    print(told.row(Path(name).stem), told.rounds)

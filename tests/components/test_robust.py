@@ -1,0 +1,236 @@
+"""Robust servers, server optimisers, and the wrong labels that they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small import scenario
+
+import fedray
+from fedray.assembly.study import build
+from fedray.components import aggregation, robust, server_optimizer
+from fedray.components.server_optimizer import TAU
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.exact_sum import merge
+from fedray.core.types import State, Uploads
+from fedray.scenario.loader import read
+
+COLUMNS = st.integers(1, 9)
+
+
+def uploads(delta: torch.Tensor, model: list[int] | None = None) -> Uploads:
+    n = len(delta)
+    each = np.arange(n)
+    models = np.zeros(n, dtype=np.int64) if model is None else np.array(model)
+    return Uploads(delta, each, models, np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), each + 1)
+
+
+def moved(
+    one: aggregation.Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None
+) -> torch.Tensor:
+    """The models after one round from zero."""
+    start = torch.zeros(models, delta.shape[1])
+    state = State(start, torch.zeros(models, 0, dtype=torch.int64), one.init(start))
+    return one.step(state, one.reduce(uploads(delta, model)), 0).models
+
+
+def draws(n: int, d: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32))
+
+
+@given(COLUMNS, COLUMNS, st.integers(0, 99))
+def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
+    x = draws(n, d, seed)
+    np.testing.assert_allclose(robust.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
+
+
+@given(st.integers(3, 9), COLUMNS, st.integers(0, 1), st.integers(0, 99))
+def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed: int) -> None:
+    from scipy.stats import trim_mean
+
+    x = draws(n, d, seed)
+    np.testing.assert_allclose(
+        robust.trimmed_mean(b)(x), trim_mean(x.double().numpy(), b / n + 1e-9, axis=0), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_trimming_nothing_is_the_mean_and_too_much_is_the_median() -> None:
+    x = draws(6, 4, 0)
+    np.testing.assert_allclose(robust.trimmed_mean(0)(x), x.double().mean(0), atol=1e-15)
+    np.testing.assert_allclose(robust.trimmed_mean(99)(x), robust.median(x), atol=1e-15)
+
+
+@given(st.integers(2, 9), COLUMNS, st.integers(0, 3), st.integers(0, 99))
+def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
+    x = draws(n, d, seed).double()
+    square = ((x[:, None] - x[None]) ** 2).sum(-1).numpy()
+    near = min(max(1, n - f - 2), n - 1)
+    score = [np.sort(np.delete(square[i], i))[:near].sum() for i in range(n)]
+    order = np.argsort(score, kind="stable")
+    assert torch.equal(robust.krum(f, d)(x), x[order[0]])
+    many = x[order[: max(1, n - f)]].mean(0)
+    np.testing.assert_allclose(robust.krum(f, d, multi=True)(x), many, atol=1e-14)
+
+
+@pytest.mark.parametrize("f", [1, 2, 3])
+def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
+    """n = 2 f + 3 uploads, f of them together far away: the worst that the theorem allows."""
+    n, d = 2 * f + 3, 20
+    good = 1.0 + 0.1 * draws(n, d, 1)
+    bad = good.clone()
+    bad[:f] = -1000.0
+    rows = aggregation.Rows(1, 1)
+    for centre in (
+        robust.krum(f, d),
+        robust.krum(f, d, multi=True),
+        robust.median,
+        robust.trimmed_mean(f),
+    ):
+        found = moved(robust.robust(rows, centre), bad)
+        assert (found - 1.0).abs().max() < 0.4
+    assert (moved(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
+
+
+@pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
+def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Centre) -> None:
+    x, model = draws(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
+    one = robust.robust(aggregation.Rows(1, 4), centre)
+    after = moved(one, x, 4, model)
+    for k in (0, 1, 3):
+        mine = x[[j for j in range(9) if model[j] == k]]
+        assert torch.equal(after[k], centre(mine).float())
+    assert torch.equal(after[2], torch.zeros(5))  # nobody trained it
+    whole = uploads(x, model)
+    blocks = [whole._replace(**{n: getattr(whole, n)[part] for n in ("delta", "client", "model", "replicate", "size")})
+              for part in (slice(5, 9), slice(0, 5))]  # fmt: skip
+    state = State(torch.zeros(4, 5), torch.zeros(4, 0, dtype=torch.int64), {})
+    assert torch.equal(one.step(state, merge([one.reduce(block) for block in blocks]), 0).models, after)
+
+
+def test_a_diverged_client_is_named_and_not_hidden() -> None:
+    x = draws(4, 3, 0)
+    x[2, 1] = float("nan")
+    with pytest.raises(FedrayError, match=r"rows \[2\]"):
+        robust.robust(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
+
+
+def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
+    """Bit for bit, at several models; and the other settings differ."""
+    changes = {"method": {"name": "fed_ensemble", "models": 2}}
+    plain = fedray.run(scenario(changes)).summary["model_hash"]
+    trivial = fedray.run(scenario(changes, {"server": {"optimizer": "momentum", "momentum": 0.0, "lr": 1.0}}))
+    assert trivial.summary["model_hash"] == plain
+    assert fedray.run(scenario(changes, {"server": {"optimizer": "momentum"}})).summary["model_hash"] != plain
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
+def test_server_optimisers_are_their_formulas(kind: Any) -> None:
+    """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
+    rows, lr, beta = aggregation.Rows(1, 1), 0.1, 0.8
+    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, kind, lr, beta)
+    start = torch.zeros(1, 4)
+    state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
+    w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
+    for t in range(3):
+        x = draws(5, 4, t)
+        state = one.step(state, one.reduce(uploads(x)), t)
+        g = x.double().mean(0).numpy()
+        m = beta * m + (g[:3] if kind == "momentum" else (1 - beta) * g[:3])
+        square = g[:3] ** 2
+        v = 0.99 * v + 0.01 * square if kind == "adam" else v - 0.01 * square * np.sign(v - square)
+        w = w + lr * (m if kind == "momentum" else m / (np.sqrt(v) + TAU))
+        buffer += g[3]
+        np.testing.assert_allclose(state.models[0].double(), [*w, buffer], rtol=2e-6, atol=1e-6)
+
+
+def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
+    rows = aggregation.Rows(1, 2)
+    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, "yogi", 0.1)
+    start = draws(2, 3, 9)
+    state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
+    state = one.step(state, one.reduce(uploads(draws(4, 3, 1), [0, 1, 0, 1])), 0)
+    after = one.step(state, one.reduce(uploads(draws(2, 3, 2), [0, 0])), 1)
+    assert torch.equal(after.models[1], state.models[1])
+    assert not torch.equal(after.models[0], state.models[0])
+    for name in state.extra:
+        assert torch.equal(after.extra[name][1], state.extra[name][1])
+
+
+@pytest.mark.parametrize("data", ["digits", "synthetic"])
+def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_labels(data: str) -> None:
+    """Inputs, sizes and all other clients are untouched; who is bad differs between replicates."""
+
+    def shards(partition: dict[str, Any]) -> Any:
+        changes = {"data": {"name": data}} if data == "synthetic" else {}
+        tree = scenario(
+            changes, {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
+        )
+        return build(read(tree)).shards
+
+    true, bad = shards({}), shards({"flipped": 0.2, "noisy": 0.1})
+    who = []
+    for world in (0, 1):
+        kinds = []
+        for client in range(10):
+            a, b = (s.fetch(np.array([world]), np.array([client])) for s in (true, bad))
+            x, y = a.x[a.rows[0]], a.labels(a.rows, torch.arange(1)[:, None])[0]
+            z = b.labels(b.rows, torch.arange(1)[:, None])[0]
+            assert torch.equal(x, b.x[b.rows[0]])
+            kinds.append("true" if torch.equal(y, z) else "flipped" if torch.equal((y + 1) % 10, z) else "noisy")
+            assert torch.equal(
+                z, bad.fetch(np.array([world]), np.array([client])).labels(b.rows, torch.arange(1)[:, None])[0]
+            )
+        assert sorted(kinds) == ["flipped"] * 2 + ["noisy"] + ["true"] * 7
+        who.append(kinds)
+        assert torch.equal(true.test(world)[1], bad.test(world)[1])
+        assert np.array_equal(true.label_counts(world), bad.label_counts(world))
+    assert who[0] != who[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"data": {"partition": {"name": "iid", "flipped": 0.6, "noisy": 0.6}}}, "data.partition.noisy = 0.6"),
+        ({"data": {"partition": {"name": "iid", "flipped": 1.5}}}, "data.partition.flipped = 1.5"),
+        ({"data": {"name": "sine", "partition": {"name": "natural", "flipped": 0.5}}}, "no classes"),
+        ({"server": {"robust": "median", "weighting": "examples"}}, "server.weighting is examples"),
+        ({"method": {"name": "shefl"}, "server": {"robust": "krum"}}, "server.coefficients is equal_groups"),
+        ({"method": {"name": "fedag"}, "server": {"optimizer": "adam"}}, "server of its own"),
+        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "step of its own"),
+    ],
+)
+def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadInput, match=text.replace("[", "\\[")) as wrong:
+        build(read(scenario(change)))
+    assert "\n" not in str(wrong.value)
+
+
+def test_what_robust_servers_are_for(no_report: None) -> None:
+    """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
+
+    def accuracy(**keys: Any) -> float:
+        tree = scenario({
+            "rounds": 12, "data": {"limit": 1200, "partition": {"name": "iid", "flipped": 1 / 3}},
+            "clients": {"number": 12}, "local": {"lr": 0.2, "epochs": 2}, "evaluate": {"every": 12},
+            "method": {"name": "fedavg"}, "server": keys, "model": {"hidden": [16]},
+        })  # fmt: skip
+        return float(fedray.run(tree).summary["metrics"]["accuracy"]["mean"])
+
+    mean, multi = accuracy(), accuracy(robust="multi_krum", byzantine=4)
+    assert multi > mean + 0.03
+    assert accuracy(robust="median") > mean - 0.05
+
+
+@pytest.mark.parametrize("kind", ["median", "trimmed_mean", "krum", "multi_krum"])
+@pytest.mark.parametrize("method", ["fedavg", "fed_ensemble", "feddyn", "scaffold", "ditto", "lg_fedavg"])
+def test_robust_servers_work_with_any_method(method: str, kind: str, no_report: None) -> None:
+    """And with sparse uploads; the run is finite and repeats."""
+    tree = scenario({"rounds": 2, "method": {"name": method}, "server": {"robust": kind}, "compress": {"kind": "topk"}})
+    one, two = fedray.run(tree), fedray.run(tree)
+    assert one.summary["state_hash"] == two.summary["state_hash"]
+    assert all(bool(torch.isfinite(value).all()) for model in one.models for value in model.values())

@@ -1,0 +1,117 @@
+"""The learning rate is chosen inside the training part: the candidates are lanes, the test rows are never read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import copied, scenario
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data.types import Dataset, Split, classification
+from fedray.tuning.sweep_file import read_sweep
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+GRID = [0.001, 0.01, 0.1]
+CUBIC: dict[str, Any] = {
+    "method": {"name": "fedag"}, "data": {"name": "cubic", "limit": None, "partition": None}, "rounds": 2,
+    "predict": {"noise": "residual"}, "replicates": 2, "local": {"epochs": 1}, "checkpoint": {"every": 1},
+}  # fmt: skip
+
+
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    return fedray.run(scenario(CUBIC, *changes), **options)
+
+
+def told(of: fedray.Run) -> list[dict[str, Any]]:
+    worlds: list[dict[str, Any]] = json.loads((of.path / "learning_rates.json").read_text())["worlds"]
+    return worlds
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: out.write_text("<html>"))
+        return run({"local": {"lr_grid": GRID[::-1]}}, out=tmp_path_factory.mktemp("rates") / "run")
+
+
+def test_each_world_takes_the_best_of_what_runs_of_their_own_would_score(chosen: fedray.Run) -> None:
+    """To the bit: a candidate is what `local.lr` would have given it, a fifth of every client's rows withheld."""
+    alone = [run({"local": {"lr": rate}, "data": {"hold_out": 0.2}}) for rate in GRID]
+    rows = [[row for row in one.rounds.to_pylist() if row["round"] == 2] for one in alone]
+    for world in told(chosen):
+        scores = [each[world["replicate"]]["hold_out_nll"] for each in rows]
+        assert world["hold_out_nll"] == scores
+        assert world["lr"] == GRID[int(np.argmin(scores))]
+
+
+def test_the_run_then_trains_on_every_row_with_what_was_chosen(chosen: fedray.Run) -> None:
+    assert set(chosen.clients["samples"].to_pylist()) == {16}
+    assert "hold_out_nll" not in chosen.rounds.column_names
+    for world in told(chosen):
+        alone = run({"local": {"lr": world["lr"]}, "seed": world["replicate"], "replicates": 1})
+        mine = chosen.progress.state.models[world["replicate"]]
+        assert torch.equal(mine, alone.progress.state.models[0])
+
+
+def small_set(answers: int) -> Dataset:
+    """The same training rows for every `answers`, another test set."""
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    return classification("mine", Split(x, y), Split(answers + x[:20], (y[:20] + answers) % 2), ("a", "b"))
+
+
+def test_another_test_set_changes_no_choice() -> None:
+    keys = {"method": {"name": "fedavg"}, "rounds": 2, "data": {"name": "digits", "partition": {"name": "iid"}}}
+    small = {**scenario(keys), "local": {"lr_grid": [0.0001, 0.01, 0.3], "epochs": 1}, "replicates": 2}
+    small["data"].pop("limit")
+    one, two = (fedray.run(small, data=small_set(answers)) for answers in (0, 1))
+    assert told(one) == told(two)
+    assert one.summary["model_hash"] == two.summary["model_hash"]
+    assert one.summary["metrics"]["nll"] != two.summary["metrics"]["nll"]
+
+
+def test_personal_passes_train_with_the_rate_that_was_chosen() -> None:
+    """Ditto's replicates, side by side, are the runs with their rates."""
+    keys = scenario({"method": {"name": "ditto"}, "rounds": 2, "data": {"limit": 120}})
+    together = fedray.run({**keys, "replicates": 2, "local": {**keys["local"], "lr_grid": GRID}})
+    for world in told(together):
+        alone = fedray.run({**keys, "seed": world["replicate"], "local": {**keys["local"], "lr": world["lr"]}})
+        a, b = together.rounds.to_pylist(), alone.rounds.to_pylist()
+        mine = [row["personal_accuracy"] for row in a if row["replicate"] == world["replicate"]]
+        assert mine == [row["personal_accuracy"] for row in b]
+
+
+def test_candidates_that_diverge_are_dropped(tmp_path: Path) -> None:
+    left = run({"local": {"lr_grid": [0.01, 1e20, 1e30]}})
+    assert {world["lr"] for world in told(left)} == {0.01}
+    assert all(len(world["hold_out_nll"]) == 1 for world in told(left))
+    with pytest.raises(FedrayError, match="local.lr_grid = .* diverges with each of them"):
+        run({"local": {"lr_grid": [1e20, 1e30]}}, out=tmp_path / "none")
+
+
+def test_a_resumed_run_keeps_the_choice(chosen: fedray.Run, tmp_path: Path) -> None:
+    again = fedray.resume(copied(chosen, tmp_path / "again", 1))
+    assert again.summary["model_hash"] == chosen.summary["model_hash"]
+    folder = copied(chosen, tmp_path / "anew", None)
+    (folder / "learning_rates.json").unlink()
+    assert fedray.resume(folder).summary["model_hash"] == chosen.summary["model_hash"]
+
+
+@pytest.mark.slow
+def test_both_runtimes_train_with_the_rates_that_were_chosen(chosen: fedray.Run, tmp_path: Path) -> None:
+    ray = run({"local": {"lr_grid": GRID}, "runtime": "ray", "clients": {"actors": 2}}, out=tmp_path / "ray")
+    assert told(ray) == told(chosen)
+    assert ray.summary["model_hash"] == chosen.summary["model_hash"]
+
+
+def test_a_sweep_ignored_the_candidates_of_its_scenario() -> None:
+    sweep = {"scenario": scenario(CUBIC, {"local": {"lr_grid": GRID}}), "objectives": ["nll"]}
+    with pytest.raises(BadInput, match="local.lr_grid"):
+        read_sweep({**sweep, "space": {"local.batch_size": [4, 8]}})

@@ -1,0 +1,118 @@
+"""What goes together: every method under every schedule, on both runtimes, resumed; and what the README says of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import copied, of_method
+
+import fedray
+from fedray.assembly.study import build
+from fedray.core.errors import BadInput
+from fedray.evaluation.clients import questions
+from fedray.methods import METHODS
+from fedray.scenario.defaults import ONLY_ONE
+from fedray.scenario.loader import read
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
+SCHEDULES = ("permutation", "random", "balanced", "adaptive")
+OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedavg": {"shared_layers": 1}}
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def combined(method: str, kind: str = "permutation", **changes: Any) -> dict[str, Any]:
+    """Several models where the method has them, half of the clients a round, held-out rows, sparse uploads."""
+    several = {} if method in (*ONLY_ONE, "fedprox") else {"models": 2}
+    served = method != "random_walk"
+    with_server = {"schedule": {"kind": kind}, "participation": {"fraction": 0.5}} if served else {}
+    return of_method(
+        method,
+        {"method": {**several, **OPTIONS.get(method, {})}, "rounds": 2, **with_server},
+        {"data": {"hold_out": 0.2}, "checkpoint": {"every": 1}},
+        {"compress": {"kind": "topk", "ratio": 0.5, "error_feedback": served}},
+        changes,
+    )
+
+
+def hashes(run: fedray.Run) -> tuple[str, str, Any]:
+    return run.summary["model_hash"], run.summary["state_hash"], run.summary["metrics"]
+
+
+SCHEDULED = [(method, kind) for method in sorted(METHODS) for kind in SCHEDULES[: 1 if method == "random_walk" else 4]]
+
+
+@pytest.mark.parametrize(("method", "kind"), SCHEDULED)
+def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_path: Path) -> None:
+    """Finite, and after a crash the same models, private state and scores."""
+    run = fedray.run(combined(method, kind), out=tmp_path / "run")
+    assert all(bool(torch.isfinite(value).all()) for model in run.models for value in model.values())
+    assert hashes(fedray.resume(copied(run, tmp_path / "copy", 1))) == hashes(run)
+
+
+# Ray takes seconds to start its actors; these are made of the parts of the others (test_ray.py runs Fed-ensemble).
+ALIKE = {"fed_ensemble", "fedavg", "fedprox", "feddyn", "fedbe_nokd", "centralized", "local_only", "deep_ensemble"}
+ALIKE |= {"fedbe", "scaffold", "feddyn_ensemble", "lg_fedavg", "random_walk", "shefl", "bayesian_linear"}
+ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(METHODS)]
+
+
+@pytest.mark.parametrize("method", ON_RAY)
+def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str, cluster: None) -> None:
+    """Private vectors live with their clients' actors; known clients are asked there."""
+    tree = combined(method, evaluate={"personal": True})
+    ray = fedray.run(tree, runtime="ray", clients__actors=1 if method in ONE_CLIENT else 2)
+    assert hashes(ray) == hashes(fedray.run(tree))
+
+
+CLASSIFIERS = sorted(set(METHODS) - {"deep_ensemble", "bayesian_linear"})
+
+
+@pytest.mark.parametrize("method", CLASSIFIERS)
+def test_known_clients_are_answered_as_they_were_scored(method: str) -> None:
+    """Whatever answers (models, samples, teachers, a client's own): `predict(client=i)` scores what was reported."""
+    gamma = {} if method == "stacking" else {"predict": {"gamma": 0.1}}  # a stack answers all clients alike
+    run = fedray.run(combined(method, "random", evaluate={"personal": True}, **gamma))
+    study, right = run.study, []
+    x, y = (part.numpy() for part in study.split("test", 0))
+    ask = questions(study, 0)
+    for client in range(study.clients.number):
+        asked = ask(client)
+        said = run.predict(x[asked.rows], client=client).mean.argmax(-1)
+        right.append(((said == y[asked.rows]) * asked.weight).sum())
+    last = run.rounds.to_pylist()[-1]
+    assert np.mean(right) == pytest.approx(last["personal_accuracy"])
+    assert min(right) == pytest.approx(last["personal_worst"])
+    everybody = run.predict(x).mean
+    assert -np.log(everybody[np.arange(len(y)), y]).mean() == pytest.approx(last["nll"], rel=1e-6)
+
+
+TABLE = re.findall(r"^\| `(\w+)` \|.*\| (any|1|N) \| (yes|no) \| (yes|no) \| [^|]+ \|$", README, re.M)
+CHANGES: dict[str, dict[str, Any]] = {
+    "several models": {"method": {"models": 3}},
+    "robust": {"server": {"robust": "median", "coefficients": "fedavg"}},
+    "optimizer": {"server": {"optimizer": "yogi"}},
+}
+
+
+def test_the_readme_has_every_method_once() -> None:
+    assert sorted(name for name, *_ in TABLE) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
+def test_the_readme_says_what_goes_together(row: tuple[str, ...], change: str) -> None:
+    """A yes builds, a no is one line."""
+    method, *said = row
+    tree = of_method(method, CHANGES[change])
+    if dict(zip(CHANGES, said, strict=True))[change] in ("any", "yes"):
+        assert build(read(tree)).method.name == method
+        return
+    with pytest.raises(BadInput, match=r"one model|server") as wrong:
+        build(read(tree))
+    assert "\n" not in str(wrong.value)

@@ -1,0 +1,326 @@
+"""FedAG, FedBE and their references: what the theory says of them, and scores against numerical integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from sklearn.linear_model import BayesianRidge
+from small import copied, scenario
+
+import fedray
+from fedray.assembly.study import build
+from fedray.components.aggregation import Rows, mean
+from fedray.components.distillation import Distil, student, taught
+from fedray.components.posterior import Sampler, Sampling, gaussian
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.exact_sum import merge
+from fedray.core.types import Net, State, Uploads
+from fedray.evaluation.regression import linear_variance
+from fedray.methods.bayesian_linear import evidence, unit
+from fedray.metrics import regression
+from fedray.models import build_net
+from fedray.scenario.loader import read
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+CUBIC: dict[str, Any] = {"data": {"name": "cubic", "limit": None, "partition": None}, "predict": {"noise": "residual"}}
+STILL = {"rounds": 2, "local": {"lr": 0.01, "epochs": 2}}
+
+
+def of(name: str, *changes: dict[str, Any]) -> dict[str, Any]:
+    return scenario(CUBIC, STILL, {"method": {"name": name}}, *changes)
+
+
+def uploads(delta: torch.Tensor) -> Uploads:
+    """One upload a client, all for model 0 of world 0."""
+    n = np.arange(len(delta))
+    zero = np.zeros_like(n)
+    return Uploads(delta, n, zero, zero, zero, zero + 1)
+
+
+def test_the_mean_of_fedag_is_fedavg_bit_for_bit() -> None:
+    fedag, fedavg = fedray.run(of("fedag", {"local": {"lr_decay": 0.99}})), fedray.run(of("fedavg"))
+    assert torch.equal(fedag.progress.state.models, fedavg.progress.state.models)
+    assert fedag.summary["model_hash"] == fedavg.summary["model_hash"]
+
+
+def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target() -> None:
+    """beta^-1 of eq. 6, in the units the network sees; 1 only where targets are standardised."""
+    run = fedray.run(of("fedag", {"data": {"name": "sine"}, "model": {"name": "rbf"}}))
+    target = run.study.pooled(0)[1].double()
+    assert run.progress.state.extra["target_variance"].tolist() == [float(target.var(correction=0))]
+    assert abs(float(target.var(correction=0)) - 1.0) > 0.1
+
+
+def test_there_is_no_closed_form_for_classes() -> None:
+    """A linear classifier answers with its sample, whose members differ."""
+    run = fedray.run(scenario({"method": {"name": "fedag"}, "model": {"name": "linear"}}))
+    assert run.summary["metrics"]["disagreement"]["mean"] > 0.0
+
+
+def test_the_interval_of_one_model_is_that_of_its_residuals() -> None:
+    """FE section V-B: it has no knowledge uncertainty."""
+    toy = {"data": {"name": "sine"}, "model": {"name": "rbf"}, "predict": {"noise": "none"}, "rounds": 6}
+    found = fedray.run(of("fedavg", toy)).summary["metrics"]
+    assert 0.7 < found["coverage_95"]["mean"] <= 1.0
+    assert found["nll"]["mean"] == pytest.approx(found["nll_residual"]["mean"])
+
+
+def test_one_client_has_no_variance() -> None:
+    run = fedray.run(of("fedag", {"clients": {"number": 1}}))
+    state = run.progress.state
+    assert not state.extra["variance"].any()
+    assert run.study.answer(state).weights.sum() == 1  # type: ignore[union-attr]
+
+
+def test_the_variance_is_the_population_variance_of_the_uploads() -> None:
+    state = fedray.run(of("fedag")).progress.state
+    sample = state.extra["sample"][0][state.extra["sample_weight"][0] > 0].double().numpy()
+    assert len(sample) == 6
+    assert state.extra["variance"][0].numpy() == pytest.approx(sample.var(axis=0), rel=1e-5, abs=1e-12)
+    assert state.models[0].numpy() == pytest.approx(sample.mean(axis=0), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
+    delta = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    server = gaussian(Rows(1, 1), Sampling("bootstrap", 7, [0], 5), weighting)
+    start = torch.zeros(1, 5)
+    state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
+    whole = uploads(delta)
+    parts = [
+        server.reduce(
+            whole._replace(
+                **{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "replicate", "tier", "size")}
+            )
+        )
+        for i in (slice(3, 7), slice(0, 3))
+    ]
+    one, two = server.step(state, server.reduce(whole), 0), server.step(state, merge(parts), 0)
+    assert all(torch.equal(one.extra[name], two.extra[name]) for name in one.extra)
+    plain = mean(Rows(1, 1), weighting)
+    assert torch.equal(one.models, plain.step(state, plain.reduce(whole), 0).models)
+
+
+def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() -> None:
+    """What OMC tends to is the bootstrap's mean and population variance; statistics of BatchNorm are never drawn."""
+    draws, uploaded = 4000, torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
+    server, start = gaussian(Rows(1, 1), Sampling("omc", draws, [0], 4)), torch.zeros(1, 6)
+    state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
+    after = server.step(state, server.reduce(uploads(uploaded)), 0)
+    sample, rows = after.extra["sample"][0].double(), uploaded.double()
+    assert torch.equal(sample[:, 4:], after.models[:, 4:].double().expand(draws, -1))
+    variance = rows.var(0, unbiased=False)[:4]  # 8 statistics: 6 standard errors of a mean, and of a variance
+    assert bool(((sample.mean(0) - rows.mean(0))[:4].abs() <= 6 * (variance / draws).sqrt()).all())
+    assert bool(((sample.var(0)[:4] / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
+
+
+def test_omc_tends_to_the_moments_of_the_uploads_for_a_linear_model() -> None:
+    """Outputs of a linear model under N(mu, diag s2) are N(mu x, x s2 x): S draws are off by Monte-Carlo error."""
+    draws = 4000
+    linear = {"model": {"name": "linear", "hidden": None}, "rounds": 1}
+    exact = fedray.run(of("fedag", linear))
+    omc = fedray.run(of("fedag", linear, {"method": {"sampling": "omc", "samples": draws}}))
+    state = omc.progress.state
+    x = torch.linspace(-2, 2, 9)[:, None].double()
+    z = state.extra["sample"][0].double() @ torch.cat([x, torch.ones_like(x)], dim=1).T  # [S, 9]
+    middle = torch.cat([x, torch.ones_like(x)], dim=1) @ exact.progress.state.models[0].double()
+    variance = linear_variance(x, exact.progress.state.extra["variance"][0].double())
+    # 9 points of one 2-dimensional Gaussian: 6 standard errors of a mean, and of a variance (relative sqrt(2 / S))
+    assert bool(((z.mean(0) - middle).abs() <= 6 * (variance / draws).sqrt()).all())
+    assert bool(((z.var(0) / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
+
+
+def test_the_closed_form_is_what_sampling_tends_to() -> None:
+    """FedAG eq. 6 against weights drawn here."""
+    draws, generator = 200_000, np.random.default_rng(0)
+    x, spread = generator.normal(size=(4, 3)), np.array([0.5, 0.1, 2.0, 0.3])
+    w = generator.normal(size=(draws, 4)) * np.sqrt(spread)
+    seen = (w @ np.column_stack([x, np.ones(4)]).T).var(axis=0)
+    exact = linear_variance(torch.from_numpy(x), torch.from_numpy(spread)).numpy()
+    assert np.abs(seen / exact - 1).max() <= 6 * np.sqrt(2 / draws)
+    full = linear_variance(torch.from_numpy(x), torch.diag(torch.from_numpy(spread))).numpy()
+    assert full == pytest.approx(exact, rel=1e-12)
+
+
+def test_nll_and_crps_against_numerical_integration() -> None:
+    """CRPS = int (F(z) - 1[z >= y])^2 dz, properscoring's quadrature; NLL = -log of SciPy's density."""
+    generator = np.random.default_rng(1)
+    for m, v, y in zip(
+        generator.normal(size=6), generator.gamma(2.0, size=6), generator.normal(size=6) * 3, strict=True
+    ):
+        normal = stats.norm(m, np.sqrt(v))
+        below = integrate.quad(lambda z, f=normal: f.cdf(z) ** 2, -np.inf, y)[0]
+        above = integrate.quad(lambda z, f=normal: f.sf(z) ** 2, y, np.inf)[0]
+        assert regression.crps([m], [v], [y]) == pytest.approx(below + above, abs=1e-7)
+        assert regression.gaussian_nll([m], [v], [y]) == pytest.approx(-normal.logpdf(y), rel=1e-12)
+
+
+def test_evidence_maximisation_is_scikit_learns_bayesian_ridge() -> None:
+    generator = np.random.default_rng(2)
+    x = generator.normal(size=(60, 5))
+    y = x @ generator.normal(size=5) + 0.3 * generator.normal(size=60)
+    flat = {"alpha_1": 0.0, "alpha_2": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}  # no hyper-priors
+    theirs = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=3000, **flat).fit(x, y)
+    ours = evidence(x, y)
+    assert ours.mean == pytest.approx(theirs.coef_, rel=1e-6)
+    assert (ours.alpha, ours.beta) == pytest.approx((theirs.lambda_, theirs.alpha_), rel=1e-5)
+    assert ours.covariance == pytest.approx(theirs.sigma_, rel=1e-4, abs=1e-9)
+    at = generator.normal(size=(7, 5))
+    sd = np.sqrt(1 / ours.beta + ((at @ ours.covariance) * at).sum(1))
+    assert sd == pytest.approx(theirs.predict(at, return_std=True)[1], rel=1e-5)
+
+
+def test_the_unit_prior_is_ridge_regression() -> None:
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=(40, 3)), generator.normal(size=40)
+    ridge = np.linalg.solve(x.T @ x + y.var() * np.eye(3), x.T @ y)
+    assert unit(x, y).mean == pytest.approx(ridge, rel=1e-10)
+
+
+def test_bayesian_linear_answers_from_the_first_round_and_sends_nothing() -> None:
+    run = fedray.run(of("bayesian_linear", {"model": {"name": "linear", "hidden": None}, "rounds": 0}))
+    assert run.summary["rounds"] == 0
+    assert run.summary["totals"]["up_bytes"] == 0
+    x, y = run.study.pooled(0)
+    design = np.column_stack([x.double().numpy(), np.ones(len(x))])
+    assert run.progress.state.models[0].numpy() == pytest.approx(unit(design, y.double().numpy()[:, 0]).mean, rel=1e-5)
+
+
+def test_bayesian_linear_refuses_a_deep_network() -> None:
+    with pytest.raises(BadInput, match="choose linear or rbf"):
+        build(read(of("bayesian_linear")))
+
+
+@pytest.mark.parametrize("name", ["centralized", "deep_ensemble"])
+def test_references_train_on_every_row(name: str) -> None:
+    models = {"deep_ensemble": {"method": {"models": 3}, "model": {"objective": "gaussian_nll"}}}.get(name, {})
+    run = fedray.run(of(name, models))
+    jobs = run.clients.to_pandas()
+    assert set(jobs["client"]) == {0}
+    assert set(jobs["samples"]) == {6 * 16}
+    assert len(jobs) == 2 * run.study.method.phases[0].models
+
+
+def test_centralized_is_fedavg_with_one_client() -> None:
+    alone = fedray.run(of("fedavg", {"clients": {"number": 1}, "data": {"clients": 6, "partition": {"name": "iid"}}}))
+    assert fedray.run(of("centralized")).summary["model_hash"] == alone.summary["model_hash"]
+
+
+def test_the_report_of_local_only_shows_each_clients_own_model(tmp_path: Path) -> None:
+    keys = {"method": {"name": "local_only"}, "data": {"name": "digits"}, "evaluate": {"personal": True}}
+    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    with np.load(run.path / "pictures.npz") as pictures:
+        assert (pictures["alpha"] == np.eye(6)).all()
+        mean = float(np.nanmean(pictures["client_accuracy"]))
+    assert mean == pytest.approx(run.summary["metrics"]["personal_accuracy"]["mean"])
+
+
+def test_local_only_shares_nothing() -> None:
+    """Client i's model is what it would be if the others were not there: its own SGD from its own start."""
+    digits = scenario({"method": {"name": "local_only"}})
+    run = fedray.run(digits)
+    jobs = run.clients.to_pandas()
+    assert (jobs["client"] == jobs["model"]).all()
+    assert len(run.models) == 6
+    found = run.summary["metrics"]
+    assert {"personal_accuracy", "accuracy_mean"} <= found.keys()
+    assert found["accuracy_min"]["mean"] <= found["accuracy_mean"]["mean"] <= found["accuracy"]["mean"] + 0.2
+
+
+@pytest.mark.parametrize("name", ["fedag", "fedbe", "fedbe_nokd"])
+def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole = fedray.run(scenario({"method": {"name": name}}), out=tmp_path / "whole")
+    again = fedray.resume(copied(whole, tmp_path / "again", 2))
+    assert again.summary["model_hash"] == whole.summary["model_hash"]
+    assert again.summary["state_hash"] == whole.summary["state_hash"]
+
+
+def test_fedag_keeps_one_gaussian_a_model_under_the_permutation_schedule() -> None:
+    """K Gaussians: the means are Fed-ensemble's models, and the answer is the mixture of all uploads."""
+    run = fedray.run(of("fedag", {"method": {"models": 3}, "rounds": 3}))
+    base = fedray.run(of("fed_ensemble", {"method": {"models": 3}, "rounds": 3}))
+    state = run.progress.state
+    assert torch.equal(state.models, base.progress.state.models)
+    weight = run.study.answer(state).weights
+    assert weight is not None
+    jobs = run.clients.to_pandas()
+    last = jobs[jobs["round"] == 3].groupby("model").size().reindex(range(3), fill_value=0).to_numpy()
+    counted = weight.reshape(3, -1).sum(axis=1)
+    assert (counted[last > 0] == last[last > 0]).all()
+    for k in np.flatnonzero(last > 0):
+        members = state.extra["sample"][k][state.extra["sample_weight"][k] > 0].double().numpy()
+        assert state.extra["variance"][k].numpy() == pytest.approx(members.var(axis=0), rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.slow  # test_combine.py has one model on both runtimes
+def test_both_runtimes_give_fedag_the_same_bits(tmp_path: Path) -> None:
+    inline = fedray.run(of("fedag"))
+    ray = fedray.run(of("fedag", {"runtime": "ray", "clients": {"actors": 2}}), out=tmp_path / "ray")
+    assert ray.summary["model_hash"] == inline.summary["model_hash"]
+    assert ray.summary["state_hash"] == inline.summary["state_hash"]
+    assert ray.summary["metrics"]["nll"] == inline.summary["metrics"]["nll"]
+
+
+def test_samples_keep_the_mean_of_the_uploads() -> None:
+    """Gaussian: mean and variance of the uploads, within 6 standard errors; Dirichlet: inside their hull."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(8, 6, generator=generator)
+    middle, spread = rows.mean(0), rows.var(0, unbiased=False)
+    number, key = 4000, rng.keys(0, "test", np.arange(4000))
+    drawn = Sampler("gaussian", number, 4).draw(key, middle, spread, rows)
+    assert bool(((drawn.mean(0) - middle)[:4].abs() <= 6 * (spread[:4] / number).sqrt()).all())
+    assert bool(((drawn.var(0)[:4] / spread[:4] - 1).abs() <= 6 * (2 / number) ** 0.5).all())
+    assert torch.equal(drawn[:, 4:], middle[4:].expand(number, -1))  # buffers are never sampled
+    hull = Sampler("dirichlet", number, 6).draw(key, middle, spread, rows)
+    assert bool((hull <= rows.amax(0) + 1e-6).all())
+    assert bool((hull >= rows.amin(0) - 1e-6).all())
+    assert bool(((hull.mean(0) - middle).abs() <= 6 * (spread / 9 / number).sqrt()).all())  # Var = s2 / (n + 1)
+
+
+def small_net() -> Net:
+    return build_net("mlp", (3,), 4, "cross_entropy", hidden=[8])
+
+
+def test_one_teacher_at_temperature_one_teaches_itself() -> None:
+    net, x = small_net(), torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    row = net.init(0)[None]
+    how = Distil(epochs=4, lr=0.1, batch_size=8, temperature=1.0)
+    assert torch.allclose(student(net, how, x, row, rng.keys(0, "test")), row[0], atol=1e-5)
+
+
+def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
+    net, x = small_net(), torch.randn(60, 3, generator=torch.Generator().manual_seed(2))
+    teachers = torch.stack([net.init(k) for k in range(4)])
+    how = Distil(epochs=60, lr=0.1, batch_size=16)
+    target = taught(net, how, x, teachers).double()
+    assert target.sum(-1).numpy() == pytest.approx(np.ones(60), abs=1e-6)
+
+    def distance(row: torch.Tensor) -> float:
+        views = net.layout.views(row)
+        said = torch.func.functional_call(net.module, views, (x,)).double().log_softmax(-1)
+        return float((target * (target.clamp(min=1e-12).log() - said)).sum(-1).mean())
+
+    assert distance(student(net, how, x, teachers, rng.keys(0, "test"))) < 0.3 * distance(teachers[0])
+
+
+def test_the_server_of_fedbe_holds_rows_that_no_client_has() -> None:
+    study = build(read(scenario({"method": {"name": "fedbe", "server_data": 0.25}})))
+    total = sum(int(size) for size in study.shards.sizes(np.zeros(6, int), np.arange(6)))
+    assert (total, len(study.shards.unlabelled(0))) == (180, 60)
+    held = {row.numpy().tobytes() for row in study.shards.unlabelled(0).flatten(1)}
+    fetched = study.shards.fetch(np.zeros(6, int), np.arange(6))
+    mine = {fetched.x[row].numpy().tobytes() for i, size in enumerate(fetched.size) for row in fetched.rows[i, :size]}
+    assert len(held & mine) <= 2  # equal pictures may exist
+
+
+def test_the_next_model_of_fedbe_without_distillation_is_one_of_the_samples() -> None:
+    state = fedray.run(scenario({"method": {"name": "fedbe_nokd", "samples": 5}})).progress.state
+    drawn = state.extra["teachers"][0][1:6]
+    assert any(torch.equal(state.models[0], row) for row in drawn)

@@ -1,0 +1,235 @@
+"""Parallel-ensemble stacking: no row's features come from a model that has seen the row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import copied, fed, rows, scenario, trained
+from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
+
+import fedray
+from fedray.core.types import Plan, State
+from fedray.data.stacking import LeaveOut
+from fedray.models.net import load
+from fedray.runtime.inline import Inline
+from fedray.simulation.parts import read as read_part
+from fedray.simulation.parts import shares, sizes
+from fedray.simulation.rounds import begin, one_round
+
+
+@BOTH
+def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: dict[str, Any]) -> None:
+    """Rows seen and rows left out are disjoint, and together everybody's; each row is left out exactly once."""
+    made = study(folds)
+    everything = set(range(CLIENTS * EACH))
+    for part in made.parts[:-1]:
+        shards = part.study.shards
+        assert isinstance(shards, LeaveOut)
+        left = [everything - seen_rows(part, made, fold) for fold in range(part.folds)]
+        assert sum(map(len, left)) == len(everything)
+        assert set().union(*left) == everything
+        if not folds:
+            assert left[2] == set(range(2 * EACH, 3 * EACH))
+        for client in range(CLIENTS):
+            of = shards.fold_of(0, client, EACH)
+            for fold in range(part.folds):
+                assert set((client * EACH + np.flatnonzero(of == fold)).tolist()) <= left[fold]
+
+
+@pytest.mark.parametrize("client", [0, 2])
+def test_other_data_of_a_client_changes_no_bit_of_the_sub_models_that_leave_it_out(client: int) -> None:
+    rows_of = np.arange(client * EACH, (client + 1) * EACH)
+    before, after = bases_after(study()), bases_after(study(data=table(change=rows_of)))
+    for one, other in zip(before, after, strict=True):
+        same = (one == other).flatten(1).all(1).tolist()
+        assert same == [fold == client for fold in range(CLIENTS)]
+
+
+def test_other_data_in_a_fold_changes_no_bit_of_the_sub_models_that_leave_it_out() -> None:
+    shards = study(WITHIN).parts[0].study.shards
+    assert isinstance(shards, LeaveOut)
+    fold = np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == 1) for c in range(CLIENTS)])
+    before, after = bases_after(study(WITHIN)), bases_after(study(WITHIN, data=table(change=fold)))
+    for one, other in zip(before, after, strict=True):
+        assert (one == other).flatten(1).all(1).tolist() == [False, True, False]
+
+
+def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
+    """Client j's features are the probabilities of (i, j), computed here with the modules themselves."""
+    made = study()
+    state, _ = trained(made, 3)
+    found = features(made, state)
+    for i, part in enumerate(made.parts[:-1]):
+        own = read_part(state, part)
+        for client in range(CLIENTS):
+            x = torch.from_numpy(table().train.x[client * EACH : (client + 1) * EACH])
+            here = range(client * part.models, (client + 1) * part.models)
+            each = [load(part.study.net, own.models[m])(x).softmax(-1) for m in here]
+            want = torch.stack(each).mean(0).detach().numpy()
+            mine = found[client * EACH : (client + 1) * EACH, i * CLASSES : (i + 1) * CLASSES]
+            np.testing.assert_allclose(mine, want, atol=1e-5)
+
+
+def test_a_sub_model_is_fedavg_on_the_other_clients() -> None:
+    """Bit for bit, where the client that is left out is the last one: the others keep their addresses."""
+    short = table().train.take(np.arange((CLIENTS - 1) * EACH))
+    others = table()._replace(train=short)
+    plain = {"method": {"name": "fedavg", "bases": None, "meta_lr": None}, "model": {"hidden": [6]}}
+    alone = study(plain, {"server": {"weighting": "examples"}, "local": {"optimizer": "adam"}}, data=others)
+    assert torch.equal(bases_after(study())[0][CLIENTS - 1], trained(alone, 3)[0].models)
+
+
+@BOTH
+def test_the_order_of_the_jobs_changes_no_bit(folds: dict[str, Any]) -> None:
+    made = study(folds)
+    state, _ = trained(made, 6)
+    phase = made.method.phases[0]
+
+    def backwards(t: int, state: State | None) -> Plan:
+        return phase.schedule(t, state).take(slice(None, None, -1))
+
+    runtime, progress = Inline(made), begin(made, phase)
+    for _ in range(6):
+        progress.state = one_round(made, runtime, replace(phase, schedule=backwards), progress)[2]
+        progress.round += 1
+    assert torch.equal(progress.state.models, state.models)
+    assert int(state.counters[0, 0]) == 3
+
+
+def test_the_order_of_the_clients_does_not_matter() -> None:
+    """With whole batches, clients in reverse are the same sub models in reverse, and the same answers."""
+    whole = {"local": {"batch_size": "full"}}
+    forth = study(whole)
+    back = study(whole, data=table(owner=CLIENTS - 1 - np.repeat(np.arange(CLIENTS), EACH)))
+    one, two = trained(forth, 6)[0], trained(back, 6)[0]
+    for part, other in zip(forth.parts[:1], back.parts[:1], strict=True):
+        a, b = read_part(one, part).models, read_part(two, other).models
+        np.testing.assert_allclose(a, b.flip(0), atol=2e-4)
+        assert (a - b).abs().max() > 1e-2
+    x = table().test.x
+    said = [
+        Inline(made).host.forward(s.models, s.counters, 0, torch.from_numpy(x))
+        for made, s in ((forth, one), (back, two))
+    ]
+    assert (said[0][0].argmax(-1) == said[1][0].argmax(-1)).float().mean() > 0.95
+
+
+@BOTH
+def test_every_job_has_the_rows_it_trains_on(folds: dict[str, Any]) -> None:
+    """Sizes known before training are those of the shards, and a row is in all sub models of a base but one."""
+    made = study(folds)
+    plan = made.method.phases[0].schedule(0, None)
+    size = sizes(made, plan)
+    for share in shares(made, plan):
+        fetched = share.part.study.shards.fetch(share.plan.replicate, share.plan.client)
+        assert fetched.size.tolist() == size[share.jobs].tolist()
+        assert size[share.jobs].sum() == CLIENTS * EACH * (share.part.folds - 1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    """A stack that checkpoints after every round: 3 rounds of the bases, 3 of the meta model."""
+    given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
+        return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("stack") / "run")
+
+
+@pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])
+def test_a_run_killed_in_any_phase_ends_in_the_same_bits(
+    run: fedray.Run, tmp_path: Path, no_report: None, last_round: int
+) -> None:
+    again = fedray.resume(copied(run, tmp_path / "run", last_round), data=table())
+    assert again.summary["model_hash"] == run.summary["model_hash"]
+    assert again.summary["state_hash"] == run.summary["state_hash"]
+    assert rows(again.rounds) == rows(run.rounds)
+    assert rows(again.clients) == rows(run.clients)
+
+
+def test_bases_train_together_and_the_meta_model_after_them(run: fedray.Run) -> None:
+    """3 rounds of (m - 1) * m jobs a base (one model each), 3 of a job a client; features cost a download."""
+    jobs = run.clients.to_pandas().query("replicate == 0")
+    meta = CLIENTS + CLIENTS * 2
+    assert jobs.groupby("round").size().tolist() == [2 * CLIENTS * (CLIENTS - 1)] * 3 + [CLIENTS] * 3
+    assert (jobs.query("round > 3")["model"] == meta).all()
+    assert (jobs.query("round <= 3")["model"] < meta).all()
+    d = [part.study.net.layout.d for part in run.study.parts]
+    after = jobs.query("round > 3").groupby("round")["down_bytes"].unique()
+    assert [each.tolist() for each in after] == [[4 * (d[2] + d[0] + 2 * d[1])], [4 * d[2]], [4 * d[2]]]
+    assert run.summary["rounds"] == 6
+
+
+def test_it_answers_with_the_plain_average_until_the_meta_model_is_trained(run: fedray.Run) -> None:
+    rounds = run.rounds.to_pandas()
+    early, late = rounds.query("round <= 3"), rounds.query("round > 3")
+    assert (early["accuracy"] == early["accuracy_average"]).all()
+    assert (late["nll"].round(6) != late.groupby("replicate")["nll"].transform("first").round(6)).any()
+    last = rounds.query("round == 6")
+    for i, base in enumerate(BASES):
+        folds = [f"accuracy_base_{i}_fold_{j}" for j in range(CLIENTS)]
+        assert set(folds) <= set(rounds.columns), base
+    members = np.stack(last["member_accuracy"].to_list())
+    assert members.shape == (2, CLIENTS + 2 * CLIENTS)
+    np.testing.assert_allclose(members[:, :CLIENTS], last[[f"accuracy_base_0_fold_{j}" for j in range(CLIENTS)]])
+    assert {"accuracy", "accuracy_average", "f1_weighted", "f1_average"} <= run.summary["metrics"].keys()
+
+
+def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
+    """Plain torch on the weights gives the probabilities of `Run.predict`, for everybody."""
+    module = run.study.net.module
+    x = table().test.x
+    for replicate, state in enumerate(run.models):
+        module.load_state_dict(state)
+        want = module(torch.from_numpy(x)).softmax(-1).detach().numpy()
+        np.testing.assert_allclose(run.predict(x, replicate=replicate).probabilities, want, atol=1e-5)
+        np.testing.assert_allclose(run.predict(x, client=1, replicate=replicate).probabilities, want, atol=1e-5)
+
+
+def test_without_a_meta_model_it_is_the_plain_average(no_report: None) -> None:
+    """`meta: average`, and a stack whose meta model has no rounds: the same answers after the rounds of the bases."""
+    runs = [
+        fedray.run(scenario(STACK, {"method": change}), data=table())
+        for change in ({"meta": "average", "meta_lr": None}, {"meta_rounds": 0})
+    ]
+    assert [run.summary["rounds"] for run in runs] == [3, 3]
+    assert len({run.summary["totals"]["down_bytes"] for run in runs}) == 1  # nobody fetches sub models for features
+    one, two = (run.predict(table().test.x).probabilities for run in runs)
+    np.testing.assert_array_equal(one, two)
+    assert runs[0].summary["metrics"]["accuracy"] == runs[0].summary["metrics"]["accuracy_average"]
+
+
+def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not(no_report: None) -> None:
+    """The known weakness: (i, j) has never seen client j's class, so the meta model learns that a tiny p_c means c."""
+    owner = np.arange(CLIENTS * EACH) % CLASSES
+    keys = {"rounds": 20, "replicates": 3, "evaluate": {"every": 20}}
+    found = {}
+    for folds in ("client", "within"):
+        meta = {"folds": folds, "fold_number": 3, "meta_optimizer": "sgd", "meta_lr": 1.0}
+        run = fedray.run(scenario(STACK, keys, {"method": meta}), data=table(owner=owner))
+        found[folds] = {name: value["mean"] for name, value in run.summary["metrics"].items()}
+    assert found["client"]["accuracy"] < 0.1 < 0.7 < found["client"]["accuracy_average"]
+    assert found["within"]["accuracy"] > found["within"]["accuracy_average"] + 0.1
+
+
+REFUSED = [
+    ("predict.gamma=0.1", "predict.gamma = 0.1, but a stack has no such thing: leave it at inf"),
+    ("local.lr_grid=[0.1]", "local.lr_grid = [0.1]"),
+    ("server.robust=median", "server.robust = median, but stacking has a server of its own"),
+    ("data={name: cubic}", "method.name = stacking, but cubic has real targets"),
+    ("clients.number=1", "method.folds = client leaves out each of 1 clients once"),
+]
+
+
+@pytest.mark.parametrize(("key", "line"), REFUSED, ids=[key for key, _ in REFUSED])
+def test_what_makes_no_sense_for_a_stack_is_one_line(tmp_path: Path, key: str, line: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("method: {name: stacking}\nruntime: inline\nclients: {number: 4}\n")
+    told = fed("check", file, key)
+    assert told.status == 2
+    assert line in told.err
+    assert told.err.count("\n") == 1

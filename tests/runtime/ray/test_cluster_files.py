@@ -1,0 +1,156 @@
+"""The cluster files fit the Ray that is installed, and what the README's cluster section types is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import ray.autoscaler
+import yaml
+
+from fedray.core.types import Clients, Tier
+from fedray.runtime.placement import Room, seats
+
+ROOT = Path(__file__).parents[3]
+FILES = ("cluster.yaml", "cluster/on_premise.yaml")
+every_file = pytest.mark.parametrize("name", FILES)
+
+
+def config(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / name).read_text()))
+
+
+@every_file
+def test_a_cluster_file_fits_rays_schema(name: str) -> None:
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    jsonschema.validate(config(name), schema)
+    assert "# CHANGE" in (ROOT / name).read_text()
+
+
+@every_file
+def test_a_cluster_asks_for_its_token_and_shows_its_dashboard_to_nobody(name: str) -> None:
+    """Bare Ray has no dashboard and no client port; with more of it the dashboard is on loopback. One token for all."""
+    file = config(name)
+    assert not any("ray[" in command for command in file["setup_commands"])
+    assert "--dashboard-host=127.0.0.1" in " ".join(file["head_start_ray_commands"])
+    for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert "export RAY_AUTH_MODE=token" in " ".join(file[commands])
+    assert file["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+@every_file
+def test_every_command_of_a_cluster_file_is_whole(name: str) -> None:
+    """As bash gets it: a `#` that YAML takes for a comment cuts a command in two."""
+    commands = [c for key, value in config(name).items() if key.endswith("_commands") for c in value]
+    assert len(commands) > 6
+    for command in commands:
+        done = subprocess.run(["bash", "-n", "-c", f"({command})"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def room() -> Room:
+    """What the workers of the cloud file have."""
+    types = [kind for kind in config("cluster.yaml")["available_node_types"].values() if kind.get("min_workers")]
+    have = {name: sum(t["min_workers"] * t["resources"].get(name, 0) for t in types) for name in ("CPU", "hpc", "lpc")}
+    return Room(have.pop("CPU"), 0.0, have)
+
+
+def test_the_tiers_of_the_readme_fit_the_cloud_files_nodes() -> None:
+    """A tier that is pinned to scarce nodes gets the actors that they hold, not its share of the CPUs."""
+    strong, weak = (Tier(name, 50, resources={name: 1.0}) for name in ("hpc", "lpc"))
+    dealt = seats(Clients((strong, weak)), room(), "auto", "auto")
+    assert [sum(seat.tier == c for seat in dealt) for c in (0, 1)] == [20, 8]
+    both = seats(Clients((weak, replace(weak, name="weaker"))), room(), "auto", "auto")
+    assert [sum(seat.tier == c for seat in both) for c in (0, 1)] == [4, 4], "two tiers share what both want"
+
+
+def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None:
+    """A fifth of four CPUs holds no actor of two: it gets two, and the other tier the rest."""
+    few, many = Tier("few", 20, num_cpus=2.0), Tier("many", 80, num_cpus=1.0)
+    dealt = seats(Clients((few, many)), Room(4.0, 0.0, {}), "auto", "auto")
+    assert [seat.tier for seat in dealt] == [0, 1, 1]
+
+
+def test_the_cloud_file_has_both_node_types() -> None:
+    file = config("cluster.yaml")
+    types = file["available_node_types"]
+    assert types["hpc"]["resources"]["hpc"] > 0
+    assert types["lpc"]["resources"]["lpc"] > 0
+    assert file["head_node_type"] in types
+
+
+def test_the_on_premise_file_survives_rays_own_preparation() -> None:
+    """What `ray up` does with it before it calls anybody."""
+    from ray.autoscaler._private.local.config import prepare_local
+
+    file = config("cluster/on_premise.yaml")
+    prepared, _ = prepare_local(file)
+    number = len(file["provider"]["worker_ips"])
+    assert f"--node-ip-address={file['provider']['head_ip']} " in file["head_start_ray_commands"][1]
+    assert prepared["max_workers"] == number
+    assert prepared["available_node_types"]["local.cluster.node"]["min_workers"] == number
+
+
+STUB = """#!/bin/bash
+echo "$(basename $0) $*" >> {log}
+case "$(basename $0) $*" in
+  "scontrol show hostnames "*) echo "$3" | tr , '\\n' | sed 's/$//' ;;
+  *"hostname -I") echo "10.1.0.1 192.168.0.1" ;;
+  "ip -o route get "*) echo "10.0.0.9 dev eth0 src $SOURCE uid 0" ;;
+esac
+exit 0
+"""
+
+
+def stubs(folder: Path, *names: str) -> tuple[Path, dict[str, str]]:
+    """Programs that only write down how they were called; the file they write to, and the environment to use."""
+    log = folder / "log"
+    (folder / "venv" / "bin").mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text(STUB.format(log=log))
+        (folder / name).chmod(0o755)
+    return log, {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "slots"), [("10.0.0.2", "hpc", 16), ("10.0.0.3", "lpc", 2), ("10.0.0.77", "lpc", 2)]
+)
+def test_a_machine_of_ones_own_starts_as_its_node_type(address: str, kind: str, slots: int, tmp_path: Path) -> None:
+    """The worker's command, run by bash as Ray sends it: own address, and the resources that tiers pin to."""
+    log, environment = stubs(tmp_path, "ip", "venv/bin/ray")
+    command = f"export RAY_HEAD_IP=10.0.0.1; {config('cluster/on_premise.yaml')['worker_start_ray_commands'][1]}"
+    subprocess.run(["bash", "-c", command], env={**environment, "SOURCE": address}, check=True)
+    start = log.read_text().splitlines()[-1]
+    assert start.startswith(f"ray start --address=10.0.0.1:6379 --node-ip-address={address} ")
+    assert json.loads(start.partition("--resources=")[2]) == {kind: slots}
+
+
+def test_the_slurm_script_starts_both_kinds_of_nodes(tmp_path: Path) -> None:
+    """A head on the first strong node, a worker on every other one, then the scenario with the head's address."""
+    log, environment = stubs(tmp_path, "srun", "scontrol", "venv/bin/ray", "venv/bin/fedray")
+    job = {"SLURM_JOB_NODELIST_HET_GROUP_0": "a,b", "SLURM_JOB_NODELIST_HET_GROUP_1": "c,d,e", "PAUSE": "0.3"}
+    job |= {"SLURM_CPUS_PER_TASK_HET_GROUP_0": "8"}
+    script = ROOT / "cluster" / "slurm.sh"
+    subprocess.run(["bash", script, "a.yaml", "rounds=2"], env={**environment, **job}, check=True, timeout=60)
+    lines = log.read_text().splitlines()
+    starts = [line for line in lines if "ray start" in line]
+    nodes = [re.search(r"--nodelist=(\S+)", line)[1] for line in starts]  # type: ignore[index]
+    assert sorted(nodes) == ["a", "b", "c", "d", "e"]
+    assert "--head --node-ip-address=10.1.0.1 --port=6379 --dashboard-host=127.0.0.1" in starts[0]
+    for node, line in zip(nodes, starts, strict=True):
+        part, resources = (0, '{"hpc": 8}') if node in "ab" else (1, '{"lpc": 2}')
+        assert f"--het-group={part} " in line and f"--resources={resources}" in line
+        assert node == "a" or line.endswith("--address=10.1.0.1:6379")
+    assert lines[-1].endswith("bin/fedray run a.yaml rounds=2 --address 10.1.0.1:6379")
+
+
+def test_the_shell_files_are_bash() -> None:
+    assert os.access(ROOT / "cluster" / "slurm.sh", os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / "cluster" / "slurm.sh"], check=True)

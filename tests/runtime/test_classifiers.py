@@ -1,0 +1,195 @@
+"""Bases of a stack that are no networks: every client fits a classifier, and what leaves a fold out is their vote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.naive_bayes import GaussianNB
+from small import copied, fed, rows, scenario, trained
+from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
+
+import fedray
+from fedray.core.exact_sum import merge
+from fedray.core.types import State
+from fedray.data.catalogue import Dataset
+from fedray.data.stacking import LeaveOut
+from fedray.runtime.classifiers import Votes
+from fedray.runtime.inline import Inline
+from fedray.scenario import classifiers
+from fedray.scenario.loader import read
+from fedray.scenario.names import CLASSIFIERS
+from fedray.simulation.rounds import begin
+from fedray.simulation.study import Study
+
+FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
+X = torch.from_numpy(table().test.x)
+
+
+def beside(base: dict[str, Any], *changes: dict[str, Any], data: Dataset | None = None) -> Study:
+    """A small perceptron, and a base that votes."""
+    return study({"method": {"bases": [{"name": "mlp", "hidden": [6]}, base]}}, *changes, data=data)
+
+
+def shares(made: Study, x: torch.Tensor = X) -> np.ndarray:
+    """How base 1 votes without each fold, `[F, n, C]`."""
+    return Votes(made.parts).shares(1, 0, range(made.parts[1].folds), x)
+
+
+@BOTH
+def test_a_vote_is_the_share_of_the_clients_classifiers(folds: dict[str, Any]) -> None:
+    """Counted here with scikit-learn itself, on the rows that are not left out."""
+    made, train = beside({"name": "sklearn/gaussian_nb"}, folds), table().train
+    shards = made.parts[1].study.shards
+    assert isinstance(shards, LeaveOut)
+    found = shares(made)
+    np.testing.assert_allclose(found.sum(axis=-1), 1.0)
+    for fold in range(shards.folds):
+        counts, voters = np.zeros((len(X), CLASSES)), 0
+        for client in range(CLIENTS):
+            mine = client * EACH + np.flatnonzero(shards.fold_of(0, client, EACH) != fold)
+            if len(mine):
+                said = GaussianNB().fit(train.x[mine].astype(np.float64), train.y[mine]).predict(X.double().numpy())
+                counts, voters = counts + np.eye(CLASSES)[said], voters + 1
+        assert voters == CLIENTS - (not folds)
+        np.testing.assert_allclose(found[fold], counts / voters)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_other_data_of_a_client_changes_no_vote_of_the_fold_that_leaves_it_out(name: str) -> None:
+    changed = table(change=np.arange(2 * EACH, 3 * EACH))
+    before, after = shares(beside({"name": name})), shares(beside({"name": name}, data=changed))
+    assert (before == after).reshape(CLIENTS, -1).all(1).tolist() == [fold == 2 for fold in range(CLIENTS)]
+
+
+def test_other_data_in_a_fold_changes_no_vote_of_that_fold() -> None:
+    shards = beside(FOREST, WITHIN).parts[1].study.shards
+    assert isinstance(shards, LeaveOut)
+    fold = np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == 1) for c in range(CLIENTS)])
+    before, after = shares(beside(FOREST, WITHIN)), shares(beside(FOREST, WITHIN, data=table(change=fold)))
+    assert (before == after).reshape(3, -1).all(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_client_of_one_class_votes_for_no_other(name: str) -> None:
+    found = shares(beside({"name": name}, data=table(owner=np.arange(CLIENTS * EACH) % CLASSES)))
+    want = (1 - np.eye(CLASSES)) / (CLASSES - 1)
+    np.testing.assert_array_equal(found, np.broadcast_to(want[:, None], found.shape))
+
+
+def test_a_client_without_rows_does_not_vote() -> None:
+    """Three folds within the clients; the last one holds one row, which is left out once."""
+    owner = np.minimum(np.arange(CLIENTS * EACH) // 27, 2)
+    owner[-1] = 3
+    made = beside({"name": "sklearn/gaussian_nb"}, WITHIN, data=table(owner=owner))
+    shards = made.parts[1].study.shards
+    assert isinstance(shards, LeaveOut)
+    without = int(shards.fold_of(0, 3, 1)[0])
+    for fold, found in enumerate(shares(made)):
+        voters = CLIENTS - (fold == without)
+        np.testing.assert_allclose(found * voters, np.round(found * voters))
+        assert fold == without or found[:, table().train.y[-1]].min() >= 1 / voters
+
+
+@BOTH
+def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
+    """Out of fold: a row is answered by the vote that leaves it out. The classifiers are no numbers of the stack."""
+    made = beside(FOREST, folds)
+    state, _ = trained(made, 3)
+    shards, found = made.parts[1].study.shards, features(made, state)
+    assert isinstance(shards, LeaveOut)
+    said = shares(made, torch.from_numpy(table().train.x))
+    fold = np.concatenate([shards.fold_of(0, client, EACH) for client in range(CLIENTS)])
+    np.testing.assert_allclose(found[:, CLASSES:], said[fold, np.arange(len(fold))], atol=1e-6)
+    sizes = [part.study.net.layout.d for part in made.parts]
+    assert made.net.layout.d == made.parts[0].folds * sizes[0] + sizes[2]
+    assert sizes[1:] == [0, CLASSES * (2 * CLASSES + 1)]
+
+
+def test_who_fits_the_classifiers_changes_no_bit() -> None:
+    """Each round's jobs dealt to two processes' worth of hosts, each of which fits what it needs, with two threads."""
+    made = beside(FOREST, WITHIN)
+    phase, want = made.method.phases[0], trained(made, 6)[0]
+    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin(made, phase).state
+    for t in range(6):
+        plan = phase.schedule(t, state)
+        stats = [host.train(t, plan.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
+        state = phase.server.step(state, merge(stats), t)
+    assert torch.equal(state.models, want.models)
+    here = State(want.models, want.counters, {})
+    assert torch.equal(*(host.outputs(here, "test", 1)[0, 0] for host in hosts))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    """A perceptron, a forest and a tree, one checkpoint a round."""
+    bases = [{"name": "mlp", "hidden": [6]}, FOREST, {"name": "sklearn/decision_tree"}]
+    given = scenario(STACK, {"method": {"bases": bases}, "checkpoint": {"every": 1, "keep": 9}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
+        return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("votes") / "run")
+
+
+@pytest.mark.parametrize("last_round", [2, 5], ids=["bases", "meta"])
+def test_a_killed_run_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, no_report: None, last_round: int) -> None:
+    again = fedray.resume(copied(run, tmp_path / "run", last_round), data=table())
+    assert again.summary["state_hash"] == run.summary["state_hash"]
+    assert rows(again.rounds) == rows(run.rounds)
+
+
+def test_the_run_answers_and_scores_its_votes(run: fedray.Run) -> None:
+    """`Run.predict` scores what was reported; a vote is a base among others, and costs no job and no byte."""
+    last = run.rounds.to_pylist()[-1]
+    said = run.predict(table().test.x).probabilities
+    assert (said.argmax(-1) == table().test.y).mean() == pytest.approx(last["accuracy"])
+    for i, each in ((1, shares(run.study)), (2, Votes(run.study.parts).shares(2, 0, range(CLIENTS), X))):
+        right = [(one.argmax(-1) == table().test.y).mean() for one in each]
+        assert [last[f"accuracy_base_{i}_fold_{f}"] for f in range(CLIENTS)] == pytest.approx(right)
+    jobs = run.clients.to_pandas()
+    assert set(jobs["model"]) == {*range(CLIENTS), 3 * CLIENTS}
+    d = [part.study.net.layout.d for part in run.study.parts]
+    assert jobs.query("round == 4")["down_bytes"].unique().tolist() == [4 * (d[3] + d[0])]
+
+
+REFUSED = [
+    ("sklearn/random_forrest", "method.bases[1].name = 'sklearn/random_forrest' is not a known classifier: did you "
+     "mean sklearn/random_forest?"),
+    ("random_forest", "did you mean sklearn/random_forest?"),
+    ("sklearn/svm", "is not a known classifier: "),
+    ("sklearn/random_forest, trees: 3", "method.bases[1].trees is not a key of classifier sklearn/random_forest"),
+    ("sklearn/decision_tree, max_dept: 3", "did you mean method.bases[1].max_depth?"),
+    ("sklearn/random_forest, n_estimators: 0", "method.bases[1].n_estimators = 0 is out of range"),
+    ("sklearn/gaussian_nb, models: 2", "is not a key of classifier sklearn/gaussian_nb"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "line"), REFUSED, ids=[base for base, _ in REFUSED])
+def test_a_classifier_that_is_none_is_one_line(tmp_path: Path, base: str, line: str) -> None:
+    check(tmp_path, f"[{{name: mlp}}, {{name: {base}}}]", line)
+
+
+def test_the_first_base_is_a_network(tmp_path: Path) -> None:
+    check(tmp_path, "[{name: sklearn/gaussian_nb}, {name: mlp}]", "the first base is to be a network: list one before")
+
+
+def test_more_classifiers_than_a_process_keeps_are_one_line(tmp_path: Path) -> None:
+    check(tmp_path, "[{name: mlp}, {name: sklearn/gaussian_nb}]", "makes 12,000 classifiers", "clients.number=3000",
+          "method.folds=within", "method.fold_number=4", "data={name: synthetic}")  # fmt: skip
+
+
+def check(tmp_path: Path, bases: str, line: str, *changes: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"method: {{name: stacking, bases: {bases}}}\nruntime: inline\nclients: {{number: 4}}\n")
+    told = fed("check", file, *changes)
+    assert told.status == 2
+    assert line in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_every_classifier_has_options_and_they_are_read_back() -> None:
+    assert list(classifiers.OPTIONS) == list(CLASSIFIERS)
+    given = read(scenario(STACK, {"method": {"bases": [{"name": "mlp"}, FOREST]}}))
+    assert given.method.options["bases"][1] == FOREST

@@ -1,0 +1,241 @@
+"""A client that raises, diverges or hangs: named, or left out so that nothing else changes.
+
+The theorem: a poisoned client that is skipped = the same run in which it never takes part in those rounds, bit for bit.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from faulty import NATURAL, POISONED, marked, model_of
+from small import of_method, rows, scenario
+from torch import Tensor
+
+import fedray
+from fedray.core.errors import BadInput, Diverged, FedrayError
+from fedray.core.method import Method
+from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.methods import METHODS, Setting
+from fedray.runtime import failures
+from fedray.runtime.worker import Host
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+ROUNDS = (1, 2)
+SKIP: dict[str, Any] = {"on_client_error": "skip"}
+
+
+def without(name: str, client: int, rounds: tuple[int, ...]) -> Callable[[Setting], Method]:
+    """A method in which a client has no job in some rounds."""
+
+    def compose(setting: Setting) -> Method:
+        method = METHODS[name](setting)
+        phase = method.phases[0]
+
+        def schedule(t: int, state: State | None) -> Plan:
+            plan = phase.schedule(t, state)
+            return plan.take(plan.client != client) if t in rounds else plan
+
+        return replace(method, phases=(replace(phase, schedule=schedule), *method.phases[1:]))
+
+    return compose
+
+
+def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: tuple[int, ...] = ROUNDS) -> None:
+    """The blocks that hold a job of the poisoned client raise, or hand out NaN for it, in some rounds."""
+    block = Host._block
+
+    def poison(self: Host, t: int, real: Any, *more: Any) -> Any:
+        there = real.plan.client == POISONED
+        if t in rounds and there.any() and raises is not None:
+            raise type(raises)(*raises.args)
+        uploads, loss = block(self, t, real, *more)
+        if t in rounds:
+            uploads.delta[torch.from_numpy(there)] = torch.nan
+        return uploads, loss
+
+    monkeypatch.setattr(Host, "_block", poison)
+
+
+def hashes(run: fedray.Run) -> tuple[str, str]:
+    return run.summary["model_hash"], run.summary["state_hash"]
+
+
+FEEDBACK = {"compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True}}
+ADAPTIVE = {"schedule": {"kind": "adaptive"}}
+
+
+@pytest.mark.parametrize("raises", [ValueError("poison"), None], ids=["raises", "NaN"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("fed_ensemble", {}),
+        ("fed_ensemble", ADAPTIVE),
+        ("shefl", FEEDBACK),
+        ("feddyn", {}),
+        ("scaffold", {"method": {"models": 1}}),
+        ("fedag", {}),
+        ("ditto", {}),
+        ("fedavg", {"server": {"robust": "median"}}),
+    ],
+    ids=["fed_ensemble", "adaptive", "shefl", "feddyn", "scaffold", "fedag", "ditto", "median"],
+)
+def test_a_skipped_client_is_one_that_never_took_part(
+    name: str, change: dict[str, Any], raises: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models, server state and every private vector, and the rows of all the others."""
+    want = fedray.run(of_method(name, change), method=without(name, POISONED, ROUNDS))
+    poisoned(monkeypatch, raises)
+    with pytest.warns(UserWarning, match="jobs failed and were left out"):
+        done = fedray.run(of_method(name, change, SKIP))
+    assert hashes(done) == hashes(want)
+    others = [row for row in rows(done.clients) if row["status"] != "failed"]
+    assert [row | {"sim_seconds": 0} for row in others] == [row | {"sim_seconds": 0} for row in rows(want.clients)]
+    assert done.rounds["up_bytes"].to_pylist() == want.rounds["up_bytes"].to_pylist()
+    failed = [row for row in rows(done.clients) if row["status"] == "failed"]
+    assert {row["round"] for row in failed} == {t + 1 for t in ROUNDS}
+    assert done.summary["failed_jobs"] == len(failed) > 0
+    for row in failed:
+        assert (row["client"], row["up_bytes"], row["down_bytes"], row["steps"]) == (POISONED, 0, 0, 0)
+        assert row["loss"] is None
+        assert ("ValueError: poison" if raises else "training diverged") in row["error"]
+        assert "Traceback" in row["error"]
+    assert all(row["error"] is None for row in others)
+
+
+def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Host, *_: Any) -> Any:
+        raise RuntimeError("nobody can")
+
+    monkeypatch.setattr(Host, "_block", fail)
+    with pytest.warns(UserWarning, match="left out"):
+        done = fedray.run(scenario(SKIP, {"evaluate": {"every": 4}}))
+    first, last = done.rounds.to_pylist()
+    assert (first["accuracy"], first["nll"]) == (last["accuracy"], last["nll"])
+    assert last["up_bytes"] == 0
+    assert set(done.clients["status"].to_pylist()) == {"failed"}
+
+
+def test_a_failure_without_skip_is_one_line_that_names_client_model_and_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch, ValueError("the layer\nis broken"), (1,))
+    with pytest.raises(
+        FedrayError, match=r"^round 2: client 2 \(model \d\) failed: ValueError: the layer is broken: c"
+    ):
+        fedray.run(scenario())
+
+
+def test_a_resumed_run_counts_the_failures_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    poisoned(monkeypatch, ValueError("poison"), (0, 3))
+    with pytest.warns(UserWarning, match="left out"):
+        whole = fedray.run(scenario(SKIP, {"rounds": 4}), out=tmp_path / "run")
+    assert whole.progress.failed == whole.summary["failed_jobs"] == 2
+
+
+def halves(bad: set[int], size: int) -> tuple[list[list[int]], list[int], int]:
+    """Which jobs came through together, which failed, and how many jobs were trained for it."""
+    trained: list[int] = []
+
+    def work(index: IntArray) -> tuple[Stats, Tensor]:
+        trained.extend(index.tolist())
+        if bad & set(index.tolist()):
+            raise ValueError("bad")
+        return {}, torch.zeros(len(index))
+
+    done, errors = failures.attempt(work, str, True, np.arange(size))
+    return [part.jobs.tolist() for part in done], sorted(errors), len(trained)
+
+
+@pytest.mark.parametrize("bad", [set(), {0}, {7}, {3, 4}, set(range(8))])
+def test_a_failing_block_is_cut_until_only_the_failing_jobs_are_left(bad: set[int]) -> None:
+    done, failed, trained = halves(bad, 8)
+    assert failed == sorted(bad)
+    assert sorted(job for part in done for job in part) == sorted(set(range(8)) - bad)
+    assert trained <= 8 if not bad else trained <= 8 * 4
+
+
+def test_a_passing_fault_is_none() -> None:
+    """What fails once and works in halves is not a failed client."""
+    calls = []
+
+    def work(index: IntArray) -> tuple[Stats, Tensor]:
+        calls.append(index)
+        if len(calls) == 1:
+            raise OSError("the disk was away")
+        return {}, torch.zeros(len(index))
+
+    done, errors = failures.attempt(work, str, False, np.arange(4))
+    assert (len(done), errors) == (2, {})
+
+
+def test_divergence_is_told_at_once() -> None:
+    """It names all its clients already: nothing is trained again to find them."""
+    calls = []
+
+    def work(index: IntArray) -> tuple[Stats, Tensor]:
+        calls.append(index)
+        raise Diverged("round 1: training diverged at client 3")
+
+    with pytest.raises(Diverged):
+        failures.attempt(work, str, False, np.arange(4))
+    assert len(calls) == 1
+
+
+def test_tracebacks_fit_into_a_reply() -> None:
+    errors = {job: "Traceback\n" + "x" * 1990 + f"\nValueError: {job}" for job in range(1000)}
+    short = failures.shortened(errors)
+    assert short[0] == errors[0]
+    assert short[999] == "ValueError: 999"
+    assert sum(map(len, short.values())) < failures.MOST_TEXT + 1000 * 200
+
+
+def test_a_limit_ends_a_sleep_and_gives_back_the_timer_it_found() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+    outer = signal.setitimer(signal.ITIMER_REAL, 0.4)
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="longer than client_timeout = 0.1 s"), failures.limited(0.1):
+            time.sleep(60)
+        assert time.monotonic() - began < 30
+        with failures.limited(60):
+            pass
+        assert not heard
+        time.sleep(0.5)
+        assert heard
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+
+
+def test_a_limit_that_cannot_be_kept_is_refused() -> None:
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            fedray.run(scenario({"client_timeout": 5}))
+        except BadInput as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "client_timeout = 5" in str(caught[0])
+
+
+@pytest.mark.parametrize("how", ["raises", "NaN", "hangs"])
+def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
+    data = marked()
+    keys = {**NATURAL, **SKIP, "runtime": "inline", **({"client_timeout": 2.0} if how == "hangs" else {})}
+    with pytest.warns(UserWarning, match="left out"):
+        done = fedray.run(keys, data=data, model=model_of(how, data))
+    failed = [row["client"] for row in rows(done.clients) if row["status"] == "failed"]
+    assert failed == [POISONED]

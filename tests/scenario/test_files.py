@@ -1,0 +1,168 @@
+"""Every scenario file that is shipped says where it is from, resolves, survives YAML, builds, and trains a round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fedray.assembly.study import build, dataset
+from fedray.assembly.user_objects import Own
+from fedray.core.errors import BadInput
+from fedray.data.catalogue import Dataset
+from fedray.data.types import Split, classification, limited
+from fedray.experiments.run import run_inline
+from fedray.methods import METHODS
+from fedray.scenario.loader import NamedCell, Scenario, cells, dump, read, resolved
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "scenarios").rglob("*.yaml"))
+PAPERS = [path for path in FILES if path.parent.name == "papers"]
+NARROW: dict[str, dict[str, Any]] = {  # of the networks that have widths
+    "cnn": {"channels": [2, 4], "hidden": [4]},
+    "mlp": {"hidden": [4]},
+    "lstm": {"hidden": 8},
+}
+DEEP = ("densenet", "mobilenet_v2", "resnet18", "resnet34", "shufflenet_v2", "vgg11")
+BASES = [{"name": "mlp", "hidden": [4]}, {"name": "cnn", **NARROW["cnn"]}]  # of a stack
+IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
+SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), **dict.fromkeys(IMAGES[3:], (3, 32, 32))}
+ROWS = 4000  # of a stand-in
+
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def tiny(scenario: Scenario) -> Scenario:
+    """The scenario with one round of one step a client, a few rows, and narrow networks: a CNN for the deep ones."""
+    name = scenario.model.name
+    model = NARROW.get(name, {}) if name in (*NARROW, "linear", "rbf") else {"name": "cnn", **NARROW["cnn"]}
+    small: dict[str, Any] = {
+        "rounds": 1,
+        "replicates": 1,
+        "runtime": "inline",
+        "data": {"fold": 0, **({"limit": 2000} if scenario.data.name in IMAGES else {})},
+        "local": {"steps": 1, "batch_size": 2},
+        "model": model,
+        **({"method": {"bases": BASES, "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
+    }
+    return alone(scenario, small)
+
+
+def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
+    """The scenario without its table, and with other keys."""
+    return read({key: value for key, value in resolved(scenario).items() if key not in ("table", "published")}, small)
+
+
+def short(scenario: Scenario) -> Scenario:
+    """The scenario with its own deep network: one model, two clients, one step each."""
+    small: dict[str, Any] = {
+        "rounds": 1,
+        "replicates": 1,
+        "runtime": "inline",
+        "method": {"name": "fedavg"},
+        "data": {"limit": 20, "partition": {"name": "iid"}},
+        "clients": {"number": 2, "tiers": None},
+        "participation": None,
+        "schedule": None,
+        "graph": None,
+        "local": {"steps": 1, "batch_size": 2},
+    }
+    return alone(scenario, small)
+
+
+def data_of(scenario: Scenario) -> Own:
+    """The data set; where its files are not on this machine, noise of its shape for pictures, and a skip for others.
+
+    Any other complaint is a failure.
+    """
+    try:
+        dataset(scenario, Own())
+    except BadInput as error:
+        if "FEDRAY_DATA" not in str(error):
+            raise
+        if scenario.data.name not in SHAPES:
+            pytest.skip(str(error))
+        return Own(data=noise(scenario.data.name))
+    return Own()
+
+
+def noise(name: str) -> Dataset:
+    """Pictures of random grey, with as many classes and of the shape that the set has; every class is there."""
+    numbers, classes = np.random.default_rng(0), 100 if name == "cifar100" else 10
+    x = numbers.integers(0, 256, size=(ROWS, *SHAPES[name]), dtype=np.uint8)
+    y = np.arange(ROWS) % classes
+    return classification(name, Split(x, y), Split(x[:200], y[:200]), tuple(map(str, range(classes))))
+
+
+def kinds(scenario: Scenario) -> list[NamedCell]:
+    """The base cell, and the first cell of every method, schedule and partition."""
+    base = NamedCell("base", scenario, {})
+    by = {
+        (c.scenario.method.name, c.scenario.schedule.kind, c.scenario.data.partition.name): c
+        for c in reversed([base, *cells(scenario)])
+        if c.scenario.method.name in METHODS
+    }
+    return list(by.values())
+
+
+@every_file
+def test_it_resolves_and_survives_yaml(path: Path) -> None:
+    scenario = read(path)
+    assert read(dump(scenario)) == scenario
+    for cell in cells(scenario):
+        assert read(dump(cell.scenario)) == cell.scenario
+        assert all(0 < value <= 1 for name, value in cell.published.items() if name.startswith("accuracy")), cell.name
+
+
+@every_file
+def test_it_sets_no_path(path: Path) -> None:
+    keys = yaml.safe_load(path.read_text())
+    assert "root" not in keys["data"]
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_its_header_names_source_and_command(path: Path) -> None:
+    header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+    for needed in ("# Source: ", "paper", f"#   fedray table scenarios/papers/{path.name} "):
+        assert needed in header
+
+
+SAME = {f"shefl_{what}_{data}" for what in ("table1a", "fig1") for data in ("cifar10", "cifar100", "svhn")}
+SAME = SAME - {"shefl_table1a_cifar10"} | {"fed_ensemble_table2_cifar100", "fed_ensemble_table3_femnist"}
+TRAINED = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SAME else []) for path in FILES]
+
+
+@pytest.mark.parametrize("path", TRAINED)  # slow: the networks of another file on other pictures
+def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path) -> None:
+    scenario = read(path)
+    own = data_of(scenario)
+    tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in kinds(scenario)]
+    tried += [(short(scenario), tmp_path / "deep")] if scenario.model.name in DEEP else []
+    for one, out in tried:
+        summary = trained(one, out, own)
+        assert summary["rounds"] == (2 if one.method.name == "stacking" else 1)
+        assert (summary["totals"]["up_bytes"] > 0) is (one.method.name != "bayesian_linear")
+        assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
+
+
+def trained(scenario: Scenario, out: Path, own: Own) -> dict[str, Any]:
+    """The summary of a run, without its report."""
+    out.mkdir()
+    if own.data is not None:
+        own = replace(own, data=limited(own.data, scenario.data.options["limit"]))
+    return run_inline(scenario, out, own, lambda shown: None)
+
+
+@every_file
+def test_every_cell_builds_as_it_is(path: Path) -> None:
+    scenario = read(path)
+    own = data_of(scenario)
+    for cell in cells(scenario):
+        if cell.scenario.method.name in METHODS:
+            study = build(read(resolved(cell.scenario), {"replicates": 1}), own)
+            assert study.clients.number == study.shards.number, cell.name

@@ -1,0 +1,241 @@
+"""Scenario and sweep files that went wrong at random: each runs, or is refused with one line (exit status 2).
+
+Shipped files are changed key by key (values at the ends of ranges, of wrong types, missing, renamed) and letter by
+letter. Memory is said to be scarce here, so that what is accepted stays small; and it must stay below what was said.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small import fed
+
+from fedray.assembly import memory
+from fedray.assembly.study import build
+from fedray.core.errors import BadInput
+from fedray.data import images
+from fedray.scenario import names, options
+from fedray.scenario.nested import merge
+from fedray.scenario.schema import _SECTIONS, section_fields
+from fedray.tuning.sweep_file import read_sweep
+
+ROOT = Path(__file__).parents[2]
+MEMORY = 300e6  # bytes there are
+SPARE = 300e6  # bytes for what has no estimate: libraries that load, tables of metrics, what malloc keeps
+SECONDS, ENOUGH = 60.0, 2.0  # CPU seconds: more is a hang; so long a training runs
+BUNDLED = ("digits", "sine", "interval", "cubic", "synthetic")
+TABLES = {"method": names.METHODS, "data": names.DATA, "model": names.MODELS, "partition": names.PARTITIONS}
+SECTIONS = {"method": "method", "data": "data", "model": "model", "partition": "data.partition"}
+NUMBERS = [
+    *(0, 1, -1, 2, 3, 7, 100, 1000, 9999, 10**4, 65_536, 10**5, 10**6, 10**7, 10**9, 10**12, 2**62, 2**63),
+    *(0.0, 0.5, 1.0, 1.5, -0.1, 1e-300, 1e-9, 1e300, float("inf"), float("-inf"), float("nan")),
+]  # fmt: skip
+WORDS = ["", "all", "auto", "full", "clients", "~nobody/x", "/dev/zero", "x" * 999, "a\nb", "\x85", "null", "1e3", "*"]
+WORDS += sorted({name for table in TABLES.values() for name in table})
+OTHERS = [[], [1], [65_536] * 40, [0.1, 0.2], ["a"], [[1]], {}, {"name": 3}, {"a": {"b": 1}}, None, True, False]
+VALUES = st.sampled_from(NUMBERS) | st.sampled_from(WORDS) | st.sampled_from(OTHERS) | st.integers(-10, 10**4)
+SMALL = {"rounds": 1, "runtime": "inline", "clients": {"number": 6}}
+Path_ = tuple[str, ...]
+
+
+def trees() -> list[dict[str, Any]]:
+    """Every shipped scenario and the methods of its cells, small, on data that are always there."""
+    found = [{"data": {"name": "synthetic"}, "participation": {"per_round": 3}, "local": {"steps": 1}}]
+    for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
+        tree = yaml.safe_load(path.read_text())
+        if tree["data"]["name"] not in BUNDLED:
+            tree["data"] = {"name": "digits", "limit": 300}
+        cells = [cell.get("overrides", {}).get("method.name") for cell in tree.pop("table", [])]
+        found += [tree, *(merge(tree, {"method": {"name": name}}) for name in {*cells} if name)]
+    return [merge(tree, SMALL) for tree in found]
+
+
+def keys() -> list[Path_]:
+    """Every key that a scenario can have."""
+    of = [f"{section}.{key}" for section in _SECTIONS for key in section_fields(section) if section != "table.*"]
+    of += [
+        f"{at}.{key}"
+        for kind, at in SECTIONS.items()
+        for table in options.OPTIONS[kind].values()  # type: ignore[index]
+        for key in table
+    ]
+    return sorted({tuple(key.replace("*", "hpc").strip(".").split(".")) for key in of})
+
+
+TREES, KEYS = trees(), keys()
+
+
+def put(tree: Any, path: Path_, value: Any) -> None:
+    """Sets a key, sections on the way included; `...` removes it."""
+    for part in path[:-1]:
+        if not isinstance(tree.get(part), dict):
+            tree[part] = {}
+        tree = tree[part]
+    if value is ...:
+        tree.pop(path[-1], None)
+    else:
+        tree[path[-1]] = copy.deepcopy(value)
+
+
+@st.composite
+def texts(draw: st.DrawFn, sources: list[dict[str, Any]], at: list[Path_]) -> str:
+    """The YAML of a source with one to four keys changed, and now and then some letters."""
+    tree = copy.deepcopy(draw(st.sampled_from(sources)))
+    for path in draw(st.lists(st.sampled_from(at), min_size=1, max_size=4)):
+        put(tree, path, draw(VALUES | st.just(...)))
+    text = yaml.safe_dump(tree, sort_keys=False)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        place = draw(st.integers(0, len(text)))
+        text = text[:place] + draw(st.text(max_size=3)) + text[place + draw(st.integers(0, 5)) :]
+    return text
+
+
+class TimeIsUp(BaseException):
+    """Raised inside whatever runs for too long."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises TimeIsUp after some CPU seconds (the timer of wall time is pytest's)."""
+
+    def stop(*_: Any) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def most() -> float:
+    """The most bytes that this process held since `forget`."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024.0 * int(found[1])
+
+
+def forget() -> float:
+    """Starts `most` anew, from what is held now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return most()
+
+
+@pytest.fixture(autouse=True)
+def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
+    """Little memory, no data files, and the digits read once."""
+    monkeypatch.setattr(memory, "memory", lambda: MEMORY)
+    monkeypatch.setattr(images, "_digits", cache(images._digits))
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(status: int, out: str, err: str) -> bool:
+    """Whether a command was refused; then it is one line."""
+    assert "Traceback" not in err + out
+    if status:
+        lines = [line for line in err.splitlines() if not line.startswith("round ")]
+        assert len(lines) == 1 and lines[0].startswith("fedray: ") and len(lines[0]) < 1000, err
+        assert status == 2 or "training diverged" in err, err
+    return bool(status)
+
+
+def runs_or_is_refused(text: str) -> float:
+    """`fedray check`, and where that accepts it `fedray run` for a while; the bytes that this took."""
+    start = forget()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "odd.yaml"
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with within(SECONDS):
+            told = fed("check", file)
+        if not refused(*told):
+            try:
+                with within(ENOUGH):
+                    told = fed("run", file, "rounds=1", "runtime=inline", "loggers=[]", "--out", Path(folder) / "run")
+                refused(*told)
+            except TimeIsUp:
+                pass
+    return most() - start
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:the lane self-test failed")  # a warning, and a run
+fuzz = settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+long = settings(fuzz, max_examples=1500, derandomize=False, print_blob=True)
+
+
+@fuzz
+@given(texts(TREES, KEYS))
+def test_an_odd_scenario_runs_or_is_refused_with_one_line(text: str) -> None:
+    assert runs_or_is_refused(text) < MEMORY + SPARE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@long
+@given(texts(TREES, KEYS))
+def test_many_odd_scenarios_run_or_are_refused_with_one_line(text: str) -> None:
+    assert runs_or_is_refused(text) < MEMORY + SPARE
+
+
+def sweeps() -> list[dict[str, Any]]:
+    """Every shipped sweep, its scenario inside."""
+    found = []
+    for path in sorted((ROOT / "tune").glob("*.yaml")):
+        tree = yaml.safe_load(path.read_text())
+        if isinstance(tree["scenario"], str):
+            tree["scenario"] = merge(TREES[1], SMALL)
+        tree.get("overrides", {}).pop("data.name", None)
+        found.append(tree)
+    return found
+
+
+SWEEPS = sweeps()
+SWEEP_KEYS: list[Path_] = [
+    *((key,) for key in ("scenario", "overrides", "space", "objectives", "sampler", "pruner", "trials", "jobs")),
+    *(("space", key) for key in ("local.lr", "method.models", "predict.gamma", "no.such", "clients.number")),
+    *(("space", "local.lr", key) for key in ("type", "low", "high", "step", "log", "points", "when", "choices")),
+    *(("sampler", key) for key in ("name", "seed", "startup", "population")),
+    *(("pruner", key) for key in ("name", "startup", "warmup", "reduction")),
+    *(("scenario", *key) for key in KEYS),
+]  # fmt: skip
+
+
+def lines_of_a_sweep(text: str) -> list[str]:
+    """What `fedray tune` does before its first trial, and what it says where it refuses."""
+    with tempfile.TemporaryDirectory() as folder, within(SECONDS):
+        file = Path(folder) / "odd.yaml"
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            build(read_sweep(file).scenario({}))
+        except BadInput as wrong:
+            return str(wrong).splitlines()
+    return []
+
+
+@fuzz
+@given(texts(SWEEPS, SWEEP_KEYS))
+def test_an_odd_sweep_starts_or_is_refused_with_one_line(text: str) -> None:
+    assert len(lines_of_a_sweep(text)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@long
+@given(texts(SWEEPS, SWEEP_KEYS))
+def test_many_odd_sweeps_start_or_are_refused_with_one_line(text: str) -> None:
+    assert len(lines_of_a_sweep(text)) <= 1

@@ -1,0 +1,381 @@
+"""Virtual time and who counts in a round: pure functions of plan, devices and seed; and the devices' traces."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import Clients, Plan, Tier
+from fedray.simulation.clock import (
+    DROPPED,
+    LATE,
+    NO_DATA,
+    OK,
+    PAST_DEADLINE,
+    UNAVAILABLE,
+    Rule,
+    Timed,
+    Work,
+    time_round,
+)
+from fedray.simulation.devices import DAY, Devices, diurnal, traced, windows
+from fedray.training.block import batches, padded_batch, seen
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "trace.csv"
+STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps
+GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
+TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0, **STEP), Tier("slow", 3, seconds_per_step=2.0, **STEP)))
+
+
+def plan_of(*jobs: tuple[int, int], world: int = 0) -> Plan:
+    """Jobs (client, model) of one world."""
+    client, model = np.array(jobs, dtype=np.int64).T
+    return Plan(client, model, np.full(len(jobs), world))
+
+
+def everyone(clients: Clients, worlds: int = 1) -> Plan:
+    """Each client trains model 0."""
+    who = np.tile(np.arange(clients.number), worlds)
+    return Plan(who, np.zeros_like(who), np.repeat(np.arange(worlds), clients.number))
+
+
+def timed(plan: Plan, clients: Clients = TWO, rule: Rule = Rule(), steps: object = 10, **how: object) -> Timed:  # noqa: B008
+    """A round of jobs that send nothing."""
+    none = np.zeros(len(plan.client), dtype=np.int64)
+    work = Work(np.broadcast_to(np.array(steps), len(none)), none, none)
+    devices = how.get("devices", Devices(clients))
+    seeds = np.array(how.get("seeds", range(int(plan.replicate.max()) + 1)))
+    now = np.array(how.get("now", np.zeros(len(seeds))), dtype=float)
+    return time_round(devices, rule, seeds, how.get("t", 0), plan, work, now)  # type: ignore[arg-type]
+
+
+# seconds
+
+
+def test_a_job_computes_and_transfers():
+    tier = Tier("one", 1, seconds_per_step=0.5, uplink=100.0, downlink=400.0, latency=0.25)
+    work = Work(np.array([6]), np.array([200]), np.array([800]))
+    one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    assert one.job.tolist() == [6 * 0.5 + 200 / 100 + 800 / 400 + 2 * 0.25]
+    assert one.round.tolist() == one.job.tolist()
+
+
+def test_a_job_computes_longer_with_larger_batches():
+    """A step costs its own seconds and those of the samples in it."""
+    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, **STEP)
+    none = np.array([0])
+    work = Work(np.array([6]), none, none, np.array([6 * 32]))
+    one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    assert one.round.tolist() == pytest.approx([6 * (0.5 + 32 * 0.01)])
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
+def test_samples_of_a_job_are_those_of_its_batches(size, steps, batch_size):
+    n, s = np.array([size]), np.array([steps])
+    width = int(padded_batch(n, batch_size)[0])
+    dealt = batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
+    assert int((dealt.weight > 0).sum()) == seen(n, s, batch_size)[0]
+
+
+@pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])
+def test_models_are_trained_one_after_another_or_side_by_side(together, seconds):
+    """Steps of 4 and 6 seconds, transfers of 3 seconds each: transfers share the line either way."""
+    tier = Tier("hpc", 1, None, seconds_per_step=1.0, uplink=1.0, downlink=1.0, side_by_side=together)
+    work = Work(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
+    both = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0), (0, 1)), work, np.zeros(1))
+    assert both.round.tolist() == [seconds]
+    assert seconds == (both.job.max() if together else both.job.sum()), "as a picture of the jobs shows it"
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, Work]:
+    """Two tiers, up to three worlds, some clients with several models."""
+    tiers = tuple(
+        Tier(name, draw(st.integers(1, 4)), None, seconds_per_step=draw(st.floats(0.01, 9)), uplink=10.0, downlink=20.0,
+             latency=draw(st.floats(0, 2)), side_by_side=draw(st.booleans()))
+        for name in ("a", "b")
+    )  # fmt: skip
+    clients = Clients(tiers)
+    places = [(w, c, k) for w in range(3) for c in range(clients.number) for k in range(3)]
+    jobs = draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
+    columns = np.array(jobs).T
+    numbers = np.array(draw(st.lists(st.tuples(*[st.integers(1, 50)] * 3), min_size=len(jobs), max_size=len(jobs)))).T
+    return clients, Plan(columns[1], columns[2], columns[0]), Work(*numbers)
+
+
+@given(rounds())
+def test_a_round_lasts_as_long_as_its_slowest_client(case):
+    clients, plan, work = case
+    compute, transfer = defaultdict(list), defaultdict(list)
+    for j, (client, _, world) in enumerate(zip(*plan, strict=True)):
+        tier = clients.tiers[int(client >= clients.tiers[0].number)]
+        compute[world, client].append(work.steps[j] * tier.seconds_per_step)
+        transfer[world, client].append(2 * tier.latency + work.up[j] / tier.uplink + work.down[j] / tier.downlink)
+    longest = np.zeros(3)
+    for (world, client), parts in compute.items():
+        tier = clients.tiers[int(client >= clients.tiers[0].number)]
+        busy = (max(parts) if tier.side_by_side else sum(parts)) + sum(transfer[world, client])
+        longest[world] = max(longest[world], busy)
+    got = time_round(Devices(clients), Rule(), np.arange(3), 0, plan, work, np.zeros(3))
+    np.testing.assert_allclose(got.round, longest, rtol=1e-12)
+    assert (got.status == OK).all()
+
+
+@given(rounds(), st.integers(0, 2**32), st.floats(0, 1))
+def test_the_order_of_a_plan_changes_nothing(case, shuffle, dropout):
+    clients, plan, work = case
+    order = np.random.default_rng(shuffle).permutation(len(plan.client))
+    clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
+    rule = Rule((2, 1), min(dropout, 0.9), 5.0)
+    devices = Devices(clients, available=diurnal())
+    one = time_round(devices, rule, np.arange(3), 0, plan, work, np.zeros(3))
+    two = time_round(devices, rule, np.arange(3), 0, plan.take(order), Work(*(x[order] for x in work[:3])), np.zeros(3))
+    assert (one.status[order] == two.status).all()
+    np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
+
+
+def test_spread_is_lognormal_and_a_clients_own():
+    clients = Clients((Tier("client", 20_000, seconds_per_step=3.0, spread=0.5),))
+    plan = everyone(clients)
+    devices = Devices(clients)
+    seconds = timed(plan, clients, steps=1).job
+    log = np.log(seconds / 3.0)
+    assert abs(np.median(log)) < 4 * 1.2533 * 0.5 / 20_000**0.5
+    assert abs(log.std() - 0.5) < 0.015
+    np.testing.assert_allclose(devices.slowness(np.zeros(20_000, dtype=np.int64), plan.client), seconds / 3.0)
+    assert timed(plan, clients, steps=1, t=7).job.tolist() == seconds.tolist(), "a client is as slow in every round"
+    other = timed(plan, clients, steps=1, seeds=[1]).job
+    assert abs(np.corrcoef(np.log(other), log)[0, 1]) < 0.05, "another seed draws other devices"
+
+
+# who counts
+
+
+def test_over_commitment_counts_the_first_of_each_tier():
+    """Steps 30, 10, 20 in either tier; two of each are wanted, and the round ends when they are there."""
+    got = timed(everyone(TWO), rule=Rule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
+    assert got.status.tolist() == [LATE, OK, OK, LATE, OK, OK]
+    assert got.round.tolist() == [2.0 * 20]
+    assert timed(everyone(TWO), rule=Rule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
+
+
+def test_over_commitment_breaks_ties_by_the_lower_client():
+    assert timed(everyone(TWO), rule=Rule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
+
+
+def test_over_commitment_of_everybody_is_none():
+    plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
+    assert timed(plan, rule=Rule((3, 3)), steps=steps).status.tolist() == timed(plan, steps=steps).status.tolist()
+    assert timed(plan, rule=Rule((3, 3)), steps=steps).round.tolist() == timed(plan, steps=steps).round.tolist()
+
+
+def test_all_jobs_of_a_client_share_its_status():
+    got = timed(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=Rule((1, 1)))
+    assert got.status.tolist() == [LATE, LATE, LATE, OK]
+
+
+def test_dropout_has_the_frequency_asked_for():
+    """30 % of 20 000 clients within 4 standard errors; and they are others in another round."""
+    clients = Clients((Tier("client", 20_000),))
+    plan = everyone(clients)
+    gone = [timed(plan, clients, Rule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
+    for one in gone:
+        assert abs(one.mean() - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
+    both = (gone[0] & gone[1]).mean()
+    assert abs(both - 0.09) < 4 * (0.09 * 0.91 / 20_000) ** 0.5, "rounds are independent"
+
+
+def test_dropout_is_missed_at_once_or_at_the_deadline():
+    plan, rule = everyone(TWO, worlds=50), Rule(dropout=0.5)
+    steps = np.tile([10, 11, 12, 10, 11, 12], 50)
+    free = timed(plan, rule=rule, steps=steps)
+    bound = timed(plan, rule=Rule(dropout=0.5, deadline=100.0), steps=steps)
+    assert free.status.tolist() == bound.status.tolist()
+    busy = np.where(free.status == OK, free.job, 0).reshape(50, 6).max(1)
+    missed = (free.status == DROPPED).reshape(50, 6).any(1)
+    assert 0 < missed.sum() <= 50
+    assert free.round.tolist() == busy.tolist()
+    assert bound.round.tolist() == np.where(missed, 100.0, busy).tolist()
+
+
+def test_nobody_is_waited_for_after_the_deadline():
+    got = timed(everyone(TWO), rule=Rule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
+    assert got.status.tolist() == [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK]
+    assert got.round.tolist() == [20.0]
+    early = timed(everyone(TWO), rule=Rule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
+    assert early.round.tolist() == [30.0], "with everybody there the round ends before its deadline"
+
+
+def test_a_full_round_waited_for_its_deadline():
+    """Over-commitment: a tier that has its first n does not wait for those who never come."""
+    full = timed(everyone(TWO), rule=Rule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    assert full.status.tolist() == [PAST_DEADLINE, OK, OK, OK, OK, OK]
+    assert full.round.tolist() == [24.0]
+    short = timed(everyone(TWO), rule=Rule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    assert short.round.tolist() == [50.0]
+
+
+def test_a_client_without_data_took_the_place_of_one_with():
+    """It answers nothing, so it neither is among the first nor keeps the round waiting."""
+    slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0, **STEP),))
+    got = timed(everyone(slow), slow, Rule((2,)), steps=[0, 10, 11])
+    assert got.status.tolist() == [NO_DATA, OK, OK]
+    assert timed(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
+
+
+def test_time_stood_still_while_nobody_was_there():
+    """A round without a client that is there ends when the first of them comes."""
+    clients = Clients((Tier("client", 3, seconds_per_step=1.0, **STEP),))
+    away = windows(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
+    devices = Devices(clients, available=away)
+    now, seen = np.zeros(1), []
+    for t in range(4):
+        got = timed(everyone(clients), clients, devices=devices, now=now, t=t)
+        now = now + got.round
+        seen.append((got.status.tolist(), float(now[0])))
+    gone = UNAVAILABLE
+    assert seen[0] == ([gone, gone, OK], 10.0)
+    assert seen[1] == ([gone, gone, gone], 200.0)
+    assert seen[2] == ([gone, OK, gone], 210.0)
+    late = timed(everyone(clients), clients, devices=devices, now=[1000.0])
+    assert late.round.tolist() == [0.0], "nobody will ever come again"
+
+
+def test_one_who_is_there_without_data_does_not_keep_time_standing_still():
+    clients = Clients((Tier("client", 2, seconds_per_step=1.0, **STEP),))
+    away = windows(np.array([1]), np.array([200.0]), np.array([300.0]))
+    got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
+    assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
+    assert got.round.tolist() == [200.0]
+
+
+def test_the_spread_of_devices_is_the_same_on_every_machine():
+    """Nine decimals of it: what numpy's exp and cos say beyond depends on the processor."""
+    clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0, **STEP),))
+    factor = Devices(clients).slowness(np.zeros(4, dtype=np.int64), np.arange(4))
+    assert factor.tolist() == GOLDEN
+    assert timed(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
+
+
+# availability
+
+
+def test_diurnal_clients_are_there_half_of_each_day():
+    seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
+    for now in (0.0, 12_345.6, 9.7 * DAY):
+        there = diurnal()(seeds, who, np.full(20_000, now)) == 0
+        assert abs(there.mean() - 0.5) < 4 * 0.5 / 20_000**0.5
+    one, next_day = (diurnal()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + DAY))
+    assert (one == next_day).all()
+    opposite = diurnal()(seeds, who, np.full(20_000, 5e3 + DAY / 2)) == 0
+    assert (one != opposite).all()
+
+
+@given(st.floats(0, 1e9), st.integers(0, 10**6))
+def test_who_waits_for_a_diurnal_client_meets_it(now, client):
+    seed, who = np.array([0]), np.array([client])
+    wait = diurnal()(seed, who, np.array([now]))
+    assert 0 <= wait[0] <= DAY / 2 + 1
+    assert diurnal()(seed, who, np.array([now]) + wait)[0] == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(1, 20)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 80)), min_size=1, max_size=8),
+)
+def test_windows_say_how_long_until_a_client_is_there(rows, asked):
+    client, start, length = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
+    wait = windows(client, start.astype(float), (start + length).astype(float))
+    who, now = np.array(asked).T
+    got = wait(np.zeros(len(who), dtype=np.int64), who, now.astype(float))
+    for (one, at), seconds in zip(asked, got, strict=True):
+        mine = [(a, a + n) for c, a, n in rows if c == one]
+        later = [t for t in range(at, 200) if any(a <= t < b for a, b in mine)]
+        assert seconds == (0 if not mine else later[0] - at if later else np.inf)
+
+
+# traces
+
+
+def test_the_example_of_the_documentation():
+    clients = Clients((Tier("client", 4, seconds_per_step=0.01, uplink=1e6, downlink=1e7, spread=0.3),))
+    devices, who = traced(clients, EXAMPLE), np.arange(4)
+    assert devices.figure("seconds_per_step", who).tolist() == [0.004, 0.02, 0.01, 0.01]
+    assert devices.figure("uplink", who).tolist() == [2.5e6, 0.4e6, 0.1e6, 1e6]
+    assert devices.figure("downlink", who).tolist() == [12.5e6, 5e6, 1e7, 1e7]
+    slowness = devices.slowness(np.zeros(4, dtype=np.int64), who)
+    assert slowness[:2].tolist() == [1, 1], "measured"
+    assert (slowness[2:] != 1).all()
+    assert devices.available is not None
+    at = {now: devices.available(np.zeros(4), who, np.full(4, now)).tolist() for now in (0.0, 3600.0, 7300.0, 20000.0)}
+    assert at[0.0] == [0, 0, 600, 0]
+    assert at[3600.0] == [3600, 0, 0, 0]
+    assert at[7300.0] == [0, 0, 0, 0]
+    assert at[20000.0] == [np.inf, 0, 0, 0]
+    page = (EXAMPLE.parent / "traces.md").read_text()
+    assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
+
+
+def test_csv_and_parquet_say_the_same(tmp_path):
+    clients = Clients((Tier("client", 4),))
+    pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
+    one, two = traced(clients, EXAMPLE), traced(clients, tmp_path / "trace.parquet")
+    assert one.figures.keys() == two.figures.keys()
+    for name in one.figures:
+        np.testing.assert_array_equal(one.figures[name], two.figures[name])
+    who = np.arange(4)
+    for now in (0.0, 700.0, 1e5):
+        a, b = (d.available(np.zeros(4), who, np.full(4, now)).tolist() for d in (one, two) if d.available)
+        assert a == b
+
+
+def test_a_trace_without_windows_leaves_everybody_there(tmp_path):
+    (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
+    assert traced(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
+
+
+BAD = {
+    "missing": (None, "cannot be read"),
+    "empty": ("", "cannot be read"),
+    "no rows": ("client,uplink\n", "it has no rows"),
+    "no client": ("uplink\n5\n", "no column client"),
+    "unknown column": ("client,uplnk\n1,5\n", "unknown column uplnk"),
+    "too large": ("client,uplink\n4,5\n", "names client 4, but clients.number is 4"),
+    "negative": ("client,uplink\n-1,5\n2,5\n", "names client -1"),
+    "fraction": ("client,uplink\n1.5,5\n", "names client 1.5"),
+    "no id": ("client,uplink\n,5\n", "names client nan"),
+    "words": ("client,uplink\n1,fast\n", "cannot be read"),
+    "zero": ("client,uplink\n1,0\n", "column uplink has values that are not above 0"),
+    "infinite": ("client,seconds_per_step\n1,inf\n", "column seconds_per_step has values"),
+    "backwards": ("client,available_from,available_to\n1,5,6\n2,9,3\n", "a window of client 2 ends before it begins"),
+    "ragged": ("client,uplink\n0,5,7\n", "cannot be read"),
+    "bytes": ("client,uplink\n0,\xff\xfe5\n", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_trace_is_one_line(what, tmp_path):
+    text, message = BAD[what]
+    path = tmp_path / "t.csv"
+    if text is not None:
+        path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput, match=message) as bad:
+        traced(Clients((Tier("client", 4),)), path)
+    line = str(bad.value)
+    assert line.startswith(f"clients.trace = {path}: ")
+    assert "\n" not in line
+
+
+def test_a_file_that_is_no_parquet_is_one_line(tmp_path):
+    (tmp_path / "t.parquet").write_text("client,uplink\n0,5\n")
+    with pytest.raises(BadInput, match="cannot be read") as bad:
+        traced(Clients((Tier("client", 4),)), tmp_path / "t.parquet")
+    assert "\n" not in str(bad.value)

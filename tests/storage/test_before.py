@@ -1,0 +1,82 @@
+"""Run directories and a sweep written by fedray 0.1.0 (commit 6063d67), before its files were moved, are read today.
+
+`tests/before/plain` stopped after round 2 of 4, `stack` after the bases and before the meta model was done (round 6 of 8:
+its clients hold residuals of error feedback), `sweep` after three trials.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from small import rows
+
+import fedray
+from fedray.tuning.tune import tune
+
+BEFORE = Path(__file__).parent / "before"
+
+
+def taken(name: str, to: Path) -> Path:
+    """A copy of a directory of that time."""
+    shutil.copytree(BEFORE / name, to / name)
+    return to / name
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("name", ["plain", "stack"])
+def test_a_run_of_the_version_before_goes_on_to_the_end_of_a_new_one(
+    name: str, tmp_path: Path, no_report: None
+) -> None:
+    """Resumed, it has the rows and models of a run of today; on the type of CPU that wrote it, its hashes too."""
+    old = summary_of(BEFORE / name)
+    resumed = fedray.resume(taken(name, tmp_path))
+    fresh = fedray.run(BEFORE / name / "scenario.yaml", out=tmp_path / "fresh")
+    for one, other in zip(resumed.models, fresh.models, strict=True):
+        for key, value in one.items():
+            torch.testing.assert_close(value, other[key], rtol=0, atol=1e-5)
+    assert resumed.summary.keys() == old.keys()
+    assert [row["round"] for row in rows(resumed.rounds)] == [row["round"] for row in rows(fresh.rounds)]
+    if fresh.summary["model_hash"] == old["model_hash"]:
+        assert resumed.summary["model_hash"] == old["model_hash"]
+        assert resumed.summary["state_hash"] == old["state_hash"]
+        assert rows(resumed.rounds) == rows(fresh.rounds)
+        assert rows(resumed.clients) == rows(fresh.clients)
+
+
+@pytest.mark.parametrize("name", ["plain", "stack", "sweep/trials/00001"])
+def test_a_run_of_the_version_before_is_read(name: str) -> None:
+    run = fedray.load(BEFORE / name)
+    answer = run.predict(np.zeros((2, 1, 8, 8), dtype=np.uint8))
+    assert np.isfinite(answer.mean).all()
+    assert run.rounds.num_rows > 0
+    assert run.clients.num_rows > 0
+
+
+def test_a_report_shows_runs_of_the_version_before(tmp_path: Path) -> None:
+    from fedray.report.write import write_report
+
+    out = tmp_path / "both.html"
+    write_report([BEFORE / "plain", BEFORE / "stack"], out)
+    assert "plain" in out.read_text()
+
+
+def test_a_sweep_of_the_version_before_goes_on(tmp_path: Path) -> None:
+    """Its three trials stay as they are, and two more come."""
+    folder = taken("sweep", tmp_path)
+    old = pq.read_table(folder / "trials.parquet").to_pylist()
+    tune(folder / "sweep.yaml", folder, trials=5, resume=True, say=lambda line: None)
+    new = pq.read_table(folder / "trials.parquet").to_pylist()
+    assert len(new) == 5
+    for before, after in zip(old, new, strict=False):
+        assert {**before, "run": None, "directory": None} == {**after, "run": None, "directory": None}

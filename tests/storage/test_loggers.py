@@ -1,0 +1,127 @@
+"""Loggers are one function type; a missing package is one line that says how to get it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from small import fed, scenario
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.scenario.loader import read
+from fedray.storage.loggers import build_loggers, mlflow, wandb
+
+METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(BadInput, match=rf"pip install 'fedray\[{name}\]'"):
+        build_loggers([name], tmp_path)
+
+
+def test_unknown_loggers_are_refused_before_any_is_started(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'tensorbord' is unknown: use one of tensorboard, wandb, mlflow"):
+        build_loggers(["wandb", "tensorbord"], tmp_path)
+    assert build_loggers([], tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_writes_events(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (log,) = build_loggers(["tensorboard"], tmp_path)
+    log(10, METRICS)
+    log(20, {"accuracy": 0.75})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert set(events.Tags()["scalars"]) == {"accuracy", "round"}
+    assert [(e.step, e.value) for e in events.Scalars("accuracy")] == [(10, 0.5), (20, 0.75)]
+
+
+def test_wandb_gets_finite_numbers_by_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    fake: Any = ModuleType("wandb")
+
+    def init(**options: Any) -> Any:
+        seen.append(options)
+        return SimpleNamespace(log=lambda values, step: seen.append((step, values)))
+
+    fake.init = init
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    wandb("ensembles", tmp_path)(10, METRICS)
+    assert seen == [
+        {"project": "ensembles", "dir": str(tmp_path), "name": None, "reinit": "create_new"},
+        (10, {"accuracy": 0.5, "round": 3.0}),
+    ]
+
+
+def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    experiments: dict[str, str] = {}
+    logged: list[Any] = []
+
+    class Client:
+        def __init__(self, tracking_uri: str) -> None:
+            logged.append(tracking_uri)
+
+        def get_experiment_by_name(self, name: str) -> Any:
+            return SimpleNamespace(experiment_id=experiments[name]) if name in experiments else None
+
+        def create_experiment(self, name: str) -> str:
+            experiments[name] = str(len(experiments))
+            return experiments[name]
+
+        def create_run(self, experiment_id: str, run_name: str | None) -> Any:
+            return SimpleNamespace(info=SimpleNamespace(run_id=f"run-{experiment_id}"))
+
+        def log_metric(self, *values: Any, step: int) -> None:
+            logged.append((*values, step))
+
+    fake: Any = ModuleType("mlflow")
+    fake.MlflowClient = Client
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    mlflow("sqlite:///x.db")
+    mlflow("sqlite:///x.db")(7, {"accuracy": 0.5})
+    assert experiments == {"fedray": "0"}
+    assert logged == ["sqlite:///x.db", "sqlite:///x.db", ("run-0", "accuracy", 0.5, 7)]
+
+
+def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_report: None
+) -> None:
+    """Checkpoints in other rounds (2, 4, ...) show nothing: their newest metrics are those of an earlier round."""
+    logged: list[tuple[int, float]] = []
+    seen: list[tuple[int, float]] = []
+    asked: list[str] = []
+
+    def fake(dir: str) -> Any:
+        asked.append(dir)
+        return lambda round, metrics: logged.append((round, metrics["accuracy"]))
+
+    monkeypatch.setattr("fedray.storage.loggers.tensorboard", fake)
+    given = scenario(
+        {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
+    )
+    run = fedray.run(
+        given, out=tmp_path / "run", watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"]))
+    )
+    assert asked == ["here"]
+    rows = run.rounds.to_pylist()
+    assert logged == seen == [(row["round"], row["accuracy"]) for row in rows]
+    assert [round for round, _ in seen] == [0, 5, 10, 12]
+
+
+def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
+    assert read(scenario()).loggers == []
+    assert read(scenario({"loggers": ["wandb", "mlflow:sqlite:///x.db"]})).loggers == ["wandb", "mlflow:sqlite:///x.db"]
+    (tmp_path / "s.yaml").write_text("rounds: 1\n")
+    for value, says in (("tensorbord:x", "did you mean tensorboard?"), ("'wandb:'", "nothing behind the colon")):
+        told = fed("check", tmp_path / "s.yaml", f"loggers={value}")
+        assert told.status == 2
+        assert says in told.err
+        assert len(told.err.splitlines()) == 1

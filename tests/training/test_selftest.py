@@ -1,0 +1,68 @@
+"""The manifest says which engine the workers ran, and whether a lane's bits depended on its neighbours there."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+from small import fed, scenario
+
+import fedray
+from fedray.core.types import Net
+from fedray.runtime.worker_info import doubt, together
+from fedray.training import mlp
+from fedray.training.block import Block, Trained
+
+
+def test_lanes_that_see_their_neighbours_are_noticed_and_warned_of(
+    tmp_path: Path, no_report: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The self-test trains the same lanes in different company; here their number leaks into the weights."""
+    honest = mlp.train
+
+    def leaking(net: Net, block: Block) -> Trained:
+        done = honest(net, block)
+        return done._replace(final=done.final + 1e-6 * len(block.start))
+
+    fedray.run(scenario({"rounds": 1}), out=tmp_path / "fine")  # warnings are errors here
+    monkeypatch.setattr(mlp, "train", leaking)
+    with pytest.warns(UserWarning, match="results repeat for the same packing only"):
+        fedray.run(scenario({"rounds": 1}), out=tmp_path / "leaking")
+    told = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
+    assert [one["lanes_independent"] for one in told] == [True, False]
+
+
+def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
+    """A GPU tier beside a CPU tier: both engines; one actor in doubt is enough for a warning."""
+    cpu = {"engine": {"name": "conv", "width": 8, "device": "cpu"}, "lanes_independent": True}
+    gpu = {"engine": {"name": "conv", "width": 256, "device": "cuda"}, "lanes_independent": False}
+    assert together([cpu, cpu]) == cpu
+    mixed = together([gpu, cpu, gpu])
+    assert (mixed["engine"], mixed["engines"]) == (gpu["engine"], [gpu["engine"], cpu["engine"]])
+    with pytest.warns(UserWarning, match="self-test failed"):
+        doubt(mixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        doubt(together([cpu, cpu]))
+
+
+def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "cnn.yaml"
+    file.write_text(
+        yaml.safe_dump(scenario({"runtime": "ray", "model": {"name": "cnn", "channels": [64], "hidden": [8]}}))
+    )
+    assert "conv on cpu, up to 1 lanes" in fed("check", file).out
+    tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
+    mixed = fed("check", file, tiers).out
+    assert "conv on cpu, up to 1 lanes" in mixed
+    assert "conv on cuda, up to 256 lanes" in mixed
+
+
+def test_wide_networks_with_large_weights_pass(tmp_path: Path, no_report: None) -> None:
+    """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
+    keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}
+    run = fedray.run(scenario(keys, {"data": {"limit": None, "partition": None}, "rounds": 1}), out=tmp_path / "run")
+    assert json.loads((run.path / "manifest.json").read_text())["lanes_independent"]
