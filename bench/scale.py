@@ -22,20 +22,20 @@ MEGABYTES, LAPS = 40, 5
 def population(number: int, rows: str) -> None:
     """One population: 20 samples of 64 features a client, a perceptron 64-50-10, K = 5."""
     began = time.process_time()
-    from fedray.assembly.study import build
-    from fedray.simulation.rounds import begin, one_round
+    from fedray.assembly.study import build_study
+    from fedray.simulation.rounds import begin_progress, run_round
     from fedray.runtime.inline import Inline
-    from fedray.scenario.loader import read
+    from fedray.scenario.loader import read_scenario
 
     keys = {"rounds": LAPS, "runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": rows}}
     keys |= {"clients": {"number": number}, "participation": {"per_round": 1000}, "local": {"epochs": 1}}
     imported = time.process_time()
-    study = build(read(keys))
+    study = build_study(read_scenario(keys))
     runtime, phase = Inline(study), study.method.phases[0]
-    progress, built, rounds = begin(study, phase), time.process_time(), []
+    progress, built, rounds = begin_progress(study, phase), time.process_time(), []
     for _ in range(LAPS):
         start = time.process_time()
-        progress.state = one_round(study, runtime, phase, progress)[2]
+        progress.state = run_round(study, runtime, phase, progress)[2]
         progress.round += 1
         rounds.append(time.process_time() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -84,29 +84,29 @@ def coordinator(number: int, jobs: int) -> None:
     """What the coordinator does for a round by itself: plan, clock, dealing, and adding up one actor's statistics."""
     import torch
 
-    from fedray.assembly.study import build
-    from fedray.simulation.clock import Work, time_round
+    from fedray.assembly.study import build_study
+    from fedray.simulation.clock import JobCosts, time_round
     from fedray.core.types import Uploads
-    from fedray.simulation.rounds import traffic
-    from fedray.runtime.placement import Room, deal, seats
-    from fedray.scenario.loader import read
-    from fedray.core.exact_sum import merge
+    from fedray.simulation.rounds import job_traffic
+    from fedray.runtime.placement import Room, deal_jobs, plan_actors
+    from fedray.scenario.loader import read_scenario
+    from fedray.core.exact_sum import merge_stats
 
     keys = {"runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": "client"}, "local": {"steps": 2}}
-    study = build(read(keys | {"clients": {"number": number}, "participation": {"per_round": jobs}}))
-    phase, places = study.method.phases[0], seats(study.clients, Room(1600.0, 0.0, {}), "auto", "auto")
+    study = build_study(read_scenario(keys | {"clients": {"number": number}, "participation": {"per_round": jobs}}))
+    phase, places = study.method.phases[0], plan_actors(study.clients, Room(1600.0, 0.0, {}), "auto", "auto")
     start = time.process_time()
     plan = phase.schedule(0, None)
-    size = study.shards.sizes(plan.replicate, plan.client)
-    up, down = traffic(study, phase, plan)
-    time_round(study.devices, study.rule, study.seeds, 0, plan, Work(size, up, down), np.zeros(1))
-    deal(study.clients, places, plan, size, at_home=False)
+    size = study.shards.sizes(plan.world, plan.client)
+    up, down = job_traffic(study, phase, plan)
+    time_round(study.devices, study.rule, study.seeds, 0, plan, JobCosts(size, up, down), np.zeros(1))
+    deal_jobs(study.clients, places, plan, size, at_home=False)
     each = (time.process_time() - start) / jobs
     one = np.zeros(1, np.int64)
     upload = Uploads(torch.zeros(1, study.net.layout.d), one, one, one, one, one + 20)
     replies = [phase.server.reduce(upload) for _ in range(20)]
     start = time.process_time()
-    merge(replies)
+    merge_stats(replies)
     adding = (time.process_time() - start) / len(replies) / (study.net.layout.d * phase.models)
     print(
         f"N = {number:,}, {jobs:,} jobs: {1e6 * each:.2f} us a job, {1e9 * adding:.1f} ns a number an actor", flush=True

@@ -28,9 +28,9 @@ def __getattr__(name: str) -> Any:
 
         return getattr(errors, name)
     if name in __all__:
-        from fedray.runtime.environment import prepare
+        from fedray.runtime.environment import prepare_process
 
-        prepare()
+        prepare_process()
         from fedray import api
         from fedray.assembly import registry
 

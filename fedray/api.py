@@ -14,22 +14,22 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save as save_tensors
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer
 from fedray.core.files import write_atomically
+from fedray.core.method import Answer
 from fedray.core.types import FloatArray, State
 from fedray.data.types import Dataset
 from fedray.evaluation.evaluate import client_weights
-from fedray.evaluation.regression import predicted
+from fedray.evaluation.regression import predict_targets
 from fedray.metrics import ensemble
 from fedray.models import net as nets
 from fedray.runtime.personal import own_models
 from fedray.runtime.session import Snapshot
-from fedray.runtime.stacking import hosted
-from fedray.runtime.worker import Host
-from fedray.scenario.loader import read
+from fedray.runtime.stacking import make_worker
+from fedray.runtime.worker import Worker
+from fedray.scenario.loader import read_scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
@@ -53,7 +53,7 @@ class Prediction:
 class Run:
     """A finished (or running) run directory."""
 
-    def __init__(self, path: Path, own: Own = Own()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, path: Path, own: UserObjects = UserObjects()) -> None:  # noqa: B008 (frozen)
         self.path = path
         self._own = own
         self._study: Study | None = None
@@ -70,24 +70,24 @@ class Run:
     @property
     def rounds(self) -> pa.Table:
         """One row per evaluated round, replicate and fold."""
-        return tables.table(self.path, "rounds")
+        return tables.read_table(self.path, "rounds")
 
     @property
     def clients(self) -> pa.Table:
         """One row per job."""
-        return tables.table(self.path, "clients")
+        return tables.read_table(self.path, "clients")
 
     @property
     def study(self) -> Study:
         """The study, built again from the run's scenario."""
         if self._study is None:
-            self._study = build(read(self.path / "scenario.yaml"), self._own)
+            self._study = build_study(read_scenario(self.path / "scenario.yaml"), self._own)
         return self._study
 
     @property
     def progress(self) -> Progress:
         """The newest checkpoint."""
-        return checkpoint.load(self.path / "checkpoints")[0]
+        return checkpoint.load_checkpoint(self.path / "checkpoints")[0]
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
@@ -112,7 +112,7 @@ class Run:
         study, folder = self.study, self.path / "export" if out is None else Path(out)
         paths = []
         for m, state in enumerate(self.models):
-            world, k = divmod(m, study.method.phases[0].models)
+            world, k = divmod(m, study.method.phase.models)
             replicate, fold = world // study.per_replicate, int(study.folds[world])
             path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
             write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
@@ -139,10 +139,10 @@ class Run:
             )
         if client is not None and not 0 <= client < study.clients.number:
             raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")
-        host, answer, weights = hosted(study), study.answer(state), None
+        host, answer, weights = make_worker(study), study.answer(state), None
         here = slice(world * answer.models, (world + 1) * answer.models)
         rows, counters = answer.state.models[here], answer.state.counters[here]
-        if client is not None and study.method.phases[0].is_personal:
+        if client is not None and study.method.phase.is_personal:
             rows = self._own_models(host, state, world, client)
         elif client is not None and not study.parts:
             weights = self._weights(host, answer, world, client)
@@ -153,13 +153,13 @@ class Run:
             members = ensemble.probabilities(outputs.numpy())
             kind = "logits" if study.evaluation.average == "logits" else "probabilities"
             said = ensemble.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
-            return Prediction(said, ensemble.moments(members, weights).variance, said)
-        means, variances = predicted(study, world, outputs, inputs, answer)
-        return Prediction(*ensemble.moments(means, weights, variances), None)
+            return Prediction(said, ensemble.mixture_moments(members, weights).variance, said)
+        means, variances = predict_targets(study, world, outputs, inputs, answer)
+        return Prediction(*ensemble.mixture_moments(means, weights, variances), None)
 
-    def _weights(self, host: Host, answer: Answer, world: int, client: int) -> FloatArray:
+    def _weights(self, host: Worker, answer: Answer, world: int, client: int) -> FloatArray:
         """A known client's weights over the models that answer, `[A]`; those that are not there have none."""
-        if self.study.method.mine:
+        if self.study.method.one_model_per_client:
             return np.eye(answer.models)[client]
         losses = host.losses_of(answer.state, world, np.array([client]), answer.models)
         there = np.ones(answer.models, dtype=np.bool_) if answer.weights is None else answer.weights[world] > 0
@@ -167,10 +167,10 @@ class Run:
         own[there] = client_weights(self.study, losses[torch.from_numpy(there)])[0]
         return own
 
-    def _own_models(self, host: Host, state: State, world: int, client: int) -> torch.Tensor:
+    def _own_models(self, host: Worker, state: State, world: int, client: int) -> torch.Tensor:
         """A client's models `[K, d]`: of several passes those that are best on its held-out rows."""
-        host.private.restore(checkpoint.load(self.path / "checkpoints")[1])
-        study, phase = self.study, self.study.method.phases[0]
+        host.private.restore(checkpoint.load_checkpoint(self.path / "checkpoints")[1])
+        study, phase = self.study, self.study.method.phase
         rows = own_models(host.private, study.net.layout, phase, state, world, client)
         passes = rows.view(-1, phase.models, rows.shape[1])
         if len(passes) == 1:
@@ -191,7 +191,7 @@ def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any =
     return Run(folder, _own(data, model, method))
 
 
-def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> Own:
+def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> UserObjects:
     """The user's objects, each of the kind that is asked for."""
     if data is not None and not isinstance(data, Dataset):
         raise BadInput(
@@ -201,7 +201,7 @@ def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> O
         if value is not None and not callable(value):
             made = "makes the network" if key == "model" else "composes the method from a Setting"
             raise BadInput(f"{key} is a {type(value).__name__}: give a function that {made}, or {key}__name")
-    return Own(data, model, method, modules)
+    return UserObjects(data, model, method, modules)
 
 
 def run(
@@ -231,7 +231,7 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    from fedray.experiments.run import start
+    from fedray.experiments.run import start_run
 
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
     named = {"data": data, "model": model, "method": method}
@@ -241,13 +241,13 @@ def run(
             dotted |= {f"{key}.name": value} if isinstance(value, str) else {key: value}
             named[key] = None
     own = _own(**named, modules=tuple(modules))
-    start(read(scenario, dotted), folder, own, watch or (lambda shown: None), address)
+    start_run(read_scenario(scenario, dotted), folder, own, watch or (lambda shown: None), address)
     return Run(folder, own)
 
 
 def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
     """Continues a run from its newest checkpoint; the same Python objects must be passed again."""
-    from fedray.experiments.run import resume as again
+    from fedray.experiments.run import resume_run as again
 
     own = _own(data, model, method)
     again(Path(path), own, lambda shown: None)

@@ -22,12 +22,12 @@ def cluster() -> Iterator[None]:
     """A local Ray of 12 CPUs, more than the machine has, so that every packing fits; one start serves a test file."""
     from fedray.runtime import environment
 
-    environment.prepare()
+    environment.prepare_process()
     import ray
 
-    from fedray.runtime.ray.cluster import local
+    from fedray.runtime.ray.cluster import start_local_ray
 
-    local(12, {"lab": 1})
+    start_local_ray(12, {"lab": 1})
     yield
     ray.shutdown()
 

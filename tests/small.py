@@ -14,8 +14,8 @@ import fedray
 from fedray.cli import commands
 from fedray.core.types import State
 from fedray.runtime.inline import Inline
-from fedray.scenario.nested import merge
-from fedray.simulation.rounds import begin, one_round
+from fedray.scenario.nested import merge_keys
+from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import Study
 
 SCENARIO: dict[str, Any] = {
@@ -39,7 +39,7 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
     """The small scenario with changes, section by section."""
     out = copy.deepcopy(SCENARIO)
     for change in changes:
-        out = merge(out, change)
+        out = merge_keys(out, change)
     return out
 
 
@@ -87,8 +87,8 @@ def fed(*arguments: str | Path) -> Told:
 
 def trained(study: Study, rounds: int) -> tuple[State, Inline]:
     """The state after some rounds, and the runtime that holds the clients."""
-    runtime, progress = Inline(study), begin(study, study.method.phases[0])
+    runtime, progress = Inline(study), begin_progress(study, study.method.phase)
     for _ in range(rounds):
-        progress.state = one_round(study, runtime, study.method.phases[0], progress)[2]
+        progress.state = run_round(study, runtime, study.method.phase, progress)[2]
         progress.round += 1
     return progress.state, runtime

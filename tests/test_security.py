@@ -19,10 +19,10 @@ import pytest
 from small import copied, fed, scenario
 
 import fedray
-from fedray.assembly import memory as sizes
+from fedray.assembly import memory as memory_needs
 from fedray.core.errors import BadInput
 from fedray.data import files
-from fedray.scenario.loader import read
+from fedray.scenario.loader import read_scenario
 
 PACKAGE = Path(fedray.__file__).parent
 SECRET = "xyzzy-e2718281828"
@@ -219,7 +219,7 @@ def test_a_product_of_keys_that_no_machine_holds_is_refused(
     keys: str, changes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each value is in its range; the product would take 16 GB. The line names the keys, and nothing was allocated."""
-    monkeypatch.setattr(sizes, "memory", lambda: 16e9)
+    monkeypatch.setattr(memory_needs, "machine_memory", lambda: 16e9)
     (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\n")
     told = fed("check", tmp_path / "a.yaml", *changes)
     assert told.status == 2, told
@@ -234,11 +234,11 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (100e6, root / "scenarios" / "quickstart.yaml", []),
         (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
     ):
-        monkeypatch.setattr(sizes, "memory", lambda memory=memory: memory)
-        from fedray.assembly.study import build
+        monkeypatch.setattr(memory_needs, "machine_memory", lambda memory=memory: memory)
+        from fedray.assembly.study import build_study
 
-        scenario = read(source, changes)
-        assert 0 < sum(need.bytes for need in sizes.needs(scenario, build(scenario))) <= memory
+        scenario = read_scenario(source, changes)
+        assert 0 < sum(need.bytes for need in memory_needs.needs_of_study(scenario, build_study(scenario))) <= memory
 
 
 def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:

@@ -1,7 +1,7 @@
 """What a scenario needs in memory, estimated before any of it is taken.
 
 Every key has a range, but products of keys have not: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client of
-10^12 rows. `asked` counts what the keys alone decide, `network` what models take before the first one is made, `needs`
+10^12 rows. `needs_of_scenario` counts what the keys alone decide, `check_network_memory` what models take before the first one is made, `needs_of_study`
 everything. What this machine cannot hold is refused, and the keys to blame are named.
 """
 
@@ -17,19 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly.devices import chosen
+from fedray.assembly.devices import invited_per_tier
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.text import amount
+from fedray.core.text import format_bytes
 from fedray.core.types import Clients
 from fedray.data.generated import POOL, SHOWN
 from fedray.data.types import Dataset
 from fedray.models.mlp import RBF
 from fedray.models.net import layout_of
-from fedray.scenario.loader import Scenario, tier_table
+from fedray.scenario.rules import tier_table
+from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 from fedray.training.block import PIECE, padded_batch, steps_of
-from fedray.training.choice import Engine, choose
+from fedray.training.choice import Engine, choose_engine
 
 LOOKED_AT = 100_000  # clients whose size is asked; the largest stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
@@ -47,7 +48,7 @@ class Need(NamedTuple):
     bytes: float
 
 
-def memory() -> float:
+def machine_memory() -> float:
     """Bytes that this machine has, or its container may use."""
     most = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -58,28 +59,28 @@ def memory() -> float:
     return most
 
 
-def check(needs: Iterable[Need]) -> float:
+def check_memory(needs: Iterable[Need]) -> float:
     """The bytes of all needs together.
 
     Raises:
         BadInput: this machine does not have them; the largest need is named.
 
     Example:
-        >>> check([Need("5 models of 10 numbers", "method.models", 200.0)])
+        >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
         200.0
     """
-    known, has = list(needs), memory()
+    known, has = list(needs), machine_memory()
     total = sum(need.bytes for need in known)
     if total > has:
         worst = max(known, key=lambda need: need.bytes)
         raise BadInput(
-            f"{worst.keys}: {worst.what} would take about {amount(worst.bytes)}, all together {amount(total)}, but "
-            f"there are {amount(has)} of memory here: lower one of these"
+            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)}, all together {format_bytes(total)}, but "
+            f"there are {format_bytes(has)} of memory here: lower one of these"
         )
     return total
 
 
-def asked(scenario: Scenario) -> list[Need]:
+def needs_of_scenario(scenario: Scenario) -> list[Need]:
     """What the keys decide by themselves."""
     number = scenario.clients.number
     found = _made(scenario, number or 1)
@@ -129,24 +130,24 @@ def _population(scenario: Scenario, number: int, worlds: int) -> list[Need]:
 def jobs_of(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
     """Jobs of a round at most, and whether every client takes part."""
     tiers = tier_table(scenario, number)
-    picked = chosen(scenario, Clients(tiers))
+    picked = invited_per_tier(scenario, Clients(tiers))
     models = [scenario.method.models if t.models_per_round is None else t.models_per_round for t in tiers]
     return worlds * sum(n * k for n, k in zip(picked, models, strict=True)), sum(picked) == number
 
 
-def cuts(data: Dataset, worlds: int) -> Need:
+def needs_of_partition(data: Dataset, worlds: int) -> Need:
     """Which rows whose clients hold, once a world."""
     rows = len(data.train.y)
     return Need(f"{worlds:,} partitions of {rows:,} rows", "replicates x data", 48.0 * rows * worlds)
 
 
-def centres(features: int, shape: tuple[int, ...]) -> Need:
+def needs_of_rbf(features: int, shape: tuple[int, ...]) -> Need:
     """Radial features, and their distances to the rows of a piece of work."""
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * PIECE_ROWS)
 
 
-def network(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
+def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
     """Refuses models that cannot be held, before the first one is made (torch's meta device makes them of nothing).
 
     Args:
@@ -157,7 +158,7 @@ def network(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -
             d = layout_of(factory()).d
     except Exception:  # making it for real says what is wrong with it
         return
-    check([*asked(scenario), _models(scenario.method.models * worlds, d)])
+    check_memory([*needs_of_scenario(scenario), _models(scenario.method.models * worlds, d)])
 
 
 def _models(number: int, d: int, lane: int | None = None) -> Need:
@@ -166,27 +167,27 @@ def _models(number: int, d: int, lane: int | None = None) -> Need:
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
-def needs(scenario: Scenario, study: Study) -> list[Need]:
+def needs_of_study(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
     made = _made(scenario, number) + _population(scenario, number, worlds)
     parts = [part.study for part in study.parts if part.voter is None]
     trained = parts[: -1 if len(parts) > 1 else None] or [study]
-    made.append(_models(study.method.phases[0].models * worlds, d, max(one.net.layout.d for one in trained)))
+    made.append(_models(study.method.phase.models * worlds, d, max(one.net.layout.d for one in trained)))
     blocks = [_at_work(one) for one in trained]  # one after another
     here = max(blocks, key=lambda block: sum(need.bytes for need in block))
-    return [cuts(study.shards.data, worlds), *made, *_kept(scenario, study), *here]
+    return [needs_of_partition(study.shards.data, worlds), *made, *_kept(scenario, study), *here]
 
 
 def _at_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
-    layers, engine = layers_of(study.net.module, study.example), choose(study.net)
+    layers, engine = layers_of(study.net.module, study.example), choose_engine(study.net)
     return [*_block(study, layers, engine), *_evaluated(study, layers, engine)]
 
 
 def _kept(scenario: Scenario, study: Study) -> list[Need]:
     """What the server keeps beside the models, what it is sent, and what the clients keep to themselves."""
-    phase, d = study.method.phases[0], study.net.layout.d
+    phase, d = study.method.phase, study.net.layout.d
     extra = sum(value.numel() * value.element_size() for value in _extra(study).values())
     jobs, _ = jobs_of(scenario, study.clients.number, study.worlds)
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs) * len(phase.own)
@@ -200,7 +201,7 @@ def _kept(scenario: Scenario, study: Study) -> list[Need]:
 
 def _extra(study: Study) -> dict[str, Tensor]:
     """What the server keeps beside the models, without memory; nothing where it reads the models' values."""
-    phase = study.method.phases[0]
+    phase = study.method.phase
     try:
         with torch.device("meta"):
             models = torch.empty(phase.models * study.worlds, study.net.layout.d, dtype=study.dtype)
@@ -213,7 +214,7 @@ def _block(study: Study, layers: Layers, engine: Engine) -> list[Need]:
     """One block of lanes: weights, batches, and what the layers put out."""
     d, local, size, sample = (
         study.net.layout.d,
-        study.method.phases[0].local,
+        study.method.phase.local,
         _largest(study),
         math.prod(study.input_shape),
     )
@@ -240,7 +241,7 @@ def _largest(study: Study) -> int:
 
 def _evaluated(study: Study, layers: Layers, engine: Engine) -> list[Need]:
     """Answers on the test rows, and the tables of classes and models behind the pictures."""
-    phase, rows, outputs = study.method.phases[0], len(study.split("test", 0)[1]), study.net.outputs
+    phase, rows, outputs = study.method.phase, len(study.split("test", 0)[1]), study.net.outputs
     slots = max((value.shape[1] for value in _extra(study).values() if value.dim() == 3), default=1)
     each = phase.models * (slots if study.method.answer is not None else 1)
     inside = {"mlp": each * layers.all, "conv": 3.0 * min(each, engine.width) * layers.widest}

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from fedray.components.random_walk import Graph, Outages, walk
+from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import numbers, user_path
+from fedray.core.files import expand_user_path, to_finite_numbers
 from fedray.core.types import IntArray, Walk
-from fedray.scenario.loader import Scenario
 from fedray.scenario.random_walk import GraphKeys
+from fedray.scenario.schema import Scenario
 
 MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
 TRIES = 100  # of random graphs that turn out not to be connected
 DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 
 
-def walks(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
+def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
     """The walks of a scenario's models over N clients.
 
     Raises:
@@ -35,21 +35,23 @@ def walks(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
     known: dict[int, Graph] = {}
     for seed in seeds if keys.kind in DRAWN else seeds[:1]:
         if seed not in known:
-            known[seed] = graph_of(keys, nodes, seed)
+            known[seed] = make_graph(keys, nodes, seed)
     graphs = [known.get(seed, known[seeds[0]]) for seed in seeds]
-    table = failures(user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
+    table = (
+        read_failures(expand_user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
+    )
     outages = Outages(keys.node_failure, keys.edge_failure, table)
-    return walk(graphs, scenario.method.models, seeds, keys.transition, outages)
+    return make_walks(graphs, scenario.method.models, seeds, keys.transition, outages)
 
 
-def graph_of(keys: GraphKeys, nodes: int, seed: int) -> Graph:
+def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     """The graph over N nodes; `seed` draws the random ones, again until they are connected."""
     import networkx as nx
 
     if keys.kind == "edges":
         if keys.edges is None:
             raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
-        made = nx.Graph(_edges(user_path("graph.edges", keys.edges), nodes).tolist())
+        made = nx.Graph(_edges(expand_user_path("graph.edges", keys.edges), nodes).tolist())
         made.add_nodes_from(range(nodes))
         return _connected(made, nodes) or _refuse(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
     if keys.edges is not None:
@@ -124,9 +126,9 @@ def _refuse(line: str) -> Graph:
     raise BadInput(line)
 
 
-def failures(path: Path, nodes: int) -> IntArray:
+def read_failures(path: Path, nodes: int) -> IntArray:
     """The failure table of a file, as `Outages` wants it."""
-    table = numbers("graph.failures", path, ("first", "last", "node"), ("neighbour",))
+    table = to_finite_numbers("graph.failures", path, ("first", "last", "node"), ("neighbour",))
     columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
     rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
     if not ((rows[:, 0] >= 0) & (rows[:, 0] <= rows[:, 1])).all():
@@ -138,7 +140,7 @@ def failures(path: Path, nodes: int) -> IntArray:
 
 def _edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
-    table = numbers("graph.edges", path, ("node", "neighbour"), ())
+    table = to_finite_numbers("graph.edges", path, ("node", "neighbour"), ())
     pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
     _check_nodes("graph.edges", path, pairs.ravel(), nodes)
     return pairs[pairs[:, 0] != pairs[:, 1]]

@@ -27,8 +27,8 @@ def register(kind: str, name: str, thing: Callable[..., Any]) -> None:
     """
     if kind not in ("method", "model", "data"):
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of method, model, data")
-    names.allow(kind, name)  # type: ignore[arg-type]
+    names.allow_name(kind, name)  # type: ignore[arg-type]
     if kind == "method":
         METHODS[name] = thing
     else:
-        (models.register if kind == "model" else catalogue.register)(name, thing)
+        (models.register_model if kind == "model" else catalogue.register_data)(name, thing)

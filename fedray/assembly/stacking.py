@@ -8,17 +8,17 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.models import build_net
+from fedray.models.catalogue import build_net
 from fedray.models.stacking import Base, Stack, Voter, voting_net
-from fedray.scenario.loader import ModelKeys, Scenario
-from fedray.scenario.names import CLASSIFIERS
+from fedray.scenario.names import CLASSIFIER_TEXTS
+from fedray.scenario.schema import ModelKeys, Scenario
 
 MOST_LEFT_OUT = 1000  # clients of which each is left out once
 MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
-def stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
+def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
     """What stacks: `method.bases`, or the scenario's own model where there are none.
 
     Args:
@@ -66,7 +66,7 @@ def _model(base: dict[str, Any]) -> ModelKeys:
 
 def _voting(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """The base of a classifier's name; every process that answers fits every client's: with `folds: within` F each."""
-    if model.name not in CLASSIFIERS:
+    if model.name not in CLASSIFIER_TEXTS:
         return None
     if fits > MOST_FITTED:
         raise BadInput(

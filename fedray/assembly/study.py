@@ -9,63 +9,64 @@ from functools import partial
 import numpy as np
 
 from fedray.assembly import memory
-from fedray.assembly.devices import chosen, devices, participation, rule
-from fedray.assembly.random_walk import walks
-from fedray.assembly.stacking import stack
-from fedray.assembly.user_objects import Own
+from fedray.assembly.devices import invited_per_tier, make_counting_rule, make_devices, make_participation
+from fedray.assembly.random_walk import make_walk
+from fedray.assembly.stacking import make_stack
+from fedray.assembly.user_objects import UserObjects
 from fedray.components import compression as compress
-from fedray.components.adaptive import remembering
-from fedray.components.distillation import learner
+from fedray.components.adaptive import remember_losses
+from fedray.components.distillation import make_learner
 from fedray.core.errors import BadInput
-from fedray.core.files import user_path
+from fedray.core.files import expand_user_path
 from fedray.core.method import Method
 from fedray.core.types import Clients, Compress, Layout, Local, Net, Objective
-from fedray.data.catalogue import Dataset
 from fedray.data.shards import Shards, build_shards
 from fedray.data.store import open_dataset
-from fedray.data.types import limited
+from fedray.data.types import Dataset, limit_rows
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.metrics import names
-from fedray.models import maker
-from fedray.models.net import features, is_linear, net_of
-from fedray.scenario.loader import Scenario, pooled, resolved, tier_table
+from fedray.models.catalogue import model_maker
+from fedray.models.net import is_linear, last_layer_inputs, net_of
+from fedray.scenario.loader import to_plain
+from fedray.scenario.rules import pool_clients, tier_table
+from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
-from fedray.simulation.stacking import stacked
+from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Study
 
 
-def build(scenario: Scenario, own: Own = Own()) -> Study:
+def build_study(scenario: Scenario, own: UserObjects = UserObjects()) -> Study:
     """Everything a run needs.
 
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
-    scenario = pooled(scenario)
-    memory.check(memory.asked(scenario))
-    study = assembled(scenario, own)
-    memory.check(memory.needs(scenario, study))
+    scenario = pool_clients(scenario)
+    memory.check_memory(memory.needs_of_scenario(scenario))
+    study = assemble(scenario, own)
+    memory.check_memory(memory.needs_of_study(scenario, study))
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study
 
 
-def assembled(scenario: Scenario, own: Own) -> Study:
+def assemble(scenario: Scenario, own: UserObjects) -> Study:
     """The study of a scenario whose keys have been checked."""
-    data = dataset(scenario, own)
-    folds = fold_numbers(scenario, data)
+    data = open_data(scenario, own)
+    folds = find_folds(scenario, data)
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
     seeds = [seed for seed in replicates for _ in folds]
-    net = network(scenario, data, own, len(seeds))
-    shards = dealt(scenario, data, replicates, folds)
+    net = make_network(scenario, data, own, len(seeds))
+    shards = deal_shards(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
-    known = own.devices or devices(scenario, clients)
-    pieces = with_bases(scenario, data, own, setting(scenario, net, shards, known, tuple(seeds)))
+    known = own.devices or make_devices(scenario, clients)
+    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, known, tuple(seeds)))
     study = Study(
         name=scenario.method.name,
-        method=composed(scenario, own, pieces, data.classes),
+        method=compose_method(scenario, own, pieces, data.classes),
         net=net,
         clients=clients,
         shards=shards,
@@ -75,23 +76,25 @@ def assembled(scenario: Scenario, own: Own) -> Study:
         input_shape=sample_shape(data),
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
-        evaluation=evaluation(scenario, data.classes),
+        evaluation=make_evaluation(scenario, data.classes),
         devices=known,
-        rule=rule(scenario, clients),
+        rule=make_counting_rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,
-        scenario=resolved(scenario),
+        scenario=to_plain(scenario),
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
         starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
         rates=rates if len(rates) else None,
     )
-    return study if pieces.stack is None else stacked(study, pieces.stack, scenario.schedule.kind == "adaptive")
+    return (
+        study if pieces.stack is None else build_stack_study(study, pieces.stack, scenario.schedule.kind == "adaptive")
+    )
 
 
-def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
+def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
     """The clients' data, dealt as the scenario says."""
-    memory.check([*memory.asked(scenario), memory.cuts(data, len(seeds) * len(folds))])
+    memory.check_memory([*memory.needs_of_scenario(scenario), memory.needs_of_partition(data, len(seeds) * len(folds))])
     shards = build_shards(
         data,
         scenario.data.partition.name,
@@ -109,7 +112,7 @@ def dealt(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int])
     return shards
 
 
-def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:
+def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:
     """The pieces a method is made of."""
     clients = known.clients
     return Setting(
@@ -117,65 +120,67 @@ def setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds:
         layout=net.layout,
         clients=clients,
         seeds=seeds,
-        participation=participation(scenario, clients),
+        participation=make_participation(scenario, clients),
         kind=scenario.schedule.kind,
         rows=scenario.schedule.rows,
-        local=local(scenario),
+        local=make_local(scenario),
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
         optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
         hold_out=scenario.data.hold_out > 0,
-        compressor=lambda layout: compression(scenario, layout, known),
-        participants=sum(chosen(scenario, clients)),
-        features=partial(features, net.module) if least_squares(net) else None,
-        distil=learner(net, shards, scenario.method.options),
-        walk=walks(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
+        compressor=lambda layout: make_compression(scenario, layout, known),
+        participants=sum(invited_per_tier(scenario, clients)),
+        features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
+        distil=make_learner(net, shards, scenario.method.options),
+        walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
     )
 
 
-def least_squares(net: Net) -> bool:
+def has_closed_form(net: Net) -> bool:
     """Whether a network is linear in its weights and fitted to one target by least squares: closed forms exist."""
     return is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
 
 
-def with_bases(scenario: Scenario, data: Dataset, own: Own, pieces: Setting) -> Setting:
+def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
     """The pieces of a method, and of stacking its networks."""
     if scenario.method.name != "stacking" or own.method is not None:
         return pieces
-    alone = own if not scenario.method.options["bases"] else Own()  # named bases win over a network of one's own
-    make = partial(network, data=data, own=alone, worlds=len(pieces.seeds))
-    made = stack(scenario, data.classes, pieces.clients.number, make)
+    alone = (
+        own if not scenario.method.options["bases"] else UserObjects()
+    )  # named bases win over a network of one's own
+    make = partial(make_network, data=data, own=alone, worlds=len(pieces.seeds))
+    made = make_stack(scenario, data.classes, pieces.clients.number, make)
     return replace(pieces, stack=made)
 
 
-def composed(scenario: Scenario, own: Own, pieces: Setting, classes: int) -> Method:
+def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classes: int) -> Method:
     """The method, of as many models as the scenario asks for."""
-    method = compose(scenario, own)(pieces)
-    if len(method.phases[0].personal) > 1 and not classes:
+    method = find_composition(scenario, own)(pieces)
+    if len(method.phase.personal) > 1 and not classes:
         raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
-    if scenario.method.models > 1 == method.phases[0].models:
+    if scenario.method.models > 1 == method.phase.models:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
         )
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
-        return remembering(method, len(pieces.seeds), pieces.clients.number)
+        return remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method
 
 
-def dataset(scenario: Scenario, own: Own) -> Dataset:
+def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
         return own.data
-    root = user_path("data.root", scenario.data.root) if scenario.data.root else None
+    root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
     data = open_dataset(scenario.data.name, root, options)
-    return data if limit is None else limited(data, limit)
+    return data if limit is None else limit_rows(data, limit)
 
 
-def fold_numbers(scenario: Scenario, data: Dataset) -> list[int]:
+def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     """The folds to run: one, or all of the data set's."""
     fold, known = scenario.data.fold, max(1, len(data.folds))
     if fold == "all":
@@ -190,7 +195,7 @@ def sample_shape(data: Dataset) -> tuple[int, ...]:
     return (data.population.features,) if data.population else tuple(int(n) for n in data.train.x.shape[1:])
 
 
-def network(scenario: Scenario, data: Dataset, own: Own, worlds: int) -> Net:
+def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
     """The network, sized for the data; models that this machine cannot hold are refused before one is made."""
     objective: Objective = scenario.model.objective  # type: ignore[assignment]
     if scenario.model.objective == "auto":
@@ -202,13 +207,13 @@ def network(scenario: Scenario, data: Dataset, own: Own, worlds: int) -> Net:
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
     name, shape, options = scenario.model.name, sample_shape(data), scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
-        memory.check([*memory.asked(scenario), memory.centres(options["features"], shape)])
-    make = own.model or maker(name, shape, outputs, **options)
-    memory.network(scenario, make, worlds)
+        memory.check_memory([*memory.needs_of_scenario(scenario), memory.needs_of_rbf(options["features"], shape)])
+    make = own.model or model_maker(name, shape, outputs, **options)
+    memory.check_network_memory(scenario, make, worlds)
     return net_of(make, "own" if own.model else name, objective, outputs)
 
 
-def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
+def make_compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
     """What survives the uplink."""
     keys, tiers = scenario.compress, known.clients.tiers
     if keys.kind == "dense":
@@ -230,7 +235,7 @@ def compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
     return compress.error_feedback(made) if keys.error_feedback else made
 
 
-def local(scenario: Scenario) -> Local:
+def make_local(scenario: Scenario) -> Local:
     """How clients train."""
     keys = scenario.local
     return Local(
@@ -247,11 +252,11 @@ def local(scenario: Scenario) -> Local:
     )
 
 
-def evaluation(scenario: Scenario, classes: int) -> Evaluation:
+def make_evaluation(scenario: Scenario, classes: int) -> Evaluation:
     """What is measured, and when."""
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     for key, wanted in (("stop_at", scenario.evaluate.stop_at), ("target", scenario.evaluate.target)):
-        if wanted and not names.belongs(wanted.metric, classes):
+        if wanted and not names.fits_task(wanted.metric, classes):
             has = "has classes" if classes else "has none"
             raise BadInput(f"evaluate.{key}.metric = {wanted.metric}, but {scenario.data.name} {has}: choose another")
     gamma = scenario.predict.gamma
@@ -265,7 +270,7 @@ def evaluation(scenario: Scenario, classes: int) -> Evaluation:
     )
 
 
-def compose(scenario: Scenario, own: Own) -> Composition:
+def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
     """The function that composes the method."""
     if own.method is not None:
         return own.method

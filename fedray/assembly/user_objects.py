@@ -6,14 +6,14 @@ import importlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedray.data.catalogue import Dataset
+from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 
 
 @dataclass(frozen=True)
-class Own:
+class UserObjects:
     """A user's own Python objects, passed beside the scenario: they win over its names.
 
     data: a `Dataset`. model: a function that makes an `nn.Module`. method: a function from `Setting` to `Method`.
@@ -29,11 +29,11 @@ class Own:
     grid: tuple[float, ...] = ()
     devices: Devices | None = None
 
-    def shipped(self, study: Study) -> Own:
+    def shipped(self, study: Study) -> UserObjects:
         """Itself with the data set and the devices as read here, for nodes that may lack the files they come from."""
         return replace(self, data=study.shards.data, devices=study.devices)
 
-    def imported(self) -> Own:
+    def imported(self) -> UserObjects:
         """Itself, its modules imported in this process."""
         for name in self.modules:
             importlib.import_module(name)

@@ -7,48 +7,48 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedray.bench import works
-from fedray.bench.measure import Cost, in_turns, tree_cpu
-from fedray.bench.table import Result
-from fedray.bench.works import Work, simulation
+from fedray.bench.measure import Cost, take_turns, tree_cpu
+from fedray.bench.table import BenchResult
+from fedray.bench.works import BenchWork, simulation
 from fedray.simulation.interfaces import Runtime
 
 
 @contextmanager
-def on_ray(work: Work, actors: int) -> Iterator[Runtime]:
+def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
     """The Ray runtime of a work, with that many client actors of one CPU each."""
-    from fedray.runtime.ray.runtime import Rays
+    from fedray.runtime.ray.runtime import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
-    runtime = Rays(scenario, work.own, work.study())
+    runtime = RayRuntime(scenario, work.own, work.study())
     try:
         yield runtime
     finally:
         runtime.close()
 
 
-def overhead(quick: bool) -> list[Result]:
-    from fedray.runtime.ray.cluster import connect
+def measure_overhead(quick: bool) -> list[BenchResult]:
+    from fedray.runtime.ray.cluster import connect_to_ray
 
     work = works.small_clients(1000, 100)
-    connect(None, 2)
+    connect_to_ray(None, 2)
     with on_ray(work, 2) as runtime:
         remote, here = simulation(work.study(), runtime)[0], simulation(work.study())[0]
-        ray, inline = in_turns([(remote, 50), (here, 50)], 3 if quick else 15, tree_cpu)
+        ray, inline = take_turns([(remote, 50), (here, 50)], 3 if quick else 15, tree_cpu)
     note = _note(ray, inline)
     what = "Ray, two client actors: wall time of a round above inline's, on the first row"
-    return [Result(what, 1e3 * (ray.wall - inline.wall), "ms", 2.0, False, None, note)]
+    return [BenchResult(what, 1e3 * (ray.wall - inline.wall), "ms", 2.0, False, None, note)]
 
 
-def scaling(quick: bool) -> list[Result]:
-    from fedray.runtime.ray.cluster import connect
+def measure_scaling(quick: bool) -> list[BenchResult]:
+    from fedray.runtime.ray.cluster import connect_to_ray
 
     work = works.images(works.small_cnn, per_round=40)
-    connect(None, 3)
+    connect_to_ray(None, 3)
     with on_ray(work, 1) as one, on_ray(work, 2) as two:
         laps = [(simulation(work.study(), runtime)[0], 5) for runtime in (one, two)]
-        alone, both = in_turns(laps, 3 if quick else 9, tree_cpu)
+        alone, both = take_turns(laps, 3 if quick else 9, tree_cpu)
     what = "two client actors of one CPU against one, small CNN with 40 clients a round (wall)"
-    return [Result(what, alone.wall / both.wall, "x", 1.8, True, None, _note(alone, both))]
+    return [BenchResult(what, alone.wall / both.wall, "x", 1.8, True, None, _note(alone, both))]
 
 
 def _note(one: Cost, other: Cost) -> str:

@@ -27,7 +27,7 @@ class Federation(NamedTuple):
     lr: float
 
 
-def one_round(world: Federation, t: int, choose: Choose, deal: Deal) -> None:
+def plain_round(world: Federation, t: int, choose: Choose, deal: Deal) -> None:
     """FedAvg: every chosen client trains the model from its start; the model becomes the mean."""
     model, before = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
@@ -65,14 +65,14 @@ def federation(study: Study, module: Callable[[], nn.Module], world: int = 0) ->
         y = study.shards.targets(fetched.y[rows][None], where)[0]
         clients.append((x.to(study.dtype), y.to(study.dtype) if y.is_floating_point() else y))
     loss = nn.functional.cross_entropy if study.classes else half_mse
-    return Federation(model, clients, loss, study.method.phases[0].local.lr)
+    return Federation(model, clients, loss, study.method.phase.local.lr)
 
 
-def at_random(world: Federation, study: Study) -> tuple[Choose, Deal]:
+def draw_at_random(world: Federation, study: Study) -> tuple[Choose, Deal]:
     """Clients and batches from one generator, as one writes a plain loop."""
     draw = rng.stream(0, "plain loop")
-    local = study.method.phases[0].local
-    chosen = len(study.method.phases[0].schedule(0, None).client) // study.worlds
+    local = study.method.phase.local
+    chosen = len(study.method.phase.schedule(0, None).client) // study.worlds
 
     def deal(t: int, client: int) -> Iterable[Tensor]:
         for _ in range(local.epochs or 1):
@@ -81,13 +81,13 @@ def at_random(world: Federation, study: Study) -> tuple[Choose, Deal]:
     return lambda t: draw.permutation(len(world.clients))[:chosen].tolist(), deal
 
 
-def as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
+def draw_as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
     """The clients and the batches of fedray itself, so that both must arrive at the same weights."""
-    phase = study.method.phases[0]
+    phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
         plan = phase.schedule(t, None)
-        chosen: list[int] = plan.client[plan.replicate == world].tolist()
+        chosen: list[int] = plan.client[plan.world == world].tolist()
         return chosen
 
     def deal(t: int, client: int) -> Iterable[Tensor]:
@@ -95,7 +95,7 @@ def as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
         steps = lanes.steps_of(size, phase.local)
         width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
         key = np.atleast_1d(rng.keys(study.seeds[world], "batches", t, client, 0))
-        index, weight = lanes.batches(np.arange(int(size[0]))[None], size, steps, width, key)
+        index, weight = lanes.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key)
         return [rows[real > 0] for rows, real in zip(index[:, 0], weight[:, 0], strict=True)]
 
     return choose, deal

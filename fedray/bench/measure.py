@@ -26,7 +26,7 @@ class Cost(NamedTuple):
     wall: float
 
 
-def pinned() -> None:
+def pin_to_one_core() -> None:
     """Keeps this process on the last of the cores it may use."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -40,7 +40,9 @@ def lap(work: Laps, rounds: int, clock: Callable[[], float] = time.process_time)
     return Cost((clock() - cpu) / rounds, (time.perf_counter() - wall) / rounds)
 
 
-def in_turns(works: list[tuple[Laps, int]], repeats: int, clock: Callable[[], float] = time.process_time) -> list[Cost]:
+def take_turns(
+    works: list[tuple[Laps, int]], repeats: int, clock: Callable[[], float] = time.process_time
+) -> list[Cost]:
     """Medians of every work's laps, `repeats` of them each, taken in turns (A B A B) after one lap to warm up.
 
     Args:

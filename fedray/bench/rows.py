@@ -12,40 +12,40 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from fedray.bench.table import HEAD, Result, line, machine
+from fedray.bench.table import HEAD, BenchResult, describe_machine, table_row
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime.environment import WORKER
 
 
-class Row(NamedTuple):
+class BenchRow(NamedTuple):
     """A row's function, by module and name: modules load where they run."""
 
     module: str
     name: str
 
     @property
-    def function(self) -> Callable[[bool], list[Result]]:
-        found: Callable[[bool], list[Result]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
+    def function(self) -> Callable[[bool], list[BenchResult]]:
+        found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
         return found
 
 
 ROWS = {
-    "thousand": Row("ratios", "thousand"),
-    "ten_thousand": Row("ratios", "ten_thousand"),
-    "cnn": Row("ratios", "cnn"),
-    "wide_cnn": Row("ratios", "wide_cnn"),
-    "fedag": Row("ratios", "fedag"),
-    "replicates": Row("studies", "replicates"),
-    "folds": Row("studies", "folds"),
-    "ray": Row("actors", "overhead"),
-    "scaling": Row("actors", "scaling"),
-    "memory": Row("studies", "memory"),
-    "million": Row("studies", "million"),
-    "startup": Row("startup", "startup"),
+    "thousand": BenchRow("ratios", "measure_thousand"),
+    "ten_thousand": BenchRow("ratios", "measure_ten_thousand"),
+    "cnn": BenchRow("ratios", "measure_cnn"),
+    "wide_cnn": BenchRow("ratios", "measure_wide_cnn"),
+    "fedag": BenchRow("ratios", "measure_fedag"),
+    "replicates": BenchRow("studies", "measure_replicates"),
+    "folds": BenchRow("studies", "measure_folds"),
+    "ray": BenchRow("actors", "measure_overhead"),
+    "scaling": BenchRow("actors", "measure_scaling"),
+    "memory": BenchRow("studies", "measure_memory"),
+    "million": BenchRow("studies", "measure_million"),
+    "startup": BenchRow("startup", "measure_startup"),
 }
 
 
-def bench(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
+def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
     """Measures rows (all, unless `only` names some), shows each as it is done, and returns the whole table.
 
     Raises:
@@ -54,16 +54,16 @@ def bench(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")
-    lines = [machine(), "", *HEAD.splitlines()]
+    lines = [describe_machine(), "", *HEAD.splitlines()]
     show("\n".join(lines))
     for name in only or ROWS:
-        for result in measured(name, quick):
-            lines.append(line(result))
+        for result in measure_row(name, quick):
+            lines.append(table_row(result))
             show(lines[-1])
     return "\n".join(lines) + "\n"
 
 
-def measured(name: str, quick: bool) -> list[Result]:
+def measure_row(name: str, quick: bool) -> list[BenchResult]:
     """One row, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "results.json"
@@ -71,4 +71,4 @@ def measured(name: str, quick: bool) -> list[Result]:
         done = subprocess.run(command, env={**os.environ, **WORKER}, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedrayError(f"row {name} failed: {' '.join(done.stderr.split())[-500:]}")
-        return [Result(**result) for result in json.loads(out.read_text())]
+        return [BenchResult(**result) for result in json.loads(out.read_text())]

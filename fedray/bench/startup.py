@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from fedray.bench.measure import Cost
-from fedray.bench.table import Result
+from fedray.bench.table import BenchResult
 from fedray.core.errors import FedrayError
 
 SCENARIO = """\
@@ -21,7 +21,7 @@ clients: {number: 100}
 """
 
 
-def startup(quick: bool) -> list[Result]:
+def measure_startup(quick: bool) -> list[BenchResult]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.yaml"
         path.write_text(SCENARIO)
@@ -31,7 +31,7 @@ def startup(quick: bool) -> list[Result]:
         ]
 
 
-def _fastest(what: str, target: float, arguments: list[str]) -> Result:
+def _fastest(what: str, target: float, arguments: list[str]) -> BenchResult:
     """The quickest of five calls, in wall time."""
     costs = []
     for _ in range(5):
@@ -42,7 +42,7 @@ def _fastest(what: str, target: float, arguments: list[str]) -> Result:
             raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")
         costs.append(Cost(_children() - cpu, time.perf_counter() - wall))
     note = f"wall, best of 5; {min(cost.cpu for cost in costs):.2f} s CPU"
-    return Result(what, min(cost.wall for cost in costs), "s", target, False, None, note)
+    return BenchResult(what, min(cost.wall for cost in costs), "s", target, False, None, note)
 
 
 def _children() -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Result(NamedTuple):
+class BenchResult(NamedTuple):
     """One measured figure. wall: the same in wall time, where `measured` is a ratio of CPU seconds."""
 
     what: str
@@ -29,11 +29,11 @@ class Result(NamedTuple):
 HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- | --- | --- | --- |"
 
 
-def line(result: Result) -> str:
+def table_row(result: BenchResult) -> str:
     """A result as a row of a Markdown table.
 
     Example:
-        >>> line(Result("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
+        >>> table_row(BenchResult("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
         '| one thing | 0.080 | <= 0.09 | yes | 0.081 | a note |'
     """
     unit = f" {result.unit}" if result.unit else ""
@@ -44,7 +44,7 @@ def line(result: Result) -> str:
     return f"| {result.what} | {measured}{unit} | {sign} {result.target:g}{unit} | {met} | {wall} | {result.note} |"
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Where this ran, as a line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
     load = f", load average {os.getloadavg()[0]:.1f} at the start" if platform.system() != "Windows" else ""

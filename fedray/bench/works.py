@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.bench.measure import Laps
 from fedray.core import rng
 from fedray.core.types import Plan
 from fedray.data.files import data_root
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
-from fedray.scenario.loader import Scenario, read
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.schema import Scenario
 from fedray.simulation import interfaces
 from fedray.simulation import rounds as engine
 from fedray.simulation.interfaces import JobTable, Progress
@@ -27,19 +28,19 @@ NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
 
 
-class Work(NamedTuple):
+class BenchWork(NamedTuple):
     """A scenario, the objects beside it, and its network for the plain loop."""
 
     scenario: Scenario
-    own: Own
+    own: UserObjects
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
         """The study, with some of its fields changed."""
-        return replace(build(self.scenario, self.own), **changes)
+        return replace(build_study(self.scenario, self.own), **changes)
 
 
-def mlp() -> nn.Module:
+def plain_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
@@ -51,7 +52,7 @@ def small_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def wide_cnn() -> nn.Module:
+def plain_wide_cnn() -> nn.Module:
     """32 and 64 channels, 128 hidden units: 1.2 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
@@ -71,32 +72,32 @@ def noise(samples: int, shape: tuple[int, ...]) -> Dataset:
     return classification("noise", Split(x, y), Split(x[:100], y[:100]), tuple("0123456789"))
 
 
-def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> Work:
+def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
     """100 clients of 100 images of 28 x 28, batches of 10."""
-    keys = fedavg(100, per_round, batch_size=10) | more
-    return Work(read(keys), Own(data=noise(10_000, (1, 28, 28)), model=module), module)
+    keys = fedavg_scenario(100, per_round, batch_size=10) | more
+    return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
 
 
-def small_clients(number: int, per_round: int) -> Work:
+def small_clients(number: int, per_round: int) -> BenchWork:
     """Clients of 20 samples with 64 features, batches of 10."""
-    keys = fedavg(number, per_round, batch_size=10)
-    return Work(read(keys), Own(data=noise(20 * number, (64,)), model=mlp), mlp)
+    keys = fedavg_scenario(number, per_round, batch_size=10)
+    return BenchWork(read_scenario(keys), UserObjects(data=noise(20 * number, (64,)), model=plain_mlp), plain_mlp)
 
 
-def generated(number: int, per_round: int) -> Work:
+def generated(number: int, per_round: int) -> BenchWork:
     """Clients of 20 samples that are generated when they are needed."""
-    keys = fedavg(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
-    return Work(read(keys), Own(model=mlp), mlp)
+    keys = fedavg_scenario(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
+    return BenchWork(read_scenario(keys), UserObjects(model=plain_mlp), plain_mlp)
 
 
-def boston(epochs: int, fold: int | str = "all") -> Work:
+def boston(epochs: int, fold: int | str = "all") -> BenchWork:
     """Boston housing: 10 clients, batches of one, one local update of many epochs."""
-    keys = fedavg(10, 10, batch_size=1, epochs=epochs, lr=0.01)
+    keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
     folder = data_root(None) / "UCI" / "UCI_Datasets" / "bostonHousing"
     data = None if folder.is_dir() else like_boston()
-    return Work(read(keys), Own(data=data, model=boston_mlp), boston_mlp)
+    return BenchWork(read_scenario(keys), UserObjects(data=data, model=boston_mlp), boston_mlp)
 
 
 def like_boston() -> Dataset:
@@ -113,14 +114,14 @@ def like_boston() -> Dataset:
     return data._replace(folds=cuts, shift=shift, scale=scale, y_shift=y_shift, y_scale=y_scale)
 
 
-def digits(replicates: int) -> Work:
+def digits_study(replicates: int) -> BenchWork:
     """A small study: 100 clients of handwritten digits, 10 a round."""
-    keys = fedavg(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
+    keys = fedavg_scenario(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
     keys["model"] = {"name": "mlp", "hidden": [64]}
-    return Work(read(keys), Own(), mlp)
+    return BenchWork(read_scenario(keys), UserObjects(), plain_mlp)
 
 
-def fedavg(number: int, per_round: int, **local: Any) -> dict[str, Any]:
+def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
     """The scenario that all rows start from."""
     return {
         "rounds": 1,
@@ -146,10 +147,12 @@ class Unrecorded:
 def simulation(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Laps, Progress]:
     """Rounds of a study on a runtime (default: inline), and where they stand."""
     runs_on = runtime or Inline(study)
-    progress = engine.begin(study, study.method.phases[0])
+    progress = engine.begin_progress(study, study.method.phase)
     seldom = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
 
     def more(rounds: int) -> None:
-        engine.run(replace(seldom, rounds=progress.round + rounds), runs_on, Unrecorded(), lambda now: [], progress)
+        engine.run_rounds(
+            replace(seldom, rounds=progress.round + rounds), runs_on, Unrecorded(), lambda now: [], progress
+        )
 
     return more, progress

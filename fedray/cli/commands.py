@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput, FedrayError
 
 
 @contextmanager
-def errors() -> Iterator[None]:
+def exit_with_one_line() -> Iterator[None]:
     """One line and the right exit status instead of a traceback: 2 bad input, 1 failed while running."""
     try:
         yield
@@ -39,7 +39,7 @@ def errors() -> Iterator[None]:
         sys.exit(1)
 
 
-def imports(modules: tuple[str, ...]) -> None:
+def import_modules(modules: tuple[str, ...]) -> None:
     """Imports the modules given by --import, from the working directory too."""
     import importlib
 
@@ -63,88 +63,88 @@ def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster."""
 
 
-@commands.command()
+@commands.command(name="run")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_out
 @_address
 @_import
-def run(
+def run_command(
     scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]
 ) -> None:
     """Run a scenario: fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg"""
-    from fedray.scenario.loader import read
+    from fedray.scenario.loader import read_scenario
 
-    imports(modules)
+    import_modules(modules)
     path = Path(scenario)
-    wanted = read(path, overrides)
+    wanted = read_scenario(path, overrides)
     folder = out or Path("runs") / path.stem
-    from fedray.assembly.user_objects import Own
-    from fedray.cli.live import watching
-    from fedray.experiments.run import start
+    from fedray.assembly.user_objects import UserObjects
+    from fedray.cli.live import watch_run
+    from fedray.experiments.run import start_run
 
-    with watching(f"{wanted.method.name} on {wanted.data.name}") as watch:
-        start(wanted, folder, Own(modules=modules), watch, address)
+    with watch_run(f"{wanted.method.name} on {wanted.data.name}") as watch:
+        start_run(wanted, folder, UserObjects(modules=modules), watch, address)
     _tell(folder)
 
 
-@commands.command()
+@commands.command(name="resume")
 @click.argument("folder", type=click.Path(path_type=Path))
 @_address
 @_import
-def resume(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
     """Continue a run from its newest checkpoint; the result has the same bits as an undisturbed run."""
-    imports(modules)
-    from fedray.assembly.user_objects import Own
-    from fedray.cli.live import watching
-    from fedray.experiments.run import resume as again
+    import_modules(modules)
+    from fedray.assembly.user_objects import UserObjects
+    from fedray.cli.live import watch_run
+    from fedray.experiments.run import resume_run as again
 
-    with watching(f"resuming {folder}") as watch:
-        again(folder, Own(modules=modules), watch, address)
+    with watch_run(f"resuming {folder}") as watch:
+        again(folder, UserObjects(modules=modules), watch, address)
     _tell(folder)
 
 
 def _tell(folder: Path) -> None:
     """The result in a few lines."""
     from fedray.api import load
-    from fedray.core.text import amount, score, span
+    from fedray.core.text import format_bytes, format_score, format_seconds
 
     summary = load(folder).summary
     totals = summary["totals"]
     worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
     for name, value in summary["metrics"].items():
-        click.echo(f"{name:20} {score(value, worlds) or 'not a number'}")
+        click.echo(f"{name:20} {format_score(value, worlds) or 'not a number'}")
     click.echo(
-        f"up {amount(totals['up_bytes'])}, down {amount(totals['down_bytes'])}, "
-        f"virtual time {span(totals['sim_seconds'])}, "
-        f"wall time {span(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
+        f"up {format_bytes(totals['up_bytes'])}, down {format_bytes(totals['down_bytes'])}, "
+        f"virtual time {format_seconds(totals['sim_seconds'])}, "
+        f"wall time {format_seconds(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
     )
     click.echo(f"{folder / 'report.html'}")
 
 
-@commands.command()
+@commands.command(name="check")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_import
-def check(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
+def check_command(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Validate a scenario and print what it resolves to: clients, tiers, actors, memory, bytes a round."""
-    from fedray.scenario.loader import cells, read
+    from fedray.scenario.loader import read_cells, read_scenario
 
-    imports(modules)
-    wanted = read(Path(scenario), overrides)
-    from fedray.experiments.check import explain
+    import_modules(modules)
+    wanted = read_scenario(Path(scenario), overrides)
+    from fedray.experiments.check import explain_scenario
 
-    click.echo(explain(wanted))
-    for cell in cells(wanted) if wanted.table else []:
+    click.echo(explain_scenario(wanted))
+    for cell in read_cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 
 
-@commands.command()
+@commands.command(name="report")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory)."
 )
-def report(folders: tuple[Path, ...], out: Path | None) -> None:
+def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write report.html for a run, or one file that compares several."""
     from fedray.report.write import write_report
 
@@ -153,27 +153,27 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     click.echo(str(target))
 
 
-@commands.command()
+@commands.command(name="table")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory of the table; resumable.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Cells that run at the same time.")
 @_address
 @_import
-def table(
+def table_command(
     scenario: str, overrides: tuple[str, ...], out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
 ) -> None:
     """Run every cell of a scenario's table; writes table.md and table.parquet."""
-    from fedray.scenario.loader import read
+    from fedray.scenario.loader import read_scenario
 
-    imports(modules)
-    wanted = read(Path(scenario), overrides)
+    import_modules(modules)
+    wanted = read_scenario(Path(scenario), overrides)
     from fedray.experiments.table import run_table
 
     click.echo(run_table(wanted, out, jobs, address, modules, lambda line: click.echo(line, err=True)))
 
 
-@commands.command()
+@commands.command(name="tune")
 @click.argument("sweep", type=click.Path(path_type=Path))
 @click.option("--trials", type=int, help="How many trials in all (default: the file's).")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/NAME).")
@@ -181,16 +181,16 @@ def table(
 @click.option("--storage", metavar="URL", help="An Optuna storage (default: a journal file in the directory).")
 @_address
 @_import
-def tune(
+def tune_command(
     sweep: Path, trials: int | None, out: Path | None, resume: bool, storage: str | None, address: str | None,
     modules: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Search a scenario's keys with Optuna on held-out data: fedray tune tune/quick.yaml"""
-    imports(modules)
+    import_modules(modules)
     from functools import partial
 
-    from fedray.tuning.tune import summary_line
-    from fedray.tuning.tune import tune as search
+    from fedray.tuning.results import summary_line
+    from fedray.tuning.tune import run_sweep as search
 
     folder = out or Path("runs") / sweep.stem
     found = search(
@@ -207,12 +207,17 @@ def tune(
 @click.argument(
     "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
 )
-def list_(kind: str | None) -> None:
+def list_command(kind: str | None) -> None:
     """List the methods, data sets, models, partitions and the classifiers of stacking by name."""
     from fedray.scenario import names
 
-    tables = {"methods": names.METHODS, "datasets": names.DATA, "models": names.MODELS, "partitions": names.PARTITIONS}
-    tables["classifiers"] = names.CLASSIFIERS
+    tables = {
+        "methods": names.METHOD_TEXTS,
+        "datasets": names.DATA_TEXTS,
+        "models": names.MODEL_TEXTS,
+        "partitions": names.PARTITION_TEXTS,
+    }
+    tables["classifiers"] = names.CLASSIFIER_TEXTS
     for title, known in tables.items():
         if kind in (None, title):
             click.echo(f"{title}:")
@@ -220,13 +225,13 @@ def list_(kind: str | None) -> None:
                 click.echo(f"  {name:18} {meaning}")
 
 
-@commands.command()
+@commands.command(name="bench")
 @click.option("--quick", is_flag=True, help="Fewer and shorter laps (minutes).")
 @click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
 @click.option("--out", type=click.Path(path_type=Path), help="A Markdown file for the table.")
-def bench(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
+def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure what fedray costs against a plain PyTorch loop, row by row."""
-    from fedray.bench.rows import bench as measure
+    from fedray.bench.rows import run_benchmark as measure
     from fedray.core.files import write_atomically
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
@@ -236,28 +241,28 @@ def bench(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
         write_atomically(out, lines.encode())
 
 
-@commands.group()
-def data() -> None:
+@commands.group(name="data")
+def data_group() -> None:
     """Data sets."""
 
 
-@data.command()
+@data_group.command(name="get")
 @click.argument("name")
 @click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: FEDRAY_DATA).")
-def get(name: str, root: Path | None) -> None:
+def data_get_command(name: str, root: Path | None) -> None:
     """Download a data set that torchvision or the UCI repository offers."""
-    from fedray.data.catalogue import fetch
+    from fedray.data.catalogue import download_data
 
-    click.echo(str(fetch(name, root)))
+    click.echo(str(download_data(name, root)))
 
 
-@commands.command()
+@commands.command(name="export")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: DIR/export).")
 @_import
-def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
+def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
-    imports(modules)
+    import_modules(modules)
     from fedray.api import load
 
     for path in load(folder).export(out):
@@ -266,7 +271,7 @@ def export(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The program; what is wrong with its arguments is one line too."""
-    with errors():
+    with exit_with_one_line():
         try:
             commands.main(arguments, prog_name="fedray", standalone_mode=False)
         except click.UsageError as error:

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
-from fedray.core.text import amount, span
+from fedray.core.text import format_bytes, format_seconds
 
 LINES_EVERY = 2.0  # seconds between plain lines
 SHOWN = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
 LABELS = {"accuracy": "ensemble", "accuracy_mean": "members (mean)", "personal_accuracy": "known clients"}
 
 
-def left(shown: dict[str, Any]) -> str:
+def time_left(shown: dict[str, Any]) -> str:
     """The estimate of the time left."""
     done, total = shown["round"], shown["rounds"]
     if not done:
         return ""
-    return span(shown["wall_seconds"] / done * (total - done))
+    return format_seconds(shown["wall_seconds"] / done * (total - done))
 
 
-def line(shown: dict[str, Any]) -> str:
+def snapshot_line(shown: dict[str, Any]) -> str:
     """One snapshot as one line."""
     scores = "  ".join(f"{LABELS.get(n, n)} {shown['metrics'][n]:.4f}" for n in SHOWN if n in shown["metrics"])
-    tail = f"  {left(shown)} left" if shown["round"] < shown["rounds"] and shown["round"] else ""
-    return f"round {shown['round']}/{shown['rounds']}  {scores}  up {amount(shown['up_bytes'])}{tail}"
+    tail = f"  {time_left(shown)} left" if shown["round"] < shown["rounds"] and shown["round"] else ""
+    return f"round {shown['round']}/{shown['rounds']}  {scores}  up {format_bytes(shown['up_bytes'])}{tail}"
 
 
 @contextmanager
-def watching(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+def watch_run(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that shows snapshots until the block ends."""
     from rich.console import Console
     from rich.live import Live
@@ -62,7 +62,7 @@ def _lines() -> Callable[[dict[str, Any]], None]:
         new = shown["round"] != last["round"]
         if new and (now - last["time"] >= LINES_EVERY or shown["round"] == shown["rounds"]):
             last.update(round=shown["round"], time=now)
-            print(line(shown), file=sys.stderr, flush=True)
+            print(snapshot_line(shown), file=sys.stderr, flush=True)
 
     return show
 
@@ -73,7 +73,7 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     newest = rows[-1]
     share = newest["round"] / max(1, newest["rounds"])
     bar = "█" * round(24 * share) + "░" * (24 - round(24 * share))
-    caption = f"{bar} {100 * share:.0f} %" + (f", {left(newest)} left" if 0 < share < 1 else "")
+    caption = f"{bar} {100 * share:.0f} %" + (f", {time_left(newest)} left" if 0 < share < 1 else "")
     table = Table(title=title, caption=caption)
     names = [n for n in SHOWN if n in newest["metrics"]]
     for name in ("round", *(LABELS.get(n, n) for n in names), "uplink", "virtual time", "elapsed"):
@@ -83,8 +83,8 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             f"{row['round']}/{row['rounds']}",
             *scores,
-            amount(row["up_bytes"]),
-            span(row["sim_seconds"]),
-            span(row["wall_seconds"]),
+            format_bytes(row["up_bytes"]),
+            format_seconds(row["sim_seconds"]),
+            format_seconds(row["wall_seconds"]),
         )
     return table

@@ -14,9 +14,9 @@ from fedray.core.types import State, Stats
 MOST_LOSSES = 50_000_000
 
 
-def remembering(method: Method, worlds: int, clients: int) -> Method:
+def remember_losses(method: Method, worlds: int, clients: int) -> Method:
     """The method with `job_loss` `[worlds, clients, K]` in its state, NaN before the first job."""
-    phase = method.phases[0]
+    phase = method.phase
     if worlds * clients * phase.models > MOST_LOSSES:
         raise BadInput(
             f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * phase.models:,} of them "
@@ -32,4 +32,4 @@ def remembering(method: Method, worlds: int, clients: int) -> Method:
         return after._replace(extra={**after.extra, "job_loss": loss})
 
     server = phase.server._replace(init=init, step=step)
-    return replace(method, phases=(replace(phase, server=server), *method.phases[1:]))
+    return replace(method, phase=replace(phase, server=server))

@@ -40,7 +40,7 @@ Weighting = Literal["uniform", "examples"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the M = worlds * models rows of the state are: row of (replicate, model) = replicate * models + model."""
+    """Where the M = worlds * models rows of the state are: row of (world, model) = world * models + model."""
 
     worlds: int
     models: int
@@ -50,10 +50,10 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads) -> Tensor:
-        return torch.from_numpy(uploads.replicate * self.models + uploads.model)
+        return torch.from_numpy(uploads.world * self.models + uploads.model)
 
 
-def weights(uploads: Uploads, weighting: Weighting) -> Tensor:
+def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
     """Integer weights `[J]`: 1 a client, or its number of samples."""
     size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
     return torch.from_numpy(size)
@@ -68,16 +68,16 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
     """`w_k <- mean of the uploads that started from w_k` (FE Remark 1); a model that nobody trained stays."""
 
     def reduce(uploads: Uploads) -> Stats:
-        group, weight = rows.of(uploads), weights(uploads, weighting)
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
         return {
             "sum": exact_sum(uploads.delta, group, rows.number, weight),
-            **totals(uploads, group, weight, rows.number),
+            **group_totals(uploads, group, weight, rows.number),
         }
 
     def step(state: State, stats: Stats, t: int) -> State:
         weight = stats["weight"].total
         delta = stats["sum"].value() / weight.clamp(min=1)[:, None]
-        return moved(state, delta, stats)
+        return apply_delta(state, delta, stats)
 
     return Server(no_extra, reduce, step)
 
@@ -87,8 +87,8 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
     def reduce(uploads: Uploads) -> Stats:
         group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
-        weight = weights(uploads, weighting)
-        both = totals(uploads, group, weight, rows.number * tiers)
+        weight = upload_weights(uploads, weighting)
+        both = group_totals(uploads, group, weight, rows.number * tiers)
         return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -96,7 +96,7 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
         means = stats["sum"].value().view(rows.number, tiers, -1) / weight.clamp(min=1)[..., None]
         there = (weight > 0).double()
         delta = (means * there[..., None]).sum(1) / there.sum(1).clamp(min=1)[:, None]
-        return moved(state, delta, stats)
+        return apply_delta(state, delta, stats)
 
     return Server(no_extra, reduce, step)
 
@@ -125,12 +125,12 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
         scale[:, hpc] = torch.where(h > 0, everyone / (2 * rows.models) * low / h.clamp(min=1.0), 0.0)
         scale[:, 1 - hpc] = everyone / 2
         sums = stats["sum"].value().view(rows.number, 2, -1)
-        return moved(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
+        return apply_delta(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
 
     return base._replace(step=step)
 
 
-def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
+def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
     """Total weight of each group `[G]`, and the largest counters seen."""
     out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
     if uploads.counters is not None and uploads.counters.shape[1]:
@@ -140,13 +140,13 @@ def totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stat
     return out
 
 
-def moved(state: State, delta: Tensor, stats: Stats) -> State:
+def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
     """The state after adding `delta` `[M, d]` (float64) to the models; counters take the maximum."""
     models = (state.models.double() + delta).to(state.models.dtype)
-    return State(models, counted(state.counters, stats), state.extra)
+    return State(models, merge_counters(state.counters, stats), state.extra)
 
 
-def counted(counters: Tensor, stats: Stats) -> Tensor:
+def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
     """The counters `[M, c]` after a round: the largest that were seen."""
     if "counters" not in stats:
         return counters

@@ -72,7 +72,7 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
         k, delta = keep(uploads.client, uploads.tier), uploads.delta.clone()
         for j in range(len(delta)):
             row = delta[j, : layout.trainable]
-            row.masked_fill_(~largest(row, int(k[j])), 0.0)
+            row.masked_fill_(~find_largest(row, int(k[j])), 0.0)
         return Compressed(delta)
 
     return Compress(size, apply)
@@ -121,7 +121,7 @@ def int8(layout: Layout) -> Compress:
     return Compress(lambda client, tier: np.full(len(client), bytes_, dtype=np.int64), apply)
 
 
-def restricted(compress: Compress, columns: Tensor, d: int) -> Compress:
+def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
     """A compression of some columns of the row, `[s]`, rising, as one of the whole row `[d]`; the rest is 0."""
 
     def whole(part: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def error_feedback(compress: Compress) -> Compress:
     return Compress(compress.bytes, apply, (*compress.own, RESIDUAL))
 
 
-def largest(row: Tensor, k: int) -> Tensor:
+def find_largest(row: Tensor, k: int) -> Tensor:
     """Mask `[d]` of the k entries of largest magnitude; ties go to the lower index; exactly k are kept.
 
     A strided sample gives a threshold that surely keeps at least k; the exact choice is then made among the survivors,

@@ -10,7 +10,7 @@ from fedray.core.exact_sum import Counts, exact_sum
 from fedray.core.types import Server, State, Stats, Uploads
 
 
-def front(rows: Tensor, p: int) -> Tensor:
+def zero_buffers(rows: Tensor, p: int) -> Tensor:
     """`[W, d]` with zeros behind the first p numbers: float buffers have no gradient to correct."""
     if rows.shape[1] == p:
         return rows
@@ -22,7 +22,7 @@ def front(rows: Tensor, p: int) -> Tensor:
 CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
 
 
-def dynamic(base: Server, rows: Rows, clients: int, alpha: float, trainable: int) -> Server:
+def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainable: int) -> Server:
     """FedDyn's server: `w <- mean of uploads - h / alpha`, h the running mean of all N clients' corrections.
 
     As clients change theirs by `-alpha (u - w)`, h moves by `-alpha n / N` times the mean delta of the n uploads.
@@ -45,7 +45,7 @@ def dynamic(base: Server, rows: Rows, clients: int, alpha: float, trainable: int
     return Server(init, reduce, step, base.keeps)
 
 
-def controlled(base: Server, rows: Rows, clients: int) -> Server:
+def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
     """SCAFFOLD's server: beside the models, `c <- c + 1/N sum of the clients' changes`; c is broadcast."""
 
     def init(models: Tensor) -> dict[str, Tensor]:

@@ -37,10 +37,10 @@ class Distil:
     temperature: float = 0.5
 
 
-def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
     """The distilled row `[d]` of `teachers` `[S, d]` (the first is the start) on inputs x `[n, ...]`."""
     net.module.eval()
-    target = taught(net, how, x, teachers)
+    target = average_teachers(net, how, x, teachers)
     tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
     ends = np.cumsum(net.layout.sizes)
     params = [t.requires_grad_() for t, end in zip(tensors, ends, strict=True) if end <= net.layout.trainable]
@@ -65,7 +65,7 @@ def student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -
 Learn = Callable[[int, Tensor, rng.Keys], Tensor]  # (world, teachers [S, d], address) -> student [d]
 
 
-def learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
+def make_learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
     """How a model learns at the server, for methods whose options give it inputs; None for the others."""
     if "server_data" not in options:
         return None
@@ -75,12 +75,12 @@ def learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | Non
 
     def learn(world: int, teachers: Tensor, key: rng.Keys) -> Tensor:
         x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
-        return student(net, how, x, teachers, key)
+        return train_student(net, how, x, teachers, key)
 
     return learn
 
 
-def taught(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
+def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
     """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs."""
     total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """FedBE's server: teachers drawn from a distribution over the uploads, and what follows from them.
 
-A model's teachers are its mean, S samples, and the uploads. Samples: `gaussian`, N(mean, diag population variance), or
+A model's teachers are its mean, S samples, and the uploads. Samples: `gaussian_server`, N(mean, diag population variance), or
 `dirichlet`, convex combinations of the uploads with flat Dirichlet weights. Both by address. Buffers of normalisation
 layers are never sampled: every sample has the mean's.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, Weighting, mean, weights
+from fedray.components.aggregation import Rows, Weighting, mean, upload_weights
 from fedray.core import rng
 from fedray.core.exact_sum import Kept, exact_sum
 from fedray.core.types import Server, State, Stats, Uploads
@@ -34,7 +34,7 @@ class Sampling:
     trainable: int
 
 
-def gaussian(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
+def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
     extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: no
@@ -52,11 +52,11 @@ def gaussian(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -
         return {"variance": torch.zeros_like(models), **extra}
 
     def reduce(uploads: Uploads) -> Stats:
-        group, weight = rows.of(uploads), weights(uploads, weighting)
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
         squares = exact_sum(uploads.delta, group, rows.number, weight, limbs=2, square=True)
         stats = {**base.reduce(uploads), "squares": squares}
         if bootstrap:
-            keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+            keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
             stats["uploads"] = Kept(dict(zip(keys, uploads.delta, strict=True)))
         return stats
 
@@ -106,7 +106,7 @@ Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teac
 
 
 @dataclass(frozen=True)
-class Sampler:
+class TeacherSampler:
     """kind: gaussian or dirichlet; number: S; trainable: numbers of a row that are sampled, from its start."""
 
     kind: str
@@ -127,7 +127,7 @@ class Sampler:
         return out
 
 
-def bayesian(base: Server, rows: Rows, seeds: Sequence[int], sampler: Sampler, follow: Follow) -> Server:
+def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
     """The mean, its teachers, and the next model that `follow` makes of them.
 
     base: `server.gaussian` with the uploads as its sample of n places. extra: its own, and `teachers`
@@ -161,7 +161,7 @@ def bayesian(base: Server, rows: Rows, seeds: Sequence[int], sampler: Sampler, f
     return Server(init, base.reduce, step, keeps=base.keeps)
 
 
-def at_random(seeds: Sequence[int], number: int) -> Follow:
+def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
     """The next model is one of the S samples."""
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:

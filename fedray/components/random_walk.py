@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, counted, totals
+from fedray.components.aggregation import Rows, group_totals, merge_counters
 from fedray.core import rng
 from fedray.core.exact_sum import Kept
 from fedray.core.method import Schedule
@@ -23,7 +23,9 @@ from fedray.core.types import Clients, Compress, IntArray, Plan, Server, State, 
 FIRST = "first"  # the first models, where hops are compressed
 
 
-def handed_over(rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None) -> Server:
+def handover_server(
+    rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
+) -> Server:
     """Models that go from client to client; one that stays with its holder is not compressed.
 
     Args:
@@ -35,9 +37,9 @@ def handed_over(rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], 
         return {} if compress is None else {FIRST: models.clone()}
 
     def reduce(uploads: Uploads) -> Stats:
-        keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+        keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
         weight = torch.ones(len(uploads.size), dtype=torch.int64)
-        both = totals(uploads, rows.of(uploads), weight, rows.number)
+        both = group_totals(uploads, rows.of(uploads), weight, rows.number)
         return {"uploads": Kept(dict(zip(keys, uploads.delta, strict=True))), **both}
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -58,7 +60,7 @@ def handed_over(rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], 
             sent = compress.apply(whole).delta
             after[leaves] = torch.where(sent == whole.delta, after[leaves], first + sent)
         models = state.models.index_copy(0, row, after)
-        return State(models, counted(state.counters, stats), state.extra)
+        return State(models, merge_counters(state.counters, stats), state.extra)
 
     return Server(init, reduce, step, keeps=True)
 
@@ -122,7 +124,7 @@ TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain'
 }
 
 
-def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
+def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
     """K independent walks in each world, from starts drawn with replacement.
 
     Args:
@@ -160,7 +162,7 @@ def walk(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition:
     return Walk(holders, lambda t: outages.nodes(seed, t, holders(t)), graphs[0].edges)
 
 
-def walking(walk: Walk) -> Schedule:
+def walk_schedule(walk: Walk) -> Schedule:
     """In round t every model is trained by the client that holds it; one that is out of order trains nothing."""
 
     def plan(t: int, state: object) -> Plan:
@@ -178,8 +180,8 @@ class Hops(NamedTuple):
     goes: IntArray
 
 
-def hops(walk: Walk, t: int, plan: Plan) -> Hops:
+def find_hops(walk: Walk, t: int, plan: Plan) -> Hops:
     """The hops before and after the jobs of round t."""
-    of = plan.replicate, plan.model
+    of = plan.world, plan.model
     before, after = walk.at(max(0, t - 1))[of], walk.at(t + 1)[of]
     return Hops(np.where(before == plan.client, -1, before), np.where(after == plan.client, -1, after))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, moved, no_extra, totals
+from fedray.components.aggregation import Rows, apply_delta, group_totals, no_extra
 from fedray.core.errors import Overflow
 from fedray.core.exact_sum import LIMIT, Kept
 from fedray.core.types import Server, State, Stats, Uploads
@@ -20,17 +20,17 @@ Centre = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]
 _CHUNK = 1 << 16  # columns at a time
 
 
-def robust(rows: Rows, centre: Centre) -> Server:
+def robust_server(rows: Rows, centre: Centre) -> Server:
     """`w_k <- w_k + centre(deltas that started from w_k)`; every upload weighs the same."""
 
     def reduce(uploads: Uploads) -> Stats:
         bad = ~(uploads.delta.abs().amax(1) < LIMIT)  # NaN is bad, too
         if bool(bad.any()):
             raise Overflow([int(j) for j in torch.nonzero(bad).flatten()[:5]])
-        keys = zip(uploads.replicate.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+        keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
         each = Kept(dict(zip(keys, uploads.delta.clone(), strict=True)))
         group = rows.of(uploads)
-        return {"each": each, **totals(uploads, group, torch.ones_like(group), rows.number)}
+        return {"each": each, **group_totals(uploads, group, torch.ones_like(group), rows.number)}
 
     def step(state: State, stats: Stats, t: int) -> State:
         kept = stats["each"].rows
@@ -38,7 +38,7 @@ def robust(rows: Rows, centre: Centre) -> Server:
         for r, k in sorted({key[:2] for key in kept}):
             mine = torch.stack([kept[key] for key in sorted(kept) if key[:2] == (r, k)])
             delta[r * rows.models + k] = centre(mine)
-        return moved(state, delta, stats)
+        return apply_delta(state, delta, stats)
 
     return Server(no_extra, reduce, step, keeps=True)
 

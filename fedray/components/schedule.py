@@ -29,12 +29,12 @@ Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who
 Assignment = Callable[[int, int, Drawn, IntArray, "State | None", int], tuple[IntArray, IntArray]]
 
 
-def shared_out(clients: Clients, number: int) -> list[int]:
+def share_out(clients: Clients, number: int) -> list[int]:
     """`number` participants over the tiers, in proportion to their sizes (largest remainder).
 
     Example:
         >>> from fedray.core.types import Tier
-        >>> shared_out(Clients((Tier("strong", 50), Tier("weak", 100))), 10)
+        >>> share_out(Clients((Tier("strong", 50), Tier("weak", 100))), 10)
         [3, 7]
     """
     share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
@@ -44,19 +44,19 @@ def shared_out(clients: Clients, number: int) -> list[int]:
     return [int(n) for n in out]
 
 
-def overcommitted(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
+def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Clients chosen of each tier where `per_tier` of them are waited for: `factor` times as many, if there are."""
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
-def full(clients: Clients) -> Participation:
+def invite_all(clients: Clients) -> Participation:
     """Every client takes part in every round."""
     everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
     return lambda seed, t: everyone
 
 
-def sampled(clients: Clients, per_tier: Sequence[int]) -> Participation:
+def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """`per_tier[c]` clients of tier c, drawn without replacement in every round (FE section II, SHEFL Alg. 1)."""
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -72,7 +72,7 @@ def sampled(clients: Clients, per_tier: Sequence[int]) -> Participation:
     return draw
 
 
-def strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
+def sample_strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """Clients are split at random into strata once (of equal size, inside their tier); each round draws one client
     from each stratum, and the stratum is the row of the schedule (FE-arXiv; SHEFL section 4)."""
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
@@ -126,7 +126,7 @@ def balanced(models: int, rows: str = "client") -> Assignment:
     return assign
 
 
-def at_random(models: int, rows: str = "client") -> Assignment:
+def random(models: int, rows: str = "client") -> Assignment:
     """Each participant gets uniformly random models in every round, distinct ones if several (FE Table VII)."""
 
     def assign(
@@ -164,7 +164,7 @@ def adaptive(models: int, rows: str = "client") -> Assignment:
 
 KINDS: dict[str, Callable[[int, str], Assignment]] = {
     "permutation": permutation,
-    "random": at_random,
+    "random": random,
     "balanced": balanced,
     "adaptive": adaptive,
 }
@@ -186,7 +186,7 @@ def schedule(
             drawn = participation(seed, t)
             who, model = assignment(seed, t, drawn, per_tier[clients.tier_of(drawn.client)], state, world)
             columns.append((drawn.client[who], model, np.full(len(who), world)))
-        client, model, replicate = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))
-        return Plan(client, model, replicate)
+        client, trained, of = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))
+        return Plan(client, trained, of)
 
     return plan

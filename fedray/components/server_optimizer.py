@@ -18,7 +18,7 @@ Kind = Literal["momentum", "adam", "yogi"]
 BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
 
 
-def optimised(base: Server, rows: Rows, trainable: int, kind: Kind, lr: float, momentum: float = 0.9) -> Server:
+def with_optimizer(base: Server, rows: Rows, trainable: int, kind: Kind, lr: float, momentum: float = 0.9) -> Server:
     """The inner server's move is a pseudo-gradient `g` of a server optimiser.
 
     momentum: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimiser).

@@ -154,7 +154,7 @@ def _round_(x: Tensor, limb: int) -> Tensor:
     return x.add_(magic).sub_(magic)
 
 
-def merge(stats: list[Stats]) -> Stats:
+def merge_stats(stats: list[Stats]) -> Stats:
     """Adds the statistics of several blocks or actors; any order, same bits."""
     out: Stats = {}
     for one in stats:
@@ -163,7 +163,7 @@ def merge(stats: list[Stats]) -> Stats:
     return out
 
 
-def fold(stats: Stats, change: Callable[[Any], Any]) -> Stats:
+def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
     """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
 
     def one(value: Any) -> Any:

@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
 
 
-def user_path(key: str, text: str) -> Path:
+def expand_user_path(key: str, text: str) -> Path:
     """A path as a user writes it, `~` for a home included; one that no file can have is refused."""
     try:
         path = Path(text).expanduser()
@@ -42,7 +42,7 @@ def user_path(key: str, text: str) -> Path:
     return path
 
 
-def numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
+def to_finite_numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
     """The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
 
     Args:
@@ -89,7 +89,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
+def hash_tensors(tensors: dict[str, Tensor]) -> str:
     """SHA-256 over names and little-endian bytes, in the order given."""
     h = hashlib.sha256()
     for name, tensor in tensors.items():

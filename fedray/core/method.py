@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 from fedray.core.types import Compress, FloatArray, IntArray, Local, Plan, Server, State, Walk
 
-LAYERS, PERSONAL = "layers", "personal/"  # private vectors: kept layers; the model of pass p is `personal/p`
+LAYERS, PERSONAL_PREFIX = "layers", "personal/"  # private vectors: kept layers; the model of pass p is `personal/p`
 Schedule = Callable[[int, State | None], Plan]
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> all its training rows as the networks see them
 
@@ -35,7 +35,7 @@ class Phase:
         """Names of the private vectors that clients keep between rounds."""
         correction = self.local.correction
         kept = ((correction.name,) if correction else ()) + ((LAYERS,) if self.private else ())
-        return (*self.compress.own, *kept, *(f"{PERSONAL}{p}" for p in range(len(self.personal))))
+        return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
 
     @property
     def is_personal(self) -> bool:
@@ -56,13 +56,14 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A paper: its phases, and which models answer."""
+    """A paper: one federated training, and which models answer."""
 
     name: str
-    phases: tuple[Phase, ...]
+    phase: Phase
     answer: Callable[[State], Answer] | None = None  # None: the trained models themselves
     prepare: Callable[[State, Pooled], State] | None = None  # the first state from the data (closed forms)
-    mine: bool = False  # known client i answers with model i
+    one_model_per_client: bool = False  # known client i answers with model i
+    parts: tuple[Phase, ...] = ()  # of a stack: the training of each base, then the meta model's
 
 
 class JobRows(NamedTuple):

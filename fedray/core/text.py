@@ -9,19 +9,18 @@ if TYPE_CHECKING:
     pass  # rich is loaded when something is shown: `fedray check` only writes text
 import difflib
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 
-def score(value: Mapping[str, Any], worlds: int) -> str:
+def format_score(value: Mapping[str, Any], worlds: int) -> str:
     """Mean, sd and n of a metric; where only some worlds have it (those that reached a target), of how many.
 
     Example:
-        >>> score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
+        >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
         '3.5000 +- 0.7071 (n = 2 of 3)'
-        >>> score({"mean": 3.0, "sd": None, "n": 1}, 1), score({"mean": None, "sd": None, "n": 0}, 1)
+        >>> format_score({"mean": 3.0, "sd": None, "n": 1}, 1), score({"mean": None, "sd": None, "n": 0}, 1)
         ('3.0000', '')
     """
     if value["mean"] is None:
@@ -31,11 +30,11 @@ def score(value: Mapping[str, Any], worlds: int) -> str:
     return f"{value['mean']:.4f}{spread}" + (f" ({many})" if worlds > 1 else "")
 
 
-def amount(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Bytes for people.
 
     Example:
-        >>> amount(1_250_000)
+        >>> format_bytes(1_250_000)
         '1.2 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):
@@ -45,11 +44,11 @@ def amount(number: float) -> str:
     return f"{number:.1f} TB"
 
 
-def span(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Seconds for people.
 
     Example:
-        >>> span(3725), span(9.4)
+        >>> format_seconds(3725), span(9.4)
         ('1 h 02 min', '9 s')
     """
     if seconds < 60:
@@ -121,11 +120,11 @@ def is_share(name: str) -> bool:
     return name.removeprefix("hold_out_").startswith(("accuracy", "personal", "disagreement", "coverage"))
 
 
-def shown(value: object, most: int = 60) -> str:
+def quote_value(value: object, most: int = 60) -> str:
     """A value as one short line.
 
     Example:
-        >>> shown("a" * 100, 10), shown("x\\ny")
+        >>> quote_value("a" * 100, 10), shown("x\\ny")
         ("'aaaaaa...", "'x\\\\ny'")
     """
     if isinstance(value, str):
@@ -136,7 +135,7 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is spelt most like `word`, if any is near."""
     lower = {k.lower(): k for k in reversed(list(known))}
     wanted = word.lower().replace("-", "_")

@@ -114,11 +114,11 @@ class Clients:
 
 
 class Plan(NamedTuple):
-    """The jobs of one round, `[J]` each: client `client[j]` trains model `model[j]` of world `replicate[j]`."""
+    """The jobs of one round, `[J]` each: client `client[j]` trains model `model[j]` of world `world[j]`."""
 
     client: IntArray
     model: IntArray
-    replicate: IntArray
+    world: IntArray
 
     def take(self, index: Any) -> Plan:
         return Plan(*(column[index] for column in self))
@@ -132,7 +132,7 @@ class Uploads(NamedTuple):
     delta: Tensor
     client: IntArray
     model: IntArray
-    replicate: IntArray
+    world: IntArray
     tier: IntArray
     size: IntArray
     counters: Tensor | None = None  # [J, c]

@@ -1,4 +1,4 @@
-"""Names of data sets and what they stand for: `load`, `register`, `fetch`."""
+"""Names of data sets and what they stand for: `load_data`, `register_data`, `download_data`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from fedray.data import images, synthetic, tables, text
 from fedray.data.files import data_root
 from fedray.data.types import Dataset, Population, Split
 
-__all__ = ["NAMES", "Dataset", "Population", "Source", "Split", "fetch", "load", "register", "source"]
+__all__ = [
+    "DATA_NAMES",
+    "Dataset",
+    "Population",
+    "Source",
+    "Split",
+    "download_data",
+    "load_data",
+    "register_data",
+    "find_source",
+]
 
 
 class Source(NamedTuple):
@@ -45,44 +55,44 @@ UCI = (
     "uci/yacht",
 )
 _SOURCES: dict[str, Source] = {
-    "digits": Source(images.digits),
+    "digits": Source(images.load_digits),
     **{n: Source(partial(images.torchvision_set, n), partial(images.torchvision_folder, n)) for n in PICTURES},
-    "femnist": Source(images.femnist, images.femnist_folder),
-    "shakespeare": Source(text.shakespeare, _shakespeare_folder),
-    "printers": Source(tables.printers),
-    "sine": Source(synthetic.sine),
-    "interval": Source(synthetic.interval),
-    "cubic": Source(synthetic.cubic),
-    "synthetic": Source(synthetic.synthetic),
-    "table": Source(tables.table, _table_file),
+    "femnist": Source(images.load_femnist, images.femnist_folder),
+    "shakespeare": Source(text.load_shakespeare, _shakespeare_folder),
+    "printers": Source(tables.load_printers),
+    "sine": Source(synthetic.sine_toy),
+    "interval": Source(synthetic.interval_toy),
+    "cubic": Source(synthetic.cubic_toy),
+    "synthetic": Source(synthetic.synthetic_population),
+    "table": Source(tables.load_table, _table_file),
 }
-NAMES = (*_SOURCES, *UCI)
+DATA_NAMES = (*_SOURCES, *UCI)
 
 
-def register(name: str, loader: Callable[..., Dataset]) -> None:
+def register_data(name: str, loader: Callable[..., Dataset]) -> None:
     """Add a data set: `loader(root, **options) -> Dataset`, known as `data.name: NAME` in this process.
 
     Registering the same loader again is fine; another one under a taken name is an error.
     """
-    if name in NAMES or name.startswith("uci/") or _SOURCES.get(name, Source(loader)).load is not loader:
+    if name in DATA_NAMES or name.startswith("uci/") or _SOURCES.get(name, Source(loader)).load is not loader:
         raise BadInput(f"data.name = {name} is taken: register the data set under another name")
     _SOURCES[name] = Source(loader)
 
 
-def source(name: str) -> Source:
+def find_source(name: str) -> Source:
     """What a name stands for."""
     if name.startswith("uci/"):
-        return Source(partial(tables.uci, name))
+        return Source(partial(tables.load_uci, name))
     if name not in _SOURCES:
-        near = difflib.get_close_matches(name, [*_SOURCES, *NAMES], n=1)
+        near = difflib.get_close_matches(name, [*_SOURCES, *DATA_NAMES], n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(_SOURCES)}, uci/FOLDER"
         raise BadInput(f"data.name = {name}: no such data set: {hint}")
     return _SOURCES[name]
 
 
-def check_options(name: str, options: dict[str, Any]) -> None:
+def check_data_options(name: str, options: dict[str, Any]) -> None:
     """Raise BadInput for an option that the data set does not have."""
-    parameters = list(inspect.signature(source(name).load).parameters.values())[1:]
+    parameters = list(inspect.signature(find_source(name).load).parameters.values())[1:]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters]
@@ -93,26 +103,26 @@ def check_options(name: str, options: dict[str, Any]) -> None:
             raise BadInput(f"data.{key}: {name} has no such option: {hint}")
 
 
-def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
+def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """Read a data set from its files, without the store (`store.open_dataset` is the quick way).
 
     Example:
-        >>> load("digits").classes
+        >>> load_data("digits").classes
         10
     """
-    check_options(name, options)
+    check_data_options(name, options)
     try:
-        data = source(name).load(root, **options)
+        data = find_source(name).load(root, **options)
     except TypeError as error:
         raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
     return data
 
 
-def fetch(name: str, root: Path | None = None) -> Path:
+def download_data(name: str, root: Path | None = None) -> Path:
     """Download what torchvision or the UCI collection offers; returns the folder. For `fedray data get NAME`."""
     target = data_root(root)
     if name not in (*PICTURES, *UCI):
-        source(name)  # an unknown name has its own message
+        find_source(name)  # an unknown name has its own message
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ def data_root(root: Path | None) -> Path:
     return Path(root or os.environ.get("FEDRAY_DATA") or cache_root() / "data").expanduser()
 
 
-def find(root: Path | None, name: str, candidates: list[str], needs: str = "", fetchable: bool = True) -> Path:
+def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", fetchable: bool = True) -> Path:
     """The first of `candidates` (below the root) that exists and holds a file that matches `needs`.
 
     Raises BadInput, one line with the folder looked for and the remedy.
@@ -41,14 +41,14 @@ def find(root: Path | None, name: str, candidates: list[str], needs: str = "", f
     raise BadInput(f"data.name = {name}, but there is no {where}: {get}set data.root or FEDRAY_DATA")
 
 
-def damaged(name: str, path: Path, why: object) -> BadInput:
+def name_damaged_file(name: str, path: Path, why: object) -> BadInput:
     """The error for a file that cannot be read."""
     reason = " ".join(str(why).split()) or type(why).__name__
     return BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original file")
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """A folder in the cache for unpacked files, gone afterwards: nothing is ever written beside the data."""
     import tempfile
 
@@ -70,9 +70,9 @@ def gunzip(name: str, source: Path, target: Path) -> None:
                 _bounded(out.tell() + len(part))
                 out.write(part)
     except (EOFError, gzip.BadGzipFile, OSError) as error:
-        raise damaged(name, source, error) from error
+        raise name_damaged_file(name, source, error) from error
     except Exception as error:  # zlib.error has no common base with the others
-        raise damaged(name, source, error) from error
+        raise name_damaged_file(name, source, error) from error
 
 
 def untar(name: str, source: Path, target: Path) -> None:
@@ -92,7 +92,7 @@ def untar(name: str, source: Path, target: Path) -> None:
         with tarfile.open(source) as archive:
             archive.extractall(target, filter=checked)
     except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise damaged(name, source, error) from error
+        raise name_damaged_file(name, source, error) from error
 
 
 def _bounded(size: int) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.label_noise import Wrong, mislabelled
-from fedray.data.partition import withheld
+from fedray.data.label_noise import Wrong, mislabel
+from fedray.data.partition import count_withheld
 from fedray.data.scaling import Fetched, Scaling
 from fedray.data.synthetic import class_means
 from fedray.data.types import Dataset, Population
@@ -62,7 +62,7 @@ class Generated:
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         total = self._total(world, client)
-        kept: IntArray = total - withheld(total, self._hold_out)
+        kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
@@ -72,7 +72,7 @@ class Generated:
         owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # row by row, as drawn
         key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
         kind = self._kinds[world, client][owner]
-        y = mislabelled(drawn.y.numpy(), kind, key, self._population.classes)
+        y = mislabel(drawn.y.numpy(), kind, key, self._population.classes)
         return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
@@ -128,7 +128,7 @@ class Generated:
 
     def client_holdout(self, world: int, client: int) -> IntArray:
         before = np.arange(client + 1)
-        size = withheld(self._total(np.full_like(before, world), before), self._hold_out)
+        size = count_withheld(self._total(np.full_like(before, world), before), self._hold_out)
         return np.arange(int(size[:-1].sum()), int(size.sum()))
 
     def label_counts(self, world: int) -> IntArray:

@@ -14,23 +14,23 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.files import damaged, find, gunzip, scratch, untar
-from fedray.data.types import Dataset, Split, classification, stratified
+from fedray.data.files import find_file, gunzip, name_damaged_file, scratch_folder, untar
+from fedray.data.types import Dataset, Split, classification, split_stratified
 
 IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}
 
 
-def digits(root: Path | None) -> Dataset:
+def load_digits(root: Path | None) -> Dataset:
     """1,797 handwritten digits of 8 x 8 pixels, levels 0 .. 16; a fixed fifth of every class is the test part.
 
     Example:
-        >>> digits(None).train.x.shape
+        >>> load_digits(None).train.x.shape
         (1438, 1, 8, 8)
     """
     x, y = _digits()
     x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
-    train, test = stratified(y, 0.2, rng.stream(0, "digits"))
+    train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
@@ -50,13 +50,13 @@ def _digits() -> tuple[Any, Any]:
 def torchvision_folder(name: str, root: Path | None) -> Path:
     """Where a torchvision set lies: raises BadInput if it does not."""
     if name in IDX:
-        return find(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
+        return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
-        return find(root, name, ["SVHN", "."], "*_32x32.mat")
+        return find_file(root, name, ["SVHN", "."], "*_32x32.mat")
     folder, stem = CIFAR[name]
     for needs in (f"{stem}-*/*", f"{stem}-python*tar*"):
         try:
-            return find(root, name, [folder, "."], needs)
+            return find_file(root, name, [folder, "."], needs)
         except BadInput as error:
             missing = error
     raise missing
@@ -65,13 +65,13 @@ def torchvision_folder(name: str, root: Path | None) -> Path:
 def torchvision_set(name: str, root: Path | None) -> Dataset:
     """MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN, read by torchvision's own classes."""
     folder = torchvision_folder(name, root)
-    with scratch() as space:
+    with scratch_folder() as space:
         try:
             train, test, names = _read(name, _unpacked(name, folder, space))
         except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
-            raise damaged(name, folder, error) from error
+            raise name_damaged_file(name, folder, error) from error
     if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
-        raise damaged(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
+        raise name_damaged_file(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
     return classification(name, train, test, names)
 
 
@@ -86,7 +86,7 @@ def _unpacked(name: str, folder: Path, space: Path) -> Path:
         raw = space / IDX[name] / "raw"
         raw.mkdir(parents=True)
         for part in parts:
-            find(folder, name, [f"{part}.gz"])
+            find_file(folder, name, [f"{part}.gz"])
             gunzip(name, folder / f"{part}.gz", raw / part)
         return space
     stem = CIFAR[name][1]
@@ -119,16 +119,16 @@ def _split(x: Any, y: Any) -> Split:
 def femnist_folder(root: Path | None) -> Path:
     """The folder that holds LEAF's `train/` and `test/`."""
     places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
-    return find(root, "femnist", places, "train/*.json*", fetchable=False)
+    return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
 
 
-def femnist(root: Path | None) -> Dataset:
+def load_femnist(root: Path | None) -> Dataset:
     """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` (background 255, ink dark), 62 classes, one client a writer."""
     folder = femnist_folder(root)
     train, test = _leaf(folder / "train"), _leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
     if stray := set(test) - set(train):
-        raise damaged("femnist", folder, f"writer {min(stray)} has test but no training pictures")
+        raise name_damaged_file("femnist", folder, f"writer {min(stray)} has test but no training pictures")
     names = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
     return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
 
@@ -147,7 +147,7 @@ def _leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
                     raise ValueError(f"the rows of writer {user} are inconsistent")
                 found[user] = (x, y)
         except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
-            raise damaged("femnist", path, error) from error
+            raise name_damaged_file("femnist", path, error) from error
     return found
 
 

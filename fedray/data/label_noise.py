@@ -51,11 +51,11 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
     return rest, wrong
 
 
-def mislabelled(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
+def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
     """Labels `[n]` as clients of these kinds `[n]` hold them; key: the address of each row `[n]`.
 
     Example:
-        >>> mislabelled(np.array([0, 2]), np.array([0, FLIPPED]), rng.keys(0, "noisy", [0, 1]), 3).tolist()
+        >>> mislabel(np.array([0, 2]), np.array([0, FLIPPED]), rng.keys(0, "noisy", [0, 1]), 3).tolist()
         [0, 0]
     """
     drawn = (rng.uniform(key, 1)[..., 0] * classes).astype(np.int64)

@@ -30,7 +30,7 @@ class Cut(NamedTuple):
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
-def gather(rows: IntArray, owner: IntArray, clients: int) -> Cut:
+def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     """`owner[j]` holds `rows[j]`; the order inside a client stays."""
     order = np.argsort(owner, kind="stable")
     offsets = np.zeros(clients + 1, np.int64)
@@ -63,7 +63,7 @@ def iid(labels: Array, clients: int, generator: Generator) -> Cut:
     """
     n = len(labels)
     _enough(n, clients)
-    return gather(generator.permutation(n), np.arange(n) % clients, clients)
+    return gather_cut(generator.permutation(n), np.arange(n) % clients, clients)
 
 
 def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> Cut:
@@ -81,7 +81,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     order = generator.permutation(n)
     order = order[np.argsort(flat[order, 0], kind="stable")]
     shard = np.arange(n) * total // n  # sizes differ by at most 1
-    return gather(order, generator.permutation(total)[shard] // shards, clients)
+    return gather_cut(order, generator.permutation(total)[shard] // shards, clients)
 
 
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
@@ -111,7 +111,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     label = y[order]
     place = np.arange(len(y)) - (np.cumsum(count) - count)[label]  # position inside the class
     slot = (np.cumsum(slots) - slots)[label] + place * slots[label] // count[label]
-    return gather(order, slot_client[by_class[slot]], clients)
+    return gather_cut(order, slot_client[by_class[slot]], clients)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
@@ -149,7 +149,7 @@ def dirichlet(labels: Array, clients: int, generator: Generator, alpha: float = 
     edges = np.cumsum(generator.dirichlet(np.full(clients, alpha), size=len(count)), axis=1)  # [G, N]
     edges[:, -1] = 1.0
     owner = np.concatenate([_dealt(edge, n) for edge, n in zip(edges, count, strict=True)])
-    cut = gather(order, owner, clients)
+    cut = gather_cut(order, owner, clients)
     return cut if allow_empty else _fill(cut, generator)
 
 
@@ -169,7 +169,7 @@ def _fill(cut: Cut, generator: Generator) -> Cut:
     height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # of the order-th row
     given = order[np.argsort(-height, kind="stable")[: len(empty)]]  # never height 0, as n >= N
     owner[given] = empty
-    return gather(cut.rows, owner, cut.clients)
+    return gather_cut(cut.rows, owner, cut.clients)
 
 
 def natural(values: Array, clients: int | None, generator: Generator | None = None) -> Cut:
@@ -180,7 +180,7 @@ def natural(values: Array, clients: int | None, generator: Generator | None = No
             f"clients.number = {clients}, but the natural partition has {len(found)} clients: leave it out or set it "
             f"to {len(found)}"
         )
-    return gather(np.arange(len(values)), owner.astype(np.int64), len(found))
+    return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
 
 def column(values: Array, clients: int | None, generator: Generator | None = None, column: str = "") -> Cut:
@@ -188,13 +188,13 @@ def column(values: Array, clients: int | None, generator: Generator | None = Non
     return natural(values, clients, generator)
 
 
-def withheld(size: IntArray, fraction: float) -> IntArray:
+def count_withheld(size: IntArray, fraction: float) -> IntArray:
     """`floor(n * fraction)`, where 0.29 of 100 is 29."""
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
 
 
-def shared(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, IntArray]:
+def share_with_server(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, IntArray]:
     """Takes a fraction of all rows (rounded down) from the clients at random; each keeps at least one: rest, taken."""
     first = np.zeros(len(cut.rows), dtype=bool)
     first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
@@ -202,7 +202,7 @@ def shared(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, IntArr
     taken = np.sort(free[: int(len(cut.rows) * fraction + 1e-9)])
     keep = np.ones(len(cut.rows), dtype=bool)
     keep[taken] = False
-    return gather(cut.rows[keep], cut.owner[keep], cut.clients), cut.rows[taken]
+    return gather_cut(cut.rows[keep], cut.owner[keep], cut.clients), cut.rows[taken]
 
 
 def withhold(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, Cut]:
@@ -210,12 +210,12 @@ def withhold(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, Cut]
     size, owner = np.diff(cut.offsets), cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
-    held = place >= (size - withheld(size, fraction))[owner]
+    held = place >= (size - count_withheld(size, fraction))[owner]
     rows = cut.rows[order]
-    return gather(rows[~held], owner[~held], cut.clients), gather(rows[held], owner[held], cut.clients)
+    return gather_cut(rows[~held], owner[~held], cut.clients), gather_cut(rows[held], owner[held], cut.clients)
 
 
-NAMES: dict[str, Callable[..., Cut]] = {
+PARTITIONS: dict[str, Callable[..., Cut]] = {
     "iid": iid,
     "shards": shards,
     "classes": classes,
@@ -226,16 +226,16 @@ NAMES: dict[str, Callable[..., Cut]] = {
 BY_VALUE = ("natural", "column")  # they set the number of clients
 
 
-def check_options(name: str, options: dict[str, Any]) -> None:
+def check_partition_options(name: str, options: dict[str, Any]) -> None:
     """Raise BadInput for an unknown partition or option."""
     import difflib
     import inspect
 
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(NAMES)}"
+    if name not in PARTITIONS:
+        near = difflib.get_close_matches(name, PARTITIONS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(PARTITIONS)}"
         raise BadInput(f"data.partition.name = {name}: no such partition: {hint}")
-    known = list(inspect.signature(NAMES[name]).parameters)[3:]
+    known = list(inspect.signature(PARTITIONS[name]).parameters)[3:]
     for key in options:
         if key not in known:
             hint = f"its options are: {', '.join(known) or 'none'}"

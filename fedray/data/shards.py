@@ -16,12 +16,12 @@ from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition
 from fedray.data.generated import SHOWN, Generated
-from fedray.data.label_noise import Wrong, mislabelled, split_options
+from fedray.data.label_noise import Wrong, mislabel, split_options
 from fedray.data.partition import Cut
 from fedray.data.scaling import Fetched, Scaling
 from fedray.data.types import Array, Dataset
 
-__all__ = ["Fetched", "Shards", "Stored", "build_shards"]
+__all__ = ["Fetched", "Shards", "StoredShards", "build_shards"]
 
 
 class Shards(Protocol):
@@ -72,7 +72,7 @@ class Shards(Protocol):
         ...
 
 
-class Table:
+class CutTable:
     """Several cuts over the same N clients as one: entry (w, i) is a run of `rows`."""
 
     def __init__(self, cuts: list[Cut]) -> None:
@@ -101,7 +101,7 @@ class Table:
         return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
 
 
-class Stored:
+class StoredShards:
     """Shards of a stored data set: one cut a world; see `Shards`."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Stored:
         if natural."""
         self.data, self.number, self.worlds = data, cuts[0].clients, len(cuts)
         self._folds, self._server = folds, server
-        self._train, self._held = Table(cuts), Table(held) if held else None
+        self._train, self._held = CutTable(cuts), CutTable(held) if held else None
         self._x, self._y = torch.from_numpy(data.train.x), torch.from_numpy(data.train.y)
         self._scaling = Scaling.of(data, folds)
         self._own = _own_rows(data.test.group, groups)
@@ -131,7 +131,7 @@ class Stored:
         for world, seed in enumerate(seeds):
             rows, owner = self._train.of_world(world)
             key = rng.keys(seed, "noisy labels", rows)
-            labels[world, rows] = mislabelled(self.data.train.y[rows], kinds[world, owner], key, self.data.classes)
+            labels[world, rows] = mislabel(self.data.train.y[rows], kinds[world, owner], key, self.data.classes)
         self._labels = torch.from_numpy(labels.ravel())
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
@@ -191,7 +191,7 @@ def _own_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
         return None
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
     known = np.flatnonzero(groups[client] == test_group)
-    return partition.gather(known, client[known], len(groups))
+    return partition.gather_cut(known, client[known], len(groups))
 
 
 def build_shards(
@@ -214,13 +214,13 @@ def build_shards(
         server: part of all rows that the server holds instead of the clients, without their labels.
     """
     options, wrong = split_options(options, data.classes)
-    partition.check_options(name, options)
+    partition.check_partition_options(name, options)
     folds = folds or [0]
     _check(data, clients, folds, hold_out)
     if data.population:
         _check_generated(name)
         return Generated(data, data.population, clients or 0, seeds, hold_out, server, wrong)
-    values, deal = _values(data, name, options), partial(partition.NAMES[name], **options)
+    values, deal = _values(data, name, options), partial(partition.PARTITIONS[name], **options)
     if clients is None and name not in partition.BY_VALUE:
         raise BadInput("clients.number is missing: give the number of clients")
     worlds = list(product(seeds, folds))
@@ -239,19 +239,19 @@ def _stored(
     groups: Any,
     hold_out: float,
     server: float,
-) -> Stored:
+) -> StoredShards:
     """Cuts every world, takes the server's rows and the withheld ones out."""
     cuts, held, taken = [], [], []
     for seed, fold in worlds:
         cut = deal(seed, fold)
         if server:
-            cut, rows = partition.shared(cut, server, rng.stream(seed, "server data", fold))
+            cut, rows = partition.share_with_server(cut, server, rng.stream(seed, "server data", fold))
             taken.append(rows)
         if hold_out:
             cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         cuts.append(cut)
-    return Stored(data, [fold for _, fold in worlds], cuts, held, groups=groups, server=taken)
+    return StoredShards(data, [fold for _, fold in worlds], cuts, held, groups=groups, server=taken)
 
 
 def _check_generated(name: str) -> None:

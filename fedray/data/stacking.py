@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import IntArray
-from fedray.data.shards import Fetched, Shards
+from fedray.data.scaling import Fetched
+from fedray.data.shards import Shards
 from fedray.data.types import Split
 
 Compute = Callable[[int, int], Tensor]  # (world, client) -> its features `[n, F]` float32

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import FedrayError
-from fedray.core.files import user_path
+from fedray.core.files import expand_user_path
 from fedray.data import catalogue
 from fedray.data.files import cache_root, stamp
 from fedray.data.types import Array, Dataset, Split
@@ -28,7 +28,7 @@ FORMAT = 1  # part of the key: raise it when a loader or the layout changes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
 
 
-class Stored(NamedTuple):
+class StoredFile(NamedTuple):
     """What one file holds: arrays that are views of the mapped file, and the notes written beside them."""
 
     split: Split
@@ -42,28 +42,28 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     Arrays of a stored set are views of mapped files (copy on write: nobody can change the store).
     """
     options = options or {}
-    catalogue.check_options(name, options)
-    where = catalogue.source(name).where
+    catalogue.check_data_options(name, options)
+    where = catalogue.find_source(name).where
     if where is None:
-        return catalogue.load(name, root, **options)
+        return catalogue.load_data(name, root, **options)
     key = json.dumps(
         [FORMAT, name, options, stamp(where(root, **options)), _more(options)], sort_keys=True, default=str
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     train, test = (cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
     try:
-        return _dataset(name, read(train), read(test))
+        return _dataset(name, map_store(train), map_store(test))
     except (OSError, ValueError, KeyError):  # not there yet, or not readable
-        data = catalogue.load(name, root, **options)
-    write(test, data.test)
-    write(train, data.train, data.columns, _notes(data))
-    return _dataset(name, read(train), read(test))
+        data = catalogue.load_data(name, root, **options)
+    write_store(test, data.test)
+    write_store(train, data.train, data.columns, _notes(data))
+    return _dataset(name, map_store(train), map_store(test))
 
 
 def _more(options: dict[str, Any]) -> Any:
     """A table's second file."""
     other = options.get("test")
-    path = user_path("data.test", other) if isinstance(other, str) else None
+    path = expand_user_path("data.test", other) if isinstance(other, str) else None
     return stamp(path) if path is not None and path.is_file() else None
 
 
@@ -72,7 +72,7 @@ def _notes(data: Dataset) -> dict[str, Any]:
     return {"classes": data.classes, "class_names": data.class_names, **values}
 
 
-def _dataset(name: str, train: Stored, test: Stored) -> Dataset:
+def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
     notes = train.notes
     stored = (notes[key] for key in STATISTICS)
     a, b, c, d = (np.array(values, np.float32).reshape(shape) for values, shape in stored)
@@ -80,7 +80,7 @@ def _dataset(name: str, train: Stored, test: Stored) -> Dataset:
     return Dataset(name, train.split, test.split, notes["classes"], names, a, b, c, d, columns=train.columns)
 
 
-def write(
+def write_store(
     path: Path, split: Split, columns: dict[str, Array] | None = None, notes: dict[str, Any] | None = None
 ) -> None:
     """Write a split as one Arrow IPC file with one record batch; whoever looks sees all of it or nothing."""
@@ -125,7 +125,7 @@ def _replacing(path: Path) -> Iterator[Any]:
             Path(temporary).unlink(missing_ok=True)
 
 
-def read(path: Path) -> Stored:
+def map_store(path: Path) -> StoredFile:
     """Map a file; its numbers are not read before they are used. Raises OSError or ValueError."""
     import pyarrow as pa
 
@@ -141,7 +141,7 @@ def read(path: Path) -> Stored:
         else:
             arrays[key] = np.array(column.to_pylist(), dtype=str)
     columns = {key.removeprefix("column "): a for key, a in arrays.items() if key.startswith("column ")}
-    return Stored(Split(arrays["x"], arrays["y"], arrays.get("group")), columns, about["notes"])
+    return StoredFile(Split(arrays["x"], arrays["y"], arrays.get("group")), columns, about["notes"])
 
 
 def _view(whole: Array, column: Any, dtype: str) -> Array:

@@ -29,21 +29,21 @@ def _positive(**numbers: int) -> None:
             raise BadInput(f"data.{key} = {value}: it must be at least 1")
 
 
-def sine(root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
+def sine_toy(root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
     """`y = a sin(2 pi x) + e`, a ~ N(1, 0.2^2) a client, e ~ N(0, 0.2^2), x uniform on [-1, 1].
 
     Test rows: 201 even points of [-1, 1] with E[y|x] = sin(2 pi x). Nothing is standardised.
     Source: Fed-ensemble, section V-A.
 
     Example:
-        >>> sine(None).train.x.shape
+        >>> sine_toy(None).train.x.shape
         (100, 1)
     """
     return _sine("sine", seed, clients, samples, gap=False)
 
 
-def interval(root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
-    """`sine` with training x in [-1, -0.5] u [0.5, 1]; the test rows still cover all of [-1, 1]."""
+def interval_toy(root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
+    """`sine_toy` with training x in [-1, -0.5] u [0.5, 1]; the test rows still cover all of [-1, 1]."""
     return _sine("interval", seed, clients, samples, gap=True)
 
 
@@ -58,7 +58,9 @@ def _sine(name: str, seed: int, clients: int, samples: int, gap: bool) -> Datase
     return _toy(name, x, y, grid, np.sin(2 * np.pi * grid), standardise=False)
 
 
-def cubic(root: Path | None, seed: int = 0, clients: int = 10, samples: int = 16, standardise: bool = True) -> Dataset:
+def cubic_toy(
+    root: Path | None, seed: int = 0, clients: int = 10, samples: int = 16, standardise: bool = True
+) -> Dataset:
     """`y = x^3 + e`, e ~ N(0, 9), x uniform on [-4, 4]; test rows: 241 even points of [-6, 6] with x^3.
 
     Standardised, as all of FedAG's data (its targets reach 64, and plain SGD would diverge).
@@ -72,7 +74,7 @@ def cubic(root: Path | None, seed: int = 0, clients: int = 10, samples: int = 16
     return _toy("cubic", x, y, grid, grid**3, standardise=standardise)
 
 
-def synthetic(
+def synthetic_population(
     root: Path | None,
     *,
     samples: int = 20,

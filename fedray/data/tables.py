@@ -10,10 +10,10 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import user_path
+from fedray.core.files import expand_user_path
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.files import damaged, find
-from fedray.data.types import Array, Dataset, Split, classification, moments, regression, stratified
+from fedray.data.files import find_file, name_damaged_file
+from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
 
 
 def uci_folder(name: str, root: Path | None) -> Path:
@@ -22,10 +22,10 @@ def uci_folder(name: str, root: Path | None) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
         raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
     places = [f"UCI/UCI_Datasets/{folder}/data", f"UCI_Datasets/{folder}/data", f"{folder}/data"]
-    return find(root, name, places, "data.txt")
+    return find_file(root, name, places, "data.txt")
 
 
-def uci(name: str, root: Path | None) -> Dataset:
+def load_uci(name: str, root: Path | None) -> Dataset:
     """A regression set with its standard splits as folds; every fold is standardised by its own training rows."""
     folder = uci_folder(name, root)
     data = _numbers(name, folder / "data.txt")
@@ -36,9 +36,9 @@ def uci(name: str, root: Path | None) -> Dataset:
     for k in range(count):
         train, test = (_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
         if np.intersect1d(train, test).size:
-            raise damaged(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
+            raise name_damaged_file(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
         folds.append((train, test))
-    each = [(*moments(x[train]), *moments(y[train])) for train, _ in folds]
+    each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
     a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
     return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
 
@@ -51,9 +51,9 @@ def _numbers(name: str, path: Path) -> FloatArray:
         delimiter = "," if path.suffix == ".csv" else None
         values = np.loadtxt(path, delimiter=delimiter, ndmin=2, dtype=np.float64)
     except (ValueError, OSError) as error:
-        raise damaged(name, path, error) from error
+        raise name_damaged_file(name, path, error) from error
     if not values.size or not np.isfinite(values).all():
-        raise damaged(name, path, "empty, or numbers that are not finite")
+        raise name_damaged_file(name, path, "empty, or numbers that are not finite")
     return values
 
 
@@ -61,16 +61,18 @@ def _rows(name: str, path: Path, limit: int) -> IntArray:
     """Indices below `limit`, `[n]`; the files hold them as floats."""
     index = _numbers(name, path).ravel().astype(np.int64)
     if index.min() < 0 or index.max() >= limit or len(np.unique(index)) < len(index):
-        raise damaged(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
+        raise name_damaged_file(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
     return index
 
 
 def printers_folder(root: Path | None) -> Path:
     """The folder of the printers' CSV files."""
-    return find(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
+    return find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
 
 
-def printers(root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30) -> Dataset:
+def load_printers(
+    root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
+) -> Dataset:
     """Vibration of 3D printers: `sqrt(rms_x^2 + rms_y^2)` from print speed and printer (one-hot), one client a printer.
 
     Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are already root mean squares of a
@@ -87,7 +89,7 @@ def printers(root: Path | None, speed: Literal["nominal", "measured"] = "nominal
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
             values = _numbers("printers", path)
             if values.shape[1] != 3:
-                raise damaged("printers", path, f"{values.shape[1]} columns, not 3")
+                raise name_damaged_file("printers", path, f"{values.shape[1]} columns, not 3")
             parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
     rows = np.concatenate(parts)  # [n, 5]: measured, rms_x, rms_y, printer, nominal
     label, group = np.unique(rows[:, 3], return_inverse=True)
@@ -107,7 +109,7 @@ def table_file(path: str | Path | None, key: str = "path") -> Path:
     """The user's own file."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = user_path(f"data.{key}", str(path))
+    file = expand_user_path(f"data.{key}", str(path))
     if not file.is_file():
         raise BadInput(f"data.{key} = {path}: there is no such file")
     return file
@@ -120,10 +122,10 @@ def _frame(file: Path) -> Any:
     try:
         return pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
     except Exception as error:  # pyarrow and pandas raise many kinds
-        raise damaged("table", file, error) from error
+        raise name_damaged_file("table", file, error) from error
 
 
-def table(
+def load_table(
     root: Path | None,
     *,
     path: str | None = None,
@@ -213,7 +215,7 @@ def _targets(frame: Any, targets: list[str]) -> Array:
 def _cut(y: Array, classes: bool, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     if not 0 < fraction < 1:
         raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
-    keep, rest = stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
+    keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
         raise BadInput(f"data.test_fraction = {fraction} leaves no rows of {len(y)} for one part: change it")
     return keep, rest

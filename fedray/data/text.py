@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.files import damaged, find
+from fedray.data.files import find_file, name_damaged_file
 from fedray.data.types import Dataset, Split, classification
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
@@ -51,10 +51,10 @@ def shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
     if source not in _PLACES:
         raise BadInput(f"data.source = {source}: choose one of {', '.join(_PLACES)}")
     folder, needs = _PLACES[source]
-    return find(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
+    return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
 
-def shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
+def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
     """Windows of every role that speaks at least one training window.
 
     Args:
@@ -70,11 +70,11 @@ def shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, t
         parse = {"mit_plays": _mit, "tiny": _tiny, "complete": _complete}[source]
         roles = parse(folder if source == "mit_plays" else path)
     except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
-        raise damaged("shakespeare", path, error) from error
+        raise name_damaged_file("shakespeare", path, error) from error
     tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
     tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
     if not tokens:
-        raise damaged("shakespeare", path, "no role has enough text")
+        raise name_damaged_file("shakespeare", path, "no role has enough text")
     cuts = [int(len(t) * train) for t in tokens]
     left = _windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
     right = _windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)

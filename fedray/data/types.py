@@ -95,7 +95,7 @@ def kind_of(x: Array) -> Literal["images", "features", "tokens"]:
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
 
 
-def moments(values: Array) -> tuple[Float32, Float32]:
+def column_moments(values: Array) -> tuple[Float32, Float32]:
     """Mean and population sd of each column of `[n, f]`; a constant column has sd 1."""
     mean = values.mean(axis=0, dtype=np.float64)
     sd = values.std(axis=0, dtype=np.float64)
@@ -105,7 +105,7 @@ def moments(values: Array) -> tuple[Float32, Float32]:
 def pixel_moments(x: Array) -> tuple[Float32, Float32]:
     """Mean and sd of each channel of `[n, C, H, W]`, each `[C, 1, 1]`; bytes are counted, so that no copy is made."""
     if x.dtype != np.uint8:
-        mean, sd = moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
+        mean, sd = column_moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
         return mean[:, None, None], sd[:, None, None]
     counts = np.stack([np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])])  # [C, 256]
     level, total = np.arange(256), counts.sum(axis=1)
@@ -122,7 +122,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     elif kind_of(train.x) == "tokens":
         shift, scale = np.zeros(1, np.float32), np.ones(1, np.float32)
     else:
-        shift, scale = moments(train.x)
+        shift, scale = column_moments(train.x)
     none, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
     return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one)
 
@@ -130,14 +130,14 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
 def regression(name: str, train: Split, test: Split, standardise: bool = True) -> Dataset:
     """A data set with one fold and real targets."""
     if standardise:
-        (shift, scale), (y_shift, y_scale) = moments(train.x), moments(train.y)
+        (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:
         shift, scale = np.zeros(train.x.shape[1], np.float32), np.ones(train.x.shape[1], np.float32)
         y_shift, y_scale = np.zeros(train.y.shape[1], np.float32), np.ones(train.y.shape[1], np.float32)
     return Dataset(name, train, test, 0, (), shift[None], scale[None], y_shift[None], y_scale[None])
 
 
-def stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Rows of the training and of the test part, `fraction` of every class in the test part (rounded)."""
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -147,7 +147,7 @@ def stratified(labels: IntArray, fraction: float, generator: np.random.Generator
     return np.sort(order[~is_test]), np.sort(order[is_test])
 
 
-def limited(data: Dataset, rows: int) -> Dataset:
+def limit_rows(data: Dataset, rows: int) -> Dataset:
     """The same data set with at most `rows` training and `rows` test samples, picked by address."""
 
     def some(split: Split, purpose: str) -> Split:

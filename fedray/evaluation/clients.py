@@ -13,7 +13,7 @@ from fedray.simulation.study import Study
 PERSONAL_CLIENTS = 10_000  # known clients that are evaluated one by one
 
 
-class Questions(NamedTuple):
+class WeightedRows(NamedTuple):
     """Rows of a split `[n]` that a client is asked, and their weights `[n]`, which sum to 1 (nothing: n = 0)."""
 
     rows: IntArray
@@ -33,7 +33,7 @@ def client_labels(study: Study, world: int) -> FloatArray:
     return shares
 
 
-def questions(study: Study, world: int) -> Callable[[int], Questions]:
+def known_questions(study: Study, world: int) -> Callable[[int], WeightedRows]:
     """A function: client -> its test.
 
     A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
@@ -43,29 +43,29 @@ def questions(study: Study, world: int) -> Callable[[int], Questions]:
     count = np.bincount(labels, minlength=study.classes)
     shares = client_labels(study, world)
 
-    def ask(client: int) -> Questions:
+    def ask(client: int) -> WeightedRows:
         own = study.shards.client_test(world, client)
         if own is not None:
-            return Questions(own, np.full(len(own), 1.0 / max(1, len(own))))
+            return WeightedRows(own, np.full(len(own), 1.0 / max(1, len(own))))
         each = np.where(count > 0, shares[client], 0.0) / np.maximum(count, 1)
         rows = np.flatnonzero(each[labels] > 0)
         weight = each[labels[rows]]
-        return Questions(rows, weight / max(float(weight.sum()), 1e-300))
+        return WeightedRows(rows, weight / max(float(weight.sum()), 1e-300))
 
     return ask
 
 
-def held_out(study: Study, world: int) -> Callable[[int], Questions]:
+def held_out_rows(study: Study, world: int) -> Callable[[int], WeightedRows]:
     """A function: client -> its held-out rows, which all weigh the same."""
 
-    def ask(client: int) -> Questions:
+    def ask(client: int) -> WeightedRows:
         rows = study.shards.client_holdout(world, client) if study.hold_out else np.empty(0, np.int64)
-        return Questions(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
     return ask
 
 
-def over_clients(each: FloatArray, prefix: str = "") -> dict[str, float]:
+def over_known_clients(each: FloatArray, prefix: str = "") -> dict[str, float]:
     """Mean, 10th percentile and worst of the clients' accuracies `[N]`; NaN (nothing was asked) is left out."""
     known = each[np.isfinite(each)]
     if not len(known):

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedray.core.types import FloatArray, State
 from fedray.models.loss import per_sample
 from fedray.simulation.study import Study
-from fedray.training.choice import choose
+from fedray.training.choice import choose_engine
 
 FINE = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
 CLIENTS = 100  # that the samples come from
@@ -29,12 +29,12 @@ class Plane(NamedTuple):
     extent: FloatArray
 
 
-def basis(models: Tensor) -> tuple[Tensor, FloatArray]:
+def plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     """An orthonormal basis `[2, d]` of the plane through three rows `[3, d]` (Gram-Schmidt on w1 - w0 and w2 - w0), and
     where the three lie on it `[3, 2]`.
 
     Example:
-        >>> _, points = basis(torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]))
+        >>> _, points = plane_basis(torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]))
         >>> points.tolist()
         [[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]
     """
@@ -47,10 +47,10 @@ def basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     return axes, ((w - w[0]) @ axes.T).numpy()
 
 
-def loss_plane(study: Study, state: State) -> Plane | None:
+def measure_loss_plane(study: Study, state: State) -> Plane | None:
     """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
-    engine = choose(study.net)
-    if study.method.phases[0].models < 3 or engine.name not in FINE:
+    engine = choose_engine(study.net)
+    if study.method.phase.models < 3 or engine.name not in FINE:
         return None
     if engine.name == "conv" and study.net.layout.d > LARGEST:
         return None
@@ -58,7 +58,7 @@ def loss_plane(study: Study, state: State) -> Plane | None:
     x, y = study.pooled(0, CLIENTS)
     keep = torch.linspace(0, len(x) - 1, min(samples, len(x))).long()
     x, y = x[keep], y[keep]
-    axes, points = basis(state.models[:3])
+    axes, points = plane_basis(state.models[:3])
     low, high = points.min(axis=0), points.max(axis=0)
     edge = MARGIN * max(float((high - low).max()), 1e-12)
     across, up = (np.linspace(a - edge, b + edge, grid) for a, b in zip(low, high, strict=True))

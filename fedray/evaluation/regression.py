@@ -12,8 +12,8 @@ from fedray.core.method import Answer
 from fedray.core.types import FloatArray
 from fedray.metrics import ensemble, regression
 from fedray.metrics.regression import VARIANCE_FLOOR
-from fedray.models.loss import gaussian
-from fedray.models.net import features
+from fedray.models.loss import split_gaussian
+from fedray.models.net import last_layer_inputs
 from fedray.simulation.study import Study
 
 ALONE = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
@@ -36,11 +36,13 @@ class Members(NamedTuple):
     @property
     def answer(self) -> ensemble.Moments:
         """Mean and variance of the ensemble's prediction, `[n]` each."""
-        mean, variance = ensemble.moments(self.means, variances=self.variances)
+        mean, variance = ensemble.mixture_moments(self.means, variances=self.variances)
         return ensemble.Moments(mean, np.maximum(variance + self.noise, self.floor))
 
 
-def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answer, residual: float | None) -> Members:
+def read_members(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, residual: float | None
+) -> Members:
     """The members of a world on a split.
 
     Args:
@@ -48,7 +50,7 @@ def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answe
     """
     scale = study.target_scale(world) ** 2
     y = study.split(split, world)[1].double().numpy()
-    means, variances = predicted(study, world, outputs, study.split(split, world)[0], answer)
+    means, variances = predict_targets(study, world, outputs, study.split(split, world)[0], answer)
     first = None if variances is None else variances[..., 0]
     noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
     if answer.noise is not None:
@@ -59,24 +61,24 @@ def members(study: Study, world: int, outputs: Tensor, split: str, answer: Answe
     return Members(means[..., 0], first, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
 
 
-def scored(of: Members) -> dict[str, Any]:
+def score_regression(of: Members) -> dict[str, Any]:
     """All scores, and each member's."""
-    found = regression.regression(
+    found = regression.regression_scores(
         of.means, of.y, variances=of.variances, noise=of.noise, floor=of.floor, residual=of.residual
     )
     if of.residual is not None:
         found["residual_sd"] = float(np.sqrt(of.residual))
-    return {**found, **alone(of)}
+    return {**found, **score_regressors(of)}
 
 
-def alone(of: Members) -> dict[str, list[float]]:
+def score_regressors(of: Members) -> dict[str, list[float]]:
     """Every score of each member by itself, `[K]` each.
 
     One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
     """
     noise = of.noise if of.variances is not None or of.noise else of.residual or 0.0
     each = [
-        regression.regression(
+        regression.regression_scores(
             mean[None],
             of.y,
             variances=None if of.variances is None else of.variances[k : k + 1],
@@ -88,7 +90,7 @@ def alone(of: Members) -> dict[str, list[float]]:
     return {f"member_{name}": [one[name] for one in each] for name in ALONE}
 
 
-def predicted(
+def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
     """Each member's mean, and its variance where it predicts one, in original units, `[K, n, q]` each.
@@ -98,13 +100,13 @@ def predicted(
     """
     scale = study.target_scale(world) ** 2
     if study.net.objective == "gaussian_nll":
-        head = gaussian(outputs)
+        head = split_gaussian(outputs)
         return study.unscaled(head.mean, world).numpy(), head.variance.double().numpy() * scale
     means: FloatArray = study.unscaled(outputs, world).numpy()
     if answer.spread is None:
         return means, None
     inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]
-    variance = linear_variance(features(study.net.module, inputs).double(), answer.spread[world].double())
+    variance = linear_variance(last_layer_inputs(study.net.module, inputs).double(), answer.spread[world].double())
     return means, (variance.numpy() * scale)[None, :, None]
 
 
@@ -118,7 +120,7 @@ def linear_variance(x: Tensor, spread: Tensor) -> Tensor:
     return x.square() @ spread if spread.dim() == 1 else ((x @ spread) * x).sum(1)
 
 
-def decomposition(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
+def bias_variance(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
     """FE eq. 10 over the replicates: `E|y - h|^2 = noise + bias^2 + variance`, means over the test inputs.
 
     Args:
@@ -130,7 +132,7 @@ def decomposition(answers: list[FloatArray], truth: FloatArray) -> list[dict[str
         R replicates leave by chance (variance / R).
 
     Example:
-        >>> decomposition([np.array([1.0]), np.array([3.0])], np.array([0.0]))
+        >>> bias_variance([np.array([1.0]), np.array([3.0])], np.array([0.0]))
         [{'bias2': 3.0, 'variance': 2.0}, {'bias2': 3.0, 'variance': 2.0}]
     """
     rows = np.stack(answers)

@@ -13,12 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.assembly.devices import chosen
+from fedray.assembly.devices import invited_per_tier
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import score, span
+from fedray.core.text import format_score, format_seconds
 from fedray.core.types import Clients
-from fedray.scenario.loader import NamedCell, Scenario, cells, dump, read, tier_table
+from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario
+from fedray.scenario.rules import tier_table
+from fedray.scenario.schema import Scenario
 
 DONE = "summary.json"
 FIRST = (
@@ -45,14 +47,14 @@ def run_table(
     Raises:
         BadInput: the scenario has no table, or `out` holds cells of another scenario.
     """
-    wanted = cells(scenario)
+    wanted = read_cells(scenario)
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     began, done = time.monotonic(), itertools.count(1)
 
     def carry_out(cell: NamedCell) -> None:
         _run(cell, out / "cells" / cell.name, address, modules)
-        say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {span(time.monotonic() - began)}")
+        say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {format_seconds(time.monotonic() - began)}")
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         list(pool.map(carry_out, sorted(wanted, key=_work, reverse=True) if jobs > 1 else wanted))
@@ -60,7 +62,7 @@ def run_table(
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows), sink)
     files.write_atomically(out / "table.parquet", sink.getvalue().to_pybytes())
-    text = markdown(rows, [cell.name for cell in wanted])
+    text = table_markdown(rows, [cell.name for cell in wanted])
     files.write_atomically(out / "table.md", text.encode())
     return text
 
@@ -72,7 +74,7 @@ def _work(cell: NamedCell) -> float:
         return float(scenario.rounds * scenario.replicates)
     clients = Clients(tier_table(scenario, number))
     each = [scenario.method.models if one.models_per_round is None else one.models_per_round for one in clients.tiers]
-    jobs = sum(n * m for n, m in zip(chosen(scenario, clients), each, strict=True))
+    jobs = sum(n * m for n, m in zip(invited_per_tier(scenario, clients), each, strict=True))
     return float(jobs * scenario.rounds * scenario.replicates)
 
 
@@ -82,7 +84,7 @@ def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str,
     import sys
 
     given = folder / "scenario.yaml"
-    if given.is_file() and read(given) != cell.scenario:
+    if given.is_file() and read_scenario(given) != cell.scenario:
         raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
     if (folder / DONE).is_file():
         return
@@ -91,7 +93,7 @@ def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str,
         command = ["resume", str(folder)]
     else:
         source = folder.parent / f"{folder.name}.yaml"
-        files.write_atomically(source, dump(cell.scenario).encode())
+        files.write_atomically(source, dump_scenario(cell.scenario).encode())
         command = ["run", str(source), "--out", str(folder)]
     done = subprocess.run(
         [sys.executable, "-m", "fedray", *command, *options], capture_output=True, text=True, check=False
@@ -128,7 +130,7 @@ def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
+def table_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
     """The table for people: one line a cell; published metrics first, with their values."""
     published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
     known = {r["metric"] for r in rows}
@@ -141,7 +143,7 @@ def markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str
         texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
         for metric in shown:
             row = by.get((name, metric))
-            texts.append("" if row is None else score(row, worlds))
+            texts.append("" if row is None else format_score(row, worlds))
             if metric in published:
                 texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
         any_row = next(r for r in rows if r["cell"] == name)

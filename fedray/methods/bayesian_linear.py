@@ -2,7 +2,7 @@
 
 Weights `w ~ N(0, I / alpha)` (the bias among them), targets `y ~ N(w^T x, 1 / beta)`. The posterior is Gaussian with
 covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta + x^T S x)`.
-`precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence`
+`precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence_precisions`
 maximises the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the fixed point
 `gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
 
@@ -59,7 +59,7 @@ def bayesian_linear(setting: Setting) -> Method:
 
     server = setting.server()._replace(init=init)
     phase = Phase(1, lambda t, state: nobody, setting.local, server, setting.compressed())
-    return Method("bayesian_linear", (phase,), answer, prepare)
+    return Method("bayesian_linear", phase, answer, prepare)
 
 
 def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Posterior:
@@ -69,7 +69,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Poste
     if has_bias:
         design = np.column_stack([design, np.ones(len(design))])
     wanted = options.get("precisions", "unit")
-    return evidence(design, target[:, 0]) if wanted == "evidence" else unit(design, target[:, 0])
+    return evidence_precisions(design, target[:, 0]) if wanted == "evidence" else unit_precisions(design, target[:, 0])
 
 
 def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
@@ -80,22 +80,22 @@ def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Poster
     return Posterior(mean, covariance, alpha, beta)
 
 
-def unit(x: FloatArray, y: FloatArray) -> Posterior:
+def unit_precisions(x: FloatArray, y: FloatArray) -> Posterior:
     """A standard normal prior, and the noise variance of the targets themselves."""
     return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
 
 
-def evidence(x: FloatArray, y: FloatArray) -> Posterior:
+def evidence_precisions(x: FloatArray, y: FloatArray) -> Posterior:
     """The precisions that maximise the marginal likelihood.
 
     Example:
         >>> x = np.linspace(-1, 1, 50)[:, None]
-        >>> evidence(x, 2 * x[:, 0]).mean.round(3).tolist()
+        >>> evidence_precisions(x, 2 * x[:, 0]).mean.round(3).tolist()
         [2.0]
     """
     n = len(y)
     gram = np.maximum(np.linalg.eigvalsh(x.T @ x), 0.0)
-    now = unit(x, y)
+    now = unit_precisions(x, y)
     for _ in range(STEPS):
         used = float((now.beta * gram / (now.alpha + now.beta * gram)).sum())  # well-determined weights
         alpha = used / max(float(now.mean @ now.mean), 1e-12)

@@ -27,6 +27,6 @@ def ditto(setting: Setting) -> Method:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")
     if len(pulls) > 1 and not setting.hold_out:
         raise BadInput("method.lambda is a list, but data.hold_out is 0: hold rows out to choose by, or give one value")
-    phase = fed_ensemble(setting).phases[0]  # lines 3-5, 8: the solver of the global problem
+    phase = fed_ensemble(setting).phase  # lines 3-5, 8: the solver of the global problem
     personal = tuple(replace(setting.local, pull=pull, correction=None) for pull in pulls)  # line 6
-    return Method("ditto", (replace(phase, personal=personal),))
+    return Method("ditto", replace(phase, personal=personal))

@@ -19,13 +19,11 @@ def fed_ensemble(setting: Setting) -> Method:
     """K models `[K, d]` over N clients."""
     return Method(
         "fed_ensemble",
-        (
-            Phase(
-                models=setting.models,
-                schedule=setting.schedule(),  # lines 2-5: P_r at every age, then model P_r[t mod K]
-                local=setting.local,  # line 7: local_update
-                server=setting.server(),  # line 9, Remark 1: the mean of the uploads that started from w_k
-                compress=setting.compressed(),
-            ),
+        Phase(
+            models=setting.models,
+            schedule=setting.schedule(),  # lines 2-5: P_r at every age, then model P_r[t mod K]
+            local=setting.local,  # line 7: local_update
+            server=setting.server(),  # line 9, Remark 1: the mean of the uploads that started from w_k
+            compress=setting.compressed(),
         ),
     )

@@ -37,17 +37,17 @@ def fedag(setting: Setting) -> Method:
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     how = posterior.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        base.phases[0],
-        server=posterior.gaussian(setting.state_rows, how, setting.weighting),
+        base.phase,
+        server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),
         down_vectors=2,
     )
     if setting.features is not None and setting.models == 1:
-        prepare = partial(with_targets, len(setting.seeds)) if setting.options["beta"] == "target" else None
-        return Method("fedag", (phase,), closed_form, prepare)
-    return Method("fedag", (phase,), lambda state: sampled(state, setting.models))
+        prepare = partial(remember_target_variance, len(setting.seeds)) if setting.options["beta"] == "target" else None
+        return Method("fedag", phase, answer_in_closed_form, prepare)
+    return Method("fedag", phase, lambda state: answer_with_sample(state, setting.models))
 
 
-def sampled(state: State, models: int, name: str = "sample") -> Answer:
+def answer_with_sample(state: State, models: int, name: str = "sample") -> Answer:
     """Every member of every model's sample answers (eqs. 4-5)."""
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -58,13 +58,13 @@ def sampled(state: State, models: int, name: str = "sample") -> Answer:
     return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
 
 
-def with_targets(worlds: int, state: State, pooled: Pooled) -> State:
+def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State:
     """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`."""
     target = torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
-def closed_form(state: State) -> Answer:
+def answer_in_closed_form(state: State) -> Answer:
     """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed.
 
     Without the variance of the target (`method.beta: residual`) beta^-1 is what `predict.noise` says.

@@ -24,9 +24,9 @@ def fedavg(setting: Setting) -> Method:
 
 def fedprox(setting: Setting) -> Method:
     """FedAvg whose local gradient has the extra term `mu (w - w_start)`."""
-    return replace(fedavg(proximal(setting, setting.options["mu"])), name="fedprox")
+    return replace(fedavg(add_proximal_term(setting, setting.options["mu"])), name="fedprox")
 
 
-def proximal(setting: Setting, mu: float) -> Setting:
+def add_proximal_term(setting: Setting, mu: float) -> Setting:
     """A setting whose local objective is pulled to the broadcast model, `mu / 2 |w - w_start|^2` more."""
     return replace(setting, local=replace(setting.local, pull=setting.local.pull + mu))

@@ -19,12 +19,19 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.components.posterior import Follow, Sampler, Sampling, at_random, bayesian, gaussian
+from fedray.components.posterior import (
+    Follow,
+    Sampling,
+    TeacherSampler,
+    follow_random_sample,
+    gaussian_server,
+    teacher_server,
+)
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
-from fedray.methods.fedag import sampled
+from fedray.methods.fedag import answer_with_sample
 from fedray.methods.setting import Setting
 
 
@@ -37,19 +44,19 @@ def fedbe(setting: Setting) -> Method:
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
         return learn(world, teachers, rng.keys(setting.seeds[world], "distil", t, model))
 
-    return composed(setting, "fedbe", follow)
+    return with_teachers(setting, "fedbe", follow)
 
 
 def fedbe_nokd(setting: Setting) -> Method:
     """FedBE without distillation: the next model is a random sample."""
-    return composed(setting, "fedbe_nokd", at_random(setting.seeds, setting.options["samples"]))
+    return with_teachers(setting, "fedbe_nokd", follow_random_sample(setting.seeds, setting.options["samples"]))
 
 
-def composed(setting: Setting, name: str, follow: Follow) -> Method:
+def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
     """FedAvg with FedBE's server; every teacher answers."""
     base = fed_ensemble(setting)
-    sampler = Sampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
+    sampler = TeacherSampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
     kept = Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
-    fitted = gaussian(setting.state_rows, kept, setting.weighting)
-    phase = replace(base.phases[0], server=bayesian(fitted, setting.state_rows, setting.seeds, sampler, follow))
-    return Method(name, (phase,), lambda state: sampled(state, setting.models, "teachers"))
+    fitted = gaussian_server(setting.state_rows, kept, setting.weighting)
+    phase = replace(base.phase, server=teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow))
+    return Method(name, phase, lambda state: answer_with_sample(state, setting.models, "teachers"))

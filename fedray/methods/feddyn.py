@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.corrections import dynamic, front
+from fedray.components.corrections import feddyn_server, zero_buffers
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import Correction
@@ -41,9 +41,9 @@ def feddyn_ensemble(setting: Setting) -> Method:
         correction=Correction(
             name="dynamic",
             offset=lambda h, shared: -h,  # line 7: the linear term
-            update=lambda h, shared, delta, rate: h - alpha * front(delta, p),  # line 8
+            update=lambda h, shared, delta, rate: h - alpha * zero_buffers(delta, p),  # line 8
         ),
     )
     base = fed_ensemble(replace(setting, local=local))
-    server = dynamic(setting.merging(), setting.state_rows, setting.clients.number, alpha, p)  # lines 11-12
-    return Method("feddyn_ensemble", (replace(base.phases[0], server=server),))
+    server = feddyn_server(setting.merging(), setting.state_rows, setting.clients.number, alpha, p)  # lines 11-12
+    return Method("feddyn_ensemble", replace(base.phase, server=server))

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedray.components.compression import restricted
+from fedray.components.compression import restrict_to_columns
 from fedray.core.method import Method
 from fedray.core.types import Layout
 from fedray.methods.fed_ensemble import fed_ensemble
@@ -29,12 +29,12 @@ def lg_fedavg(setting: Setting) -> Method:
     layout, shared = setting.layout, setting.options["shared_layers"]
     layers = trained_layers(layout)
     private = layers[: max(0, len(layers) - shared)]
-    phase = fed_ensemble(setting).phases[0]
+    phase = fed_ensemble(setting).phase
     if not private:
-        return Method("lg_fedavg", (phase,))
+        return Method("lg_fedavg", phase)
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
-    compress = restricted(setting.compressor(without(layout, private)), columns, layout.d)
-    return Method("lg_fedavg", (replace(phase, private=private, compress=compress),))
+    compress = restrict_to_columns(setting.compressor(drop_layers(layout, private)), columns, layout.d)
+    return Method("lg_fedavg", replace(phase, private=private, compress=compress))
 
 
 def trained_layers(layout: Layout) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def trained_layers(layout: Layout) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.rpartition(".")[0] for n, own in zip(layout.names, trained, strict=True) if own))
 
 
-def without(layout: Layout, layers: tuple[str, ...]) -> Layout:
+def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
     """The layout of what is left when some layers are taken out."""
     stay = [(n, s) for n, s in zip(layout.names, layout.shapes, strict=True) if n.rpartition(".")[0] not in layers]
     trainable = int((~layout.mask(layers))[: layout.trainable].sum())

@@ -12,7 +12,7 @@ Deviations:
 from __future__ import annotations
 
 from fedray.components.compression import RESIDUAL
-from fedray.components.random_walk import handed_over, walking
+from fedray.components.random_walk import handover_server, walk_schedule
 from fedray.core.errors import BadInput
 from fedray.core.method import Method, Phase
 from fedray.core.types import Compress, Compressed
@@ -30,17 +30,15 @@ def random_walk(setting: Setting) -> Method:
         )
     compress = setting.compressed()
     lossy = None if compress.lossless else compress
-    server = handed_over(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
+    server = handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
     return Method(
         "random_walk",
-        (
-            Phase(
-                models=setting.models,
-                schedule=walking(setting.walk),  # the holder of each model
-                local=setting.local,
-                server=server,  # the model goes on as it is
-                compress=Compress(compress.bytes, lambda uploads: Compressed(uploads.delta)),
-                walk=setting.walk,
-            ),
+        Phase(
+            models=setting.models,
+            schedule=walk_schedule(setting.walk),  # the holder of each model
+            local=setting.local,
+            server=server,  # the model goes on as it is
+            compress=Compress(compress.bytes, lambda uploads: Compressed(uploads.delta)),
+            walk=setting.walk,
         ),
     )

@@ -36,12 +36,12 @@ def deep_ensemble(setting: Setting) -> Method:
 def local_only(setting: Setting) -> Method:
     """N models `[N, d]`, client i trains model i: the lower reference."""
     everyone = replace(setting, models=setting.clients.number)
-    plan = schedule(setting.clients, 1, setting.seeds, setting.participation, own_model)
+    plan = schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     base = fed_ensemble(everyone)
-    return Method("local_only", (replace(base.phases[0], schedule=plan),), mine=True)
+    return Method("local_only", replace(base.phase, schedule=plan), one_model_per_client=True)
 
 
-def own_model(
+def assign_own_model(
     seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
 ) -> tuple[IntArray, IntArray]:
     """The assignment: participant i trains model i."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.components.corrections import CONTROL, controlled, front
+from fedray.components.corrections import CONTROL, scaffold_server, zero_buffers
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import Correction
@@ -32,13 +32,13 @@ def scaffold(setting: Setting) -> Method:
 
     def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:
         assert shared is not None
-        return front(own - shared - delta / rate, p)  # line 12, option II
+        return zero_buffers(own - shared - delta / rate, p)  # line 12, option II
 
     def offset(own: Tensor, shared: Tensor | None) -> Tensor:
         assert shared is not None
         return shared - own  # line 10
 
     correction = Correction("control", offset, update, shared=CONTROL)
-    phase = fed_ensemble(replace(setting, local=replace(local, correction=correction))).phases[0]
-    server = controlled(setting.server(), setting.state_rows, setting.clients.number)  # lines 16-17
-    return Method("scaffold", (replace(phase, server=server, down_vectors=2, up_vectors=1),))
+    phase = fed_ensemble(replace(setting, local=replace(local, correction=correction))).phase
+    server = scaffold_server(setting.server(), setting.state_rows, setting.clients.number)  # lines 16-17
+    return Method("scaffold", replace(phase, server=server, down_vectors=2, up_vectors=1))

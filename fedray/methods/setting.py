@@ -12,7 +12,7 @@ from fedray.components import robust as centres
 from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
 from fedray.components.compression import dense
 from fedray.components.schedule import KINDS, Participation, schedule
-from fedray.components.server_optimizer import Kind, optimised
+from fedray.components.server_optimizer import Kind, with_optimizer
 from fedray.core.method import Schedule
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, Compress, Layout, Local, Server, Walk
@@ -77,13 +77,13 @@ class Setting:
         if keys.kind == "none":
             return base
         kind: Kind = keys.kind  # type: ignore[assignment]
-        return optimised(base, self.state_rows, self.layout.trainable, kind, keys.lr, keys.momentum)
+        return with_optimizer(base, self.state_rows, self.layout.trainable, kind, keys.lr, keys.momentum)
 
     def merging(self) -> Server:
         """The scenario's way to merge uploads: `server.robust`, else `server.coefficients`."""
         rows, tiers = self.state_rows, self.clients.tiers
         if self.robust.kind != "none":
-            return centres.robust(rows, self._centre())
+            return centres.robust_server(rows, self._centre())
         if self.coefficients == "equal_groups":
             return by_tier(rows, len(tiers), self.weighting)
         if self.coefficients == "paper_eq2":

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from fedray.core.method import Method
 from fedray.methods.fed_ensemble import fed_ensemble
-from fedray.methods.fedavg import proximal
+from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import feddyn_ensemble
 from fedray.methods.setting import Setting
 
@@ -27,4 +27,4 @@ def shefl(setting: Setting) -> Method:
     """Fed-ensemble with tiers, sparse uploads and groups of equal weight; `mu` > 0 adds FedProx's pull, `alpha` > 0
     FedDyn's (and its server's correction; a private vector `[d]` a client and model)."""
     compose = feddyn_ensemble if setting.options["alpha"] else fed_ensemble
-    return replace(compose(proximal(setting, setting.options["mu"])), name="shefl")
+    return replace(compose(add_proximal_term(setting, setting.options["mu"])), name="shefl")

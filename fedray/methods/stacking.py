@@ -47,12 +47,12 @@ def stacking(setting: Setting) -> Method:
 
     def base(i: int) -> Phase:  # Alg. 1: all (i, j) at once
         one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # votes never train
-        return fed_ensemble(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds)).phases[0]
+        return fed_ensemble(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds)).phase
 
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2
         kind: Any = stack.meta_optimizer
         local = replace(setting.local, optimizer=kind, lr=stack.meta_lr)
         top = replace(setting, models=1, layout=stack.meta.layout, local=local)
-        phases.append(fed_ensemble(top).phases[0])
-    return Method("stacking", tuple(phases))
+        phases.append(fed_ensemble(top).phase)
+    return Method("stacking", phases[0], parts=tuple(phases))

@@ -122,7 +122,7 @@ def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
     return float((f1 * true).sum() / true.sum())
 
 
-def classification(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
+def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
     """All scores of an ensemble of classifiers.
 
     Args:

@@ -63,7 +63,9 @@ class Moments(NamedTuple):
     variance: FloatArray
 
 
-def moments(outputs: ArrayLike, weights: ArrayLike | None = None, variances: ArrayLike | None = None) -> Moments:
+def mixture_moments(
+    outputs: ArrayLike, weights: ArrayLike | None = None, variances: ArrayLike | None = None
+) -> Moments:
     """Mean and population variance over the models: knowledge uncertainty (FE section V-B; FedAG eqs. 4-5).
 
     Args:
@@ -73,7 +75,7 @@ def moments(outputs: ArrayLike, weights: ArrayLike | None = None, variances: Arr
             ensembles: Lakshminarayanan et al. 2017, section 2.4).
 
     Example:
-        >>> moments([[1.0], [3.0]])
+        >>> mixture_moments([[1.0], [3.0]])
         Moments(mean=array([2.]), variance=array([1.]))
     """
     rows = np.asarray(outputs, dtype=np.float64)
@@ -83,11 +85,11 @@ def moments(outputs: ArrayLike, weights: ArrayLike | None = None, variances: Arr
     return Moments(mean, _mean(spread if variances is None else spread + np.asarray(variances, dtype=np.float64), w))
 
 
-def interval(mean: ArrayLike, variance: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def interval_95(mean: ArrayLike, variance: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """95 % interval `mean -+ 1.96 sd`: (lower, upper), `[n, ...]` each.
 
     Example:
-        >>> interval([0.0], [4.0])
+        >>> interval_95([0.0], [4.0])
         (array([-3.92]), array([3.92]))
     """
     centre, half = np.asarray(mean, dtype=np.float64), Z95 * np.sqrt(np.asarray(variance, dtype=np.float64))
@@ -129,7 +131,7 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     return weights
 
 
-def personalised(
+def average_for_client(
     outputs: ArrayLike, weights: ArrayLike, client: ArrayLike | None = None, kind: Kind = "probabilities"
 ) -> FloatArray:
     """`f_i(x) = sum_k alpha_ik f_k(x)` (FE eq. 3).

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedray.metrics.classification import classification
-from fedray.metrics.regression import regression
+from fedray.metrics.classification import classification_scores
+from fedray.metrics.regression import regression_scores
 
 LOW = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width")  # the smaller the better
 
 
-def belongs(name: str, classes: int) -> bool:
+def fits_task(name: str, classes: int) -> bool:
     """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
 
     Example:
-        >>> belongs("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
+        >>> fits_task("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
         (False, True, False)
     """
-    tasks = classification(np.full((1, 1, 2), 0.5), [0]), regression(np.zeros((1, 1)), [0.0])
+    tasks = classification_scores(np.full((1, 1, 2), 0.5), [0]), regression_scores(np.zeros((1, 1)), [0.0])
     own, other = tasks if classes else tasks[::-1]
     return name in own or name.removeprefix("hold_out_") not in other
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedray.core.types import FloatArray
 from fedray.metrics.arrays import score_range, to_floats
-from fedray.metrics.ensemble import moments
+from fedray.metrics.ensemble import mixture_moments
 
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reported
 VARIANCE_FLOOR = 1e-6  # in standardised units
@@ -80,7 +80,7 @@ def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, bins: int = 10) -> F
     return shares
 
 
-def regression(
+def regression_scores(
     members: ArrayLike,
     y: ArrayLike,
     *,
@@ -105,7 +105,7 @@ def regression(
         rmse_min, _mean, _max over the members; nll_none and nll_residual where `residual` is given.
     """
     rows = to_floats(members)
-    mean, spread = moments(rows, variances=variances)
+    mean, spread = mixture_moments(rows, variances=variances)
     v = np.maximum(spread + noise, floor)
     scores = {"rmse": rmse(mean, y), "nll": gaussian_nll(mean, v, y), "crps": crps(mean, v, y)}
     scores |= {f"coverage_{100 * level:.0f}": coverage(mean, v, y, level) for level in LEVELS}

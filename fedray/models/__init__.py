@@ -1,20 +1,20 @@
 """Networks: plain `nn.Module`s, their loss functions, and how a module becomes rows of numbers."""
 
-from fedray.models.catalogue import NAMES, Builder, build_net, maker, names, register
-from fedray.models.loss import gaussian, per_sample
-from fedray.models.net import layout_of, load, net_of, state_dict
+from fedray.models.catalogue import MODEL_NAMES, Builder, build_net, model_maker, model_names, register_model
+from fedray.models.loss import per_sample, split_gaussian
+from fedray.models.net import layout_of, load_module, net_of, state_dict
 
 __all__ = [
-    "NAMES",
+    "MODEL_NAMES",
     "Builder",
     "build_net",
-    "gaussian",
+    "split_gaussian",
     "layout_of",
-    "load",
-    "maker",
-    "names",
+    "load_module",
+    "model_maker",
+    "model_names",
     "net_of",
     "per_sample",
-    "register",
+    "register_model",
     "state_dict",
 ]

@@ -32,25 +32,25 @@ _BUILDERS: dict[str, Builder] = {
     "shufflenet_v2": shufflenet_v2,
     "lstm": lstm,
 }
-NAMES = tuple(_BUILDERS)  # the built-in ones; `names()` has the users' own too
+MODEL_NAMES = tuple(_BUILDERS)  # the built-in ones; `names()` has the users' own too
 
 
-def names() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """All names that `build_net` knows."""
     return tuple(_BUILDERS)
 
 
-def register(name: str, builder: Builder) -> None:
+def register_model(name: str, builder: Builder) -> None:
     """Give a network of your own a name for scenarios: `builder(input_shape, outputs, **options) -> nn.Module`.
 
     A built-in name cannot be taken; your own may be registered again (a module imported twice).
 
     Example:
-        >>> register("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
+        >>> register_model("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
         >>> build_net("tiny", (4,), 3, "cross_entropy").layout.d
         15
     """
-    if name in NAMES:
+    if name in MODEL_NAMES:
         raise BadInput(f"model.name = {name} is taken: register your network under another name")
     _BUILDERS[name] = builder
 
@@ -69,13 +69,13 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
         751
     """
-    return net_of(maker(name, input_shape, outputs, **options), name, objective, outputs)
+    return net_of(model_maker(name, input_shape, outputs, **options), name, objective, outputs)
 
 
-def maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
+def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
     """A function that makes a network by name, freshly initialised; see `build_net`."""
     if name not in _BUILDERS:
-        raise BadInput(f"model.name = {name} is not known: {_nearest(name, names())}")
+        raise BadInput(f"model.name = {name} is not known: {_nearest(name, model_names())}")
     builder = _BUILDERS[name]
     signature = list(inspect.signature(builder).parameters.values())[2:]
     allowed = tuple(p.name for p in signature)

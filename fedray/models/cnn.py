@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedray.core.errors import BadInput
-from fedray.models.mlp import sizes
+from fedray.models.mlp import check_widths
 from fedray.models.norm import norm_layer
 
 SMALL = 16  # images with a side below this get 3 x 3 kernels, padded
@@ -39,8 +39,8 @@ def cnn(
     small = min(_image("cnn", input_shape)[1:]) < SMALL
     kernel = kernel if kernel is not None else 3 if small else 5
     padding = padding if padding is not None else kernel // 2 if small else 0
-    layers, inside = _convolutions(input_shape, sizes("channels", channels), kernel, padding)
-    for out in sizes("hidden", hidden):
+    layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)
+    for out in check_widths("hidden", hidden):
         layers += [nn.Linear(inside, out), nn.ReLU()]
         inside = out
     return nn.Sequential(*layers, nn.Linear(inside, outputs))

@@ -27,7 +27,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
     `cross_entropy`: -log softmax(f)[y]. `half_mse`: 1/2 |f - y|^2 and `mse`: |f - y|^2, summed over the outputs (the
     first is the loss of FE Theorem 2). `gaussian_nll`: (log v + (m - y)^2 / v + log 2 pi) / 2 with (m, v) of
-    `gaussian`, summed over the targets.
+    `split_gaussian`, summed over the targets.
 
     Args:
         objective: which loss.
@@ -47,7 +47,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     if objective == "cross_entropy":
         return -functional.log_softmax(outputs, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
     if objective == "gaussian_nll":
-        mean, variance = gaussian(outputs)
+        mean, variance = split_gaussian(outputs)
         return 0.5 * (variance.log() + (_like(y, mean) - mean).square() / variance + _LOG_2PI).sum(-1)
     squares = (outputs - _like(y, outputs)).square().sum(-1)
     if objective == "half_mse":
@@ -57,7 +57,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
 
 
-def gaussian(outputs: Tensor) -> Gaussian:
+def split_gaussian(outputs: Tensor) -> Gaussian:
     """A Gaussian head: the first half of `[..., B, 2 targets]` is the mean, softplus of the second the variance.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).

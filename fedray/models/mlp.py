@@ -55,7 +55,7 @@ def mlp(
     """
     if activation not in ACTIVATIONS:
         raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
-    widths = [math.prod(input_shape), *sizes("hidden", hidden)]
+    widths = [math.prod(input_shape), *check_widths("hidden", hidden)]
     layers: list[nn.Module] = [nn.Flatten()]
     for inside, outside in itertools.pairwise(widths):
         layers += [nn.Linear(inside, outside), ACTIVATIONS[activation]()]
@@ -111,7 +111,7 @@ def rbf(
     return _normal(nn.Sequential(RBF(centres, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
 
 
-def sizes(key: str, value: Sequence[int]) -> list[int]:
+def check_widths(key: str, value: Sequence[int]) -> list[int]:
     """A list of layer sizes from a scenario, checked."""
     fine = isinstance(value, Sequence) and all(isinstance(v, int) and v > 0 for v in value)
     if not fine:

@@ -101,7 +101,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     return floats | {name: values[i].detach().clone() for i, name in enumerate(layout.counters)}
 
 
-def load(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
+def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
     """One model as a module of its own, in evaluation mode: row `[d]`, counters `[c]`."""
     module = copy.deepcopy(net.module)
     module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
@@ -115,7 +115,7 @@ def is_linear(module: nn.Module) -> bool:
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
 
 
-def features(module: nn.Module, x: Tensor) -> Tensor:
+def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
     """What the last layer of a linear model sees: `[n, ...]` -> `[n, p]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)

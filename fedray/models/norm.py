@@ -24,7 +24,7 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     raise BadInput(f"model.norm = {norm}: choose batch or group")
 
 
-def renorm(module: nn.Module, norm: str) -> nn.Module:
+def replace_norms(module: nn.Module, norm: str) -> nn.Module:
     """The same network with every BatchNorm2d replaced by `norm`, in place."""
     norm_layer(norm, GROUPS)  # refuses an unknown name
     if norm != "batch":

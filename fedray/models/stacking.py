@@ -53,7 +53,7 @@ class Stack(NamedTuple):
         return self.folds * self.bases[base].models
 
 
-class Stacked(nn.Module):
+class StackModule(nn.Module):
     """`[B, *input]` -> `[B, C]` logits: each base's probabilities averaged, put side by side, read by `meta`.
 
     Until the meta model has been trained (`trained` counts its rounds), and without one, the bases are averaged.
@@ -75,7 +75,7 @@ class Stacked(nn.Module):
         return answer
 
 
-class Votes(nn.Module):
+class VotingModule(nn.Module):
     """Stands for classifiers that clients fit: it has no weights and cannot answer by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Votes(nn.Module):
 
 def voting_net(name: str, classes: int) -> Net:
     """A network without numbers, in the place of a base that votes."""
-    return Net(name, Votes(), Layout((), (), 0), "cross_entropy", classes, lambda key: torch.zeros(0))
+    return Net(name, VotingModule(), Layout((), (), 0), "cross_entropy", classes, lambda key: torch.zeros(0))
 
 
 def stacked_net(stack: Stack) -> Net:
@@ -92,7 +92,7 @@ def stacked_net(stack: Stack) -> Net:
     with torch.no_grad():
         bases = [[copy.deepcopy(base.net.module) for _ in range(stack.of(i))] for i, base in enumerate(stack.bases)]
         meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
-    module = Stacked(bases, meta)
+    module = StackModule(bases, meta)
     layout = layout_of(module, "stacking")
     first = stack.bases[0].net
     return Net("stacking", module, layout, first.objective, first.outputs, lambda key: torch.zeros(layout.d))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from fedray.core.errors import BadInput
-from fedray.models.norm import renorm
+from fedray.models.norm import replace_norms
 
 SMALL = 64  # images with a side below this get the small stem
 
@@ -53,7 +53,7 @@ def densenet(
     features.conv0 = _stem(depth, 2 * growth) if small else _regrown(features.conv0, depth)
     if small:
         features.pool0 = nn.Identity()
-    return renorm(net, norm)
+    return replace_norms(net, norm)
 
 
 def mobilenet_v2(
@@ -76,7 +76,7 @@ def mobilenet_v2(
     net: nn.Module = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
     first: Any = net.features[0]  # type: ignore[index]
     first[0] = _stem(depth, first[0].out_channels) if small else _regrown(first[0], depth)
-    return renorm(net, norm)
+    return replace_norms(net, norm)
 
 
 def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
@@ -88,7 +88,7 @@ def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "ba
     net.conv1[0] = _stem(depth, 24) if small else _regrown(net.conv1[0], depth)
     if small:
         net.maxpool = nn.Identity()
-    return renorm(net, norm)
+    return replace_norms(net, norm)
 
 
 def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, norm: str) -> nn.Module:
@@ -99,7 +99,7 @@ def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, norm:
     net.conv1 = _stem(depth, 64) if small else _regrown(net.conv1, depth)
     if small:
         net.maxpool = nn.Identity()
-    return renorm(net, norm)
+    return replace_norms(net, norm)
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:

@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 from fedray.core import text as text_
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import spread, stacked
+from fedray.report.jobs import spread_picks, stacked_bars
 from fedray.report.predictions import class_names
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 SHOWN = 100  # clients in a figure at most
 FAR = 2.0  # drift score that is named
 
 
-def figure_data(run: Run) -> Figure | None:
+def figure_data(run: ReadRun) -> Figure | None:
     """Stacked label counts of each client."""
     counts = run.pictures.get("label_counts")
     if counts is None or counts.ndim != 2 or not counts.sum():
@@ -27,23 +27,23 @@ def figure_data(run: Run) -> Figure | None:
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
-    shown = spread(np.arange(clients), SHOWN)
-    figure, axes = style.canvas(title, size=(style.WIDE, 3.4))
-    paint = style.colours(classes)
-    stacked(axes, counts[shown], paint)
+    shown = spread_picks(np.arange(clients), SHOWN)
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 3.4))
+    paint = style.pick_colors(classes)
+    stacked_bars(axes, counts[shown], paint)
     _name_clients(axes, shown, clients)
     axes.set_ylabel("training samples")
-    style.grid(axes)
+    style.draw_grid(axes)
     names = class_names(run, classes)
     if 1 < classes <= len(style.PALETTE):
-        style.key(axes, names, paint)
+        style.draw_key(axes, names, paint)
     elif classes > 1:
         ends = (0, classes // 2, classes - 1)
-        style.key(axes, [f"class {names[i]}" for i in ends], [paint[i] for i in ends])
+        style.draw_key(axes, [f"class {names[i]}" for i in ends], [paint[i] for i in ends])
     return figure
 
 
-def figure_weights(run: Run) -> Figure | None:
+def figure_weights(run: ReadRun) -> Figure | None:
     """Which models each known client relies on."""
     alpha = run.pictures.get("alpha")
     if alpha is None or alpha.ndim != 2 or alpha.shape[1] < 2:
@@ -51,8 +51,8 @@ def figure_weights(run: Run) -> Figure | None:
     clients, models = alpha.shape
     most = float(alpha.max(axis=1).mean())
     title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
-    shown = spread(np.arange(clients), SHOWN)
-    figure, axes = style.canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
+    shown = spread_picks(np.arange(clients), SHOWN)
+    figure, axes = style.make_canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
     high = float(alpha.max())
     picture = axes.imshow(alpha[shown].T, cmap=style.strength(), vmin=0, vmax=high, aspect="auto")
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
@@ -68,7 +68,7 @@ def figure_weights(run: Run) -> Figure | None:
     return figure
 
 
-def figure_client_accuracy(run: Run) -> Figure | None:
+def figure_client_accuracy(run: ReadRun) -> Figure | None:
     """Accuracy of each client, sorted, with the mean, the 10th percentile and the worst."""
     each = _finite(run, "client_accuracy")
     if each is None:
@@ -76,7 +76,7 @@ def figure_client_accuracy(run: Run) -> Figure | None:
     each = np.sort(each)[::-1]
     low = float(np.quantile(each, 0.1))
     title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
-    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     _sorted_bars(axes, each, style.ACCENT)
     marks = (("mean", float(each.mean())), ("10th percentile", low), ("worst", float(each[-1])))
     heights = _apart([value for _, value in marks], 0.12 * float(each.max()))
@@ -89,11 +89,11 @@ def figure_client_accuracy(run: Run) -> Figure | None:
     axes.set_xlabel(f"{len(each)} clients, best first")
     axes.set_ylabel("accuracy for the client")
     text_.in_percent(axes.yaxis)
-    style.grid(axes)
+    style.draw_grid(axes)
     return figure
 
 
-def figure_drift(run: Run) -> Figure | None:
+def figure_drift(run: ReadRun) -> Figure | None:
     """How unlike the others a client is: the ensemble's disagreement on its data as a z score."""
     scores = run.pictures.get("client_scores")
     if scores is None or not np.isfinite(scores).any():
@@ -106,7 +106,7 @@ def figure_drift(run: Run) -> Figure | None:
     title = (
         f"{far or 'No'} of {len(z)} clients {verb} out by drift score" if far else "No client stands out by drift score"
     )
-    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     _sorted_bars(axes, np.where(z > FAR, z, 0.0), style.WARM)
     _sorted_bars(axes, np.where(z > FAR, 0.0, z), style.PALETTE[8])
     axes.axhline(FAR, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -118,11 +118,11 @@ def figure_drift(run: Run) -> Figure | None:
     axes.set_ylim(min(float(z.min()) * 1.05, -0.1), max(float(z.max()), FAR) * 1.12)
     axes.set_xlabel(f"{len(z)} clients, most unlike the others first")
     axes.set_ylabel("drift score (standard deviations)")
-    style.grid(axes)
+    style.draw_grid(axes)
     return figure
 
 
-def _finite(run: Run, name: str) -> FloatArray | None:
+def _finite(run: ReadRun, name: str) -> FloatArray | None:
     values = run.pictures.get(name)
     if values is None or not np.isfinite(values).any():
         return None
@@ -140,7 +140,7 @@ def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
 
 def _sorted_bars(axes: Axes, values: FloatArray, colour: str) -> None:
     width = 0.84 if len(values) <= 120 else 1.0
-    style.bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=colour)
+    style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=colour)
 
 
 def _apart(heights: list[float], least: float) -> list[float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedray.core import text as text_
 from fedray.metrics.names import lower_is_better
 from fedray.report import curves, style
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 TABLE: tuple[str, ...] = (
@@ -34,14 +34,14 @@ COSTS = (
 )
 
 
-class Cell(NamedTuple):
+class ScoreCell(NamedTuple):
     """One number of the table, and whether it is the best of its column."""
 
     text: str
     best: bool = False
 
 
-def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
+def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
     """The headline metric of every run over `rounds`, `bytes` or `seconds`."""
     mine = [run for run in runs if run.metric == metric]
     lines = []
@@ -49,7 +49,7 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
         found = (
             (None if (c := run.curve(metric)) is None else (c.round, c))
             if what == "rounds"
-            else curves.against(run, what)
+            else curves.draw_against(run, what)
         )
         if found is not None:
             lines.append((runs.index(run), run.name, found))
@@ -61,11 +61,11 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
     wide = what == "rounds"
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
-    figure, axes = style.canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
-    paint = style.colours(len(runs))
+    figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
+    paint = style.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else text_.unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
-        curves.line(axes, x / size, curve, paint[index], name, width=2.0)
+        curves.draw_mean_line(axes, x / size, curve, paint[index], name, width=2.0)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
@@ -77,52 +77,55 @@ def overlay(runs: list[Run], metric: str, what: str) -> Figure | None:
     return figure
 
 
-def figure_clients(runs: list[Run]) -> Figure | None:
+def figure_clients(runs: list[ReadRun]) -> Figure | None:
     """Accuracy of the clients of every run, sorted: the left end is who is served worst."""
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
-    figure, axes = style.canvas("Who is served worst: the clients of each run, sorted", size=(style.WIDE, 3.8))
+    figure, axes = style.make_canvas("Who is served worst: the clients of each run, sorted", size=(style.WIDE, 3.8))
     for i, run in named:
         each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
-        axes.plot(share, each, color=style.colours(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name)
+        axes.plot(share, each, color=style.pick_colors(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name)
     axes.set_xlabel("share of the clients, worst first")
     axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
         text_.in_percent(axis)
-    style.grid(axes)
+    style.draw_grid(axes)
     curves.legend(axes, "accuracy")
     return figure
 
 
-def table(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
+def comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: final metrics with mean +- sd, the best of each marked."""
     metrics = [name for name in TABLE if any(_mean(run, name) is not None for run in runs)]
     best = {name: _best(runs, name) for name in metrics}
     head = ["run", *(_word(name) for name in metrics)]
     return head, [
-        [Cell(run.name), *(Cell(spelled(run, name), _mean(run, name) == best[name]) for name in metrics)]
+        [ScoreCell(run.name), *(ScoreCell(format_cell(run, name), _mean(run, name) == best[name]) for name in metrics)]
         for run in runs
     ]
 
 
-def paid(runs: list[Run]) -> tuple[list[str], list[list[Cell]]]:
+def cost_cells(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: what each run is, and its bytes and seconds."""
     head = ["run", "method", "data", "rounds", "n", *(word for _, word in COSTS)]
     rows = []
     for run in runs:
-        cells = [Cell(run.name), *(Cell(str(run.summary.get(key, "-"))) for key in ("method", "data", "rounds"))]
-        cells.append(Cell(str(run.worlds)))
+        cells = [
+            ScoreCell(run.name),
+            *(ScoreCell(str(run.summary.get(key, "-"))) for key in ("method", "data", "rounds")),
+        ]
+        cells.append(ScoreCell(str(run.worlds)))
         totals = run.summary.get("totals", {})
         for key, _ in COSTS:
             human = text_.human_bytes if key.endswith("bytes") else text_.human_seconds
-            cells.append(Cell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
+            cells.append(ScoreCell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
         rows.append(cells)
     return head, rows
 
 
-def differences(runs: list[Run]) -> list[tuple[str, list[str]]]:
+def differences(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
     """Scenario keys whose values are not the same in all runs."""
     flat = [_flat(run.scenario) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
@@ -130,28 +133,28 @@ def differences(runs: list[Run]) -> list[tuple[str, list[str]]]:
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
-def spelled(run: Run, name: str) -> str:
+def format_cell(run: ReadRun, name: str) -> str:
     """`mean +- sd` of a final metric."""
     entry = run.summary.get("metrics", {}).get(name)
     if not entry or entry.get("mean") is None:
         return "-"
     if entry.get("sd") is None:
         return text_.number(entry["mean"], name)
-    return f"{text_.number(entry['mean'], name).removesuffix(' %')} \u00b1 {deviation(entry['sd'], name)}"
+    return f"{text_.number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
 
 
-def deviation(sd: float, name: str) -> str:
+def format_deviation(sd: float, name: str) -> str:
     """A standard deviation in the unit of its metric."""
     return f"{100 * sd:.1f} %" if text_.is_share(name) else f"{sd:.2g}"
 
 
-def _mean(run: Run, name: str) -> float | None:
+def _mean(run: ReadRun, name: str) -> float | None:
     entry = run.summary.get("metrics", {}).get(name) or {}
     value = entry.get("mean")
     return float(value) if value is not None else None
 
 
-def _best(runs: list[Run], name: str) -> float | None:
+def _best(runs: list[ReadRun], name: str) -> float | None:
     values = [value for run in runs if (value := _mean(run, name)) is not None]
     if len(values) < 2 or name in ("coverage_95", "disagreement"):
         return float("nan")
@@ -185,7 +188,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     }
 
 
-def figure_decomposition(runs: list[Run]) -> Figure | None:
+def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     """Noise, bias and variance of each run on a toy with a known mean (FE eq. 10): they add up to the squared error."""
     parts = ("noise", "bias2", "variance")
     found = [(run.name, run.summary.get("metrics", {})) for run in runs]
@@ -195,15 +198,17 @@ def figure_decomposition(runs: list[Run]) -> Figure | None:
     values = np.array([[max(0.0, metrics[part]["mean"]) for part in parts] for _, metrics in found])
     best = int(values[:, 2].argmin())
     title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
-    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     paint = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
     for i, colour in enumerate(paint):
-        style.bars(axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=colour)
+        style.draw_bars(
+            axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=colour
+        )
     error = [1.96 * (m["variance"]["sd"] or 0.0) / max(1, m["variance"]["n"]) ** 0.5 for _, m in found]
     axes.errorbar(np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=style.INK, elinewidth=1.2)
     axes.set_xticks(np.arange(len(found)), [name for name, _ in found])
     axes.set_ylabel("squared error (target units)")
     axes.set_ylim(bottom=0)
-    style.key(axes, ["noise", "bias\u00b2", "variance"], paint)
-    style.grid(axes)
+    style.draw_key(axes, ["noise", "bias\u00b2", "variance"], paint)
+    style.draw_grid(axes)
     return figure

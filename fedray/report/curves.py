@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.report.read import Curve, Run
+from fedray.report.read import Curve, ReadRun
 
-NAMES = {
+METRIC_LABELS = {
     "accuracy": "test accuracy",
     "rmse": "test RMSE (target units)",
     "nll": "NLL (nats)",
@@ -27,24 +27,24 @@ NAMES = {
     "personal_accuracy": "personalised accuracy",
     "personal_p10": "personalised accuracy, 10th percentile",
 }
-SCORES = tuple(name for name in NAMES if name not in ("accuracy", "rmse", "personal_p10"))
+SCORES = tuple(name for name in METRIC_LABELS if name not in ("accuracy", "rmse", "personal_p10"))
 LEGEND_MODELS = 10
 LINES = 50  # members drawn at most
 
 
-def figure_rounds(run: Run) -> Figure | None:
+def figure_rounds(run: ReadRun) -> Figure | None:
     """The headline metric of the ensemble and of each member over rounds."""
     curve = run.curve(run.metric)
     if curve is None:
         return None
-    figure, axes = style.canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
+    figure, axes = style.make_canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
     single = run.models == 1
-    for k, colour in enumerate(style.colours(run.models)):
+    for k, colour in enumerate(style.pick_colors(run.models)):
         member = run.member(k) if not single and k < LINES else None
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else None
-            line(axes, member.round, member, colour, label, width=1.1)
-    line(axes, curve.round, curve, style.INK, "the model" if single else "ensemble", width=2.4)
+            draw_mean_line(axes, member.round, member, colour, label, width=1.1)
+    draw_mean_line(axes, curve.round, curve, style.INK, "the model" if single else "ensemble", width=2.4)
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
@@ -55,17 +55,17 @@ def figure_rounds(run: Run) -> Figure | None:
     return figure
 
 
-def figure_bytes(run: Run) -> Figure | None:
+def figure_bytes(run: ReadRun) -> Figure | None:
     """The headline metric over the bytes moved in both directions."""
     return _over(run, "bytes")
 
 
-def figure_seconds(run: Run) -> Figure | None:
+def figure_seconds(run: ReadRun) -> Figure | None:
     """The headline metric over virtual time."""
     return _over(run, "seconds")
 
 
-def figure_scores(run: Run) -> Figure | None:
+def figure_scores(run: ReadRun) -> Figure | None:
     """All other scores over rounds, one small panel each."""
     curves = {name: curve for name in SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
@@ -73,14 +73,14 @@ def figure_scores(run: Run) -> Figure | None:
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
     rows = -(-len(curves) // columns)
     title = "The other scores over the rounds"
-    figure, grid = style.canvas(
+    figure, grid = style.make_canvas(
         title, rows, columns, size=(style.WIDE if columns > 1 else style.NARROW, 2.2 * rows + 0.2), squeeze=False
     )
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
-        axes.set_title(NAMES[name], fontsize=9.5, loc="left")
-        style.grid(axes)
+        draw_mean_line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
+        axes.set_title(METRIC_LABELS[name], fontsize=9.5, loc="left")
+        style.draw_grid(axes)
         text.whole(axes.xaxis)
         if text.is_share(name):
             text.in_percent(axes.yaxis)
@@ -91,7 +91,7 @@ def figure_scores(run: Run) -> Figure | None:
     return figure
 
 
-def spent(run: Run, what: str) -> Curve | None:
+def cost_axis(run: ReadRun, what: str) -> Curve | None:
     """Bytes of both directions, or virtual seconds, at every evaluated round."""
     if what == "seconds":
         return run.curve("sim_seconds")
@@ -101,15 +101,15 @@ def spent(run: Run, what: str) -> Curve | None:
     return Curve(up.round, up.values + down.values)
 
 
-def against(run: Run, what: str) -> tuple[FloatArray, Curve] | None:
+def draw_against(run: ReadRun, what: str) -> tuple[FloatArray, Curve] | None:
     """Where on an axis of cost the headline curve's rounds lie (mean over worlds), and that curve."""
-    curve, cost = run.curve(run.metric), spent(run, what)
+    curve, cost = run.curve(run.metric), cost_axis(run, what)
     if curve is None or cost is None or not cost.mean.any():
         return None
     return np.interp(curve.round, cost.round, cost.mean), curve
 
 
-def line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None, width: float) -> None:
+def draw_mean_line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None, width: float) -> None:
     """The mean over worlds, with a band of one standard deviation where there are several."""
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=colour, linewidth=width, label=label, marker=mark, markersize=4)
@@ -120,8 +120,8 @@ def line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None
 
 def headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
-    axes.set_ylabel(NAMES[metric])
-    style.grid(axes)
+    axes.set_ylabel(METRIC_LABELS[metric])
+    style.draw_grid(axes)
     if metric == "accuracy":
         text.in_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
@@ -133,8 +133,8 @@ def legend(axes: Axes, metric: str, columns: int = 1) -> None:
         axes.legend(loc="lower right" if metric == "accuracy" else "upper right", ncols=columns)
 
 
-def _over(run: Run, what: str) -> Figure | None:
-    found = against(run, what)
+def _over(run: ReadRun, what: str) -> Figure | None:
+    found = draw_against(run, what)
     if found is None:
         return None
     x, curve = found
@@ -143,8 +143,8 @@ def _over(run: Run, what: str) -> Figure | None:
     best = run.metric == "accuracy"
     end = text.number(float(curve.mean[-1]), run.metric)
     paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = style.canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
-    line(axes, x / size, curve, style.INK, None, width=2.2)
+    figure, axes = style.make_canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
+    draw_mean_line(axes, x / size, curve, style.INK, None, width=2.2)
     each = ", one replicate" if run.worlds > 1 else ""
     axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
     axes.set_xlim(left=0)
@@ -152,11 +152,11 @@ def _over(run: Run, what: str) -> Figure | None:
     return figure
 
 
-def _rounds_label(run: Run) -> str:
+def _rounds_label(run: ReadRun) -> str:
     return "steps of each walk" if "graph_edges" in run.pictures else "rounds completed"
 
 
-def _rounds_title(run: Run, curve: Curve) -> str:
+def _rounds_title(run: ReadRun, curve: Curve) -> str:
     what = "accuracy" if run.metric == "accuracy" else "RMSE"
     end = text.number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"

@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from fedray.core import text
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import column, counted, model_key
-from fedray.report.read import Run
+from fedray.report.jobs import counted_jobs, job_column, model_key
+from fedray.report.read import ReadRun
 
 LANES = 40  # clients shown at most
 SAME = 0.99  # of the slowest client's seconds: no worse is no wait
 
 
-def figure_gantt(run: Run) -> Figure | None:
+def figure_gantt(run: ReadRun) -> Figure | None:
     """The last round: a lane a client, its jobs that counted one after another (or side by side, as the tier says)."""
-    table = counted(run.first_world())
+    table = counted_jobs(run.first_world())
     if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
         return None
     table = table.filter(pc.equal(table["round"], pc.max(table["round"])))
-    client, seconds, model = (column(table, name) for name in ("client", "sim_seconds", "model"))
+    client, seconds, model = (job_column(table, name) for name in ("client", "sim_seconds", "model"))
     tier = np.array(table["tier"].to_pylist())
     together = np.isin(tier, [name for name in run.tiers if _side_by_side(run, name)])
     start, busy = _times(client, seconds, together)
@@ -34,15 +34,15 @@ def figure_gantt(run: Run) -> Figure | None:
     half = float(np.median(list(busy.values())))
     name = f"client {slowest}" + (f" ({of[slowest]})" if len(run.tiers) > 1 else "")
     title = _title(int(table["round"][0].as_py()), name, busy[slowest], half)
-    figure, axes = style.canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
-    for k, colour in enumerate(style.colours(run.trained)):
+    for k, colour in enumerate(style.pick_colors(run.trained)):
         pick = shown & (model == k)
         low = np.array([row[int(c)] for c in client[pick]]) - 0.4
         part = np.where(together[pick], _shares(client[pick], client), 1.0)
         low = low + np.where(together[pick], 0.8 * _order(pick, client) * part, 0.0)
-        style.bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=colour)
+        style.draw_bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=colour)
     axes.set_yticks([y for y, _ in lanes], [str(c) for _, c in lanes], fontsize=7)
     axes.set_ylim(max(row.values()) + 0.7, -0.7)
     axes.set_xlim(0, busy[slowest] * 1.01)
@@ -53,7 +53,7 @@ def figure_gantt(run: Run) -> Figure | None:
     axes.axvline(half, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
-    style.grid(axes, "x")
+    style.draw_grid(axes, "x")
     model_key(axes, run.trained)
     return figure
 
@@ -103,7 +103,7 @@ def _order(pick: IntArray, client: IntArray) -> IntArray:
     return np.asarray(place[pick])
 
 
-def _side_by_side(run: Run, tier: str) -> bool:
+def _side_by_side(run: ReadRun, tier: str) -> bool:
     clients = run.scenario.get("clients")
     tiers = clients.get("tiers") if isinstance(clients, dict) else None
     one = tiers.get(tier) if isinstance(tiers, dict) else None

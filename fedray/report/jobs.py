@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from fedray.core import text
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 ROUNDS, CLIENTS, BARS = 60, 100, 100  # shown at most
 FAINT = 0.25  # of a job that did not finish
 
 
-def figure_assignment(run: Run) -> Figure | None:
+def figure_assignment(run: ReadRun) -> Figure | None:
     """Client x round, coloured by the model trained; several models share a cell from top to bottom."""
     table = run.first_world()
     if table is None:
         return None
-    round_, client, model = (column(table, name) for name in ("round", "client", "model"))
+    round_, client, model = (job_column(table, name) for name in ("round", "client", "model"))
     first = round_.min()
     window = round_ < first + ROUNDS
     everyone, total = np.unique(client[window]), int(round_.max() - first + 1)
-    shown = spread(everyone, CLIENTS)
+    shown = spread_picks(everyone, CLIENTS)
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
-    faint = ~finished(table)
+    faint = ~finished_jobs(table)
     rows = np.searchsorted(shown, client[keep])
     image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.trained)
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
@@ -41,7 +41,7 @@ def figure_assignment(run: Run) -> Figure | None:
     note = f" ({', '.join(limits)})" if limits else ""
     title = f"{_many(len(shown), 'client')} train {_many(run.trained, 'model')}: who trains which{note}"
     tall = float(np.clip(0.085 * len(shown) + 0.9, 2.4, 7.4))
-    figure, axes = style.canvas(title, size=(style.WIDE, tall))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, tall))
     axes.imshow(image, aspect="auto", extent=(first - 0.5, first + wide - 0.5, len(shown) - 0.5, -0.5))
     if wide * len(shown) <= 6000:
         _separate(axes, first, wide, len(shown))
@@ -59,42 +59,42 @@ def figure_assignment(run: Run) -> Figure | None:
     return figure
 
 
-def finished(table: pa.Table) -> NDArray[np.bool_]:
+def finished_jobs(table: pa.Table) -> NDArray[np.bool_]:
     """Which jobs counted, `[J]`: not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
-def counted(table: pa.Table | None) -> pa.Table | None:
+def counted_jobs(table: pa.Table | None) -> pa.Table | None:
     """The jobs that counted, if there are any."""
-    table = None if table is None else table.filter(pa.array(finished(table)))
+    table = None if table is None else table.filter(pa.array(finished_jobs(table)))
     return table if table is not None and len(table) else None
 
 
-def figure_participation(run: Run) -> Figure | None:
+def figure_participation(run: ReadRun) -> Figure | None:
     """How often each client trained each model: the jobs that counted."""
-    table = counted(run.first_world())
+    table = counted_jobs(run.first_world())
     if table is None:
         return None
-    client, model = column(table, "client"), column(table, "model")
+    client, model = job_column(table, "client"), job_column(table, "model")
     clients = max(_number(run), int(client.max()) + 1)
-    rounds = np.unique(np.stack([client, column(table, "round")]), axis=1)[0]
+    rounds = np.unique(np.stack([client, job_column(table, "round")]), axis=1)[0]
     often = np.bincount(rounds, minlength=clients)
     title = f"A client takes part in {often.mean():.3g} rounds on average ({often.min()} to {often.max()})"
     if clients > BARS:
         return _histogram(run, table, often, title)
-    figure, axes = style.canvas(title, size=(style.WIDE, 3.2))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     counts = np.zeros((clients, run.trained))
     np.add.at(counts, (client, model), 1)
-    stacked(axes, counts, style.colours(run.trained))
+    stacked_bars(axes, counts, style.pick_colors(run.trained))
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
     text.whole(axes.yaxis)
-    style.grid(axes)
+    style.draw_grid(axes)
     model_key(axes, run.trained)
     return figure
 
 
-def figure_traffic(run: Run) -> Figure | None:
+def figure_traffic(run: ReadRun) -> Figure | None:
     """Bytes each tier sends and receives."""
     if run.clients is None:
         return None
@@ -108,7 +108,7 @@ def figure_traffic(run: Run) -> Figure | None:
     title = f"{text.human_bytes(float(up.sum()))} go up and {text.human_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
     unit, name = text.unit("bytes", float(max(up.max(), down.max())))
-    figure, axes = style.canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
         axes.barh(where + shift, values / unit, 0.34, color=colour, linewidth=0)
@@ -118,28 +118,28 @@ def figure_traffic(run: Run) -> Figure | None:
     axes.invert_yaxis()
     axes.margins(x=0.2)
     axes.set_xlabel(f"bytes ({name}{', mean of the replicates' if run.worlds > 1 else ''})")
-    style.key(axes, ["uplink", "downlink"], [style.ACCENT, style.PALETTE[4]])
+    style.draw_key(axes, ["uplink", "downlink"], [style.ACCENT, style.PALETTE[4]])
     return figure
 
 
-def column(table: pa.Table, name: str) -> Any:
+def job_column(table: pa.Table, name: str) -> Any:
     """A column as an array, empty values of numbers as zero."""
     return pc.fill_null(table[name], 0).to_numpy()
 
 
-def spread(values: IntArray, most: int) -> IntArray:
+def spread_picks(values: IntArray, most: int) -> IntArray:
     """At most so many of them, evenly spaced."""
     if len(values) <= most:
         return values
     return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))])
 
 
-def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
+def stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
     """Stacked bars: `[bars, parts]`, one colour a part."""
     width = 0.82 if len(counts) <= 60 else 0.92
     bottom = np.zeros(len(counts))
     for part, colour in zip(counts.T, paint, strict=True):
-        style.bars(
+        style.draw_bars(
             axes,
             np.arange(len(counts)) - width / 2,
             bottom,
@@ -157,14 +157,16 @@ def stacked(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
 def model_key(axes: Axes, models: int, every: bool = False) -> None:
     """Names the colours of the models, three of them where they are many, and the colour of all in one cell."""
     shown = range(models) if models <= len(style.PALETTE) else (0, models // 2, models - 1)
-    paint = style.colours(models)
+    paint = style.pick_colors(models)
     if models > 1:
         more = [f"all {models}"] * every
-        style.key(axes, [*(f"model {k}" for k in shown), *more], [*(paint[k] for k in shown), *[style.GREY] * every])
+        style.draw_key(
+            axes, [*(f"model {k}" for k in shown), *more], [*(paint[k] for k in shown), *[style.GREY] * every]
+        )
 
 
 def _cells(row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple[int, int], models: int) -> FloatArray:
-    paint = np.array([_rgb(colour) for colour in (*style.colours(models), style.GREY)])
+    paint = np.array([_rgb(colour) for colour in (*style.pick_colors(models), style.GREY)])
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -197,11 +199,11 @@ def _separate(axes: Axes, first: int, wide: int, tall: int) -> None:
     axes.hlines(np.arange(tall + 1) - 0.5, first - 0.5, first + wide - 0.5, color=style.PAPER, linewidth=0.8)
 
 
-def _tier_marks(axes: Axes, run: Run, table: pa.Table, shown: IntArray) -> None:
+def _tier_marks(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> None:
     """The tiers' names along the right side, a line where one ends."""
     if len(run.tiers) < 2:
         return
-    client, tier = column(table, "client"), np.array(table["tier"].to_pylist())
+    client, tier = job_column(table, "client"), np.array(table["tier"].to_pylist())
     of = dict(zip(client.tolist(), tier.tolist(), strict=True))
     named = np.array([of[i] for i in shown.tolist()])
     for name in run.tiers:
@@ -213,29 +215,29 @@ def _tier_marks(axes: Axes, run: Run, table: pa.Table, shown: IntArray) -> None:
                 axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
 
 
-def _histogram(run: Run, table: pa.Table, often: IntArray, title: str) -> Figure:
-    figure, axes = style.canvas(title, size=(style.WIDE, 3.2))
-    client, tier = column(table, "client"), np.array(table["tier"].to_pylist())
+def _histogram(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Figure:
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
+    client, tier = job_column(table, "client"), np.array(table["tier"].to_pylist())
     edges = np.unique(np.linspace(0, often.max() + 1, min(int(often.max()) + 2, 41)).astype(int))
     bottom = np.zeros(len(edges) - 1)
     groups = [(name, often[np.unique(client[tier == name])]) for name in run.tiers]
     groups.append(("never", often[often == 0]))
     groups = [(name, counts) for name, counts in groups if len(counts)]
-    paint = [*style.colours(len(groups))]
+    paint = [*style.pick_colors(len(groups))]
     for (_, counts), colour in zip(groups, paint, strict=True):
         high = np.histogram(counts, edges)[0].astype(float)
-        style.bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=colour)
+        style.draw_bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=colour)
         bottom += high
     axes.set_xlabel("rounds a client took part in")
     axes.set_ylabel("clients")
     axes.set_ylim(bottom=0)
     text.whole(axes.xaxis)
-    style.grid(axes)
-    style.key(axes, [name for name, _ in groups], paint)
+    style.draw_grid(axes)
+    style.draw_key(axes, [name for name, _ in groups], paint)
     return figure
 
 
-def _number(run: Run) -> int:
+def _number(run: ReadRun) -> int:
     clients = run.scenario.get("clients")
     number = clients.get("number") if isinstance(clients, dict) else None
     return number if isinstance(number, int) else 0

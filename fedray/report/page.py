@@ -15,7 +15,7 @@ import fedray
 from fedray.core import text as text_
 from fedray.report import clients as people
 from fedray.report import compare, curves, gantt, jobs, predictions, random_walk, stacking, style
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 
 class Picture(NamedTuple):
@@ -39,7 +39,7 @@ class Card(NamedTuple):
     sub: str = ""
 
 
-Draw = Callable[[Run], Figure | None]
+Draw = Callable[[ReadRun], Figure | None]
 MEAN = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best of the column."
 PAID = "n replicates and folds; bytes are sums over them."
 BAND = "Line: mean of the replicates and folds; band: one standard deviation."
@@ -97,47 +97,52 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 )
 
 
-def render_one(run: Run) -> str:
+def render_one(run: ReadRun) -> str:
     """The page of one run."""
-    with style.context():
-        sections = [Section(title, paired(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)]
+    with style.figure_style():
+        sections = [
+            Section(title, pair_figures(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)
+        ]
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
-    return filled(
+    return fill_template(
         title=run.name,
-        facts=facts(run),
+        facts=run_facts(run),
         notes=notes,
-        cards=cards(run),
+        cards=make_cards(run),
         sections=[section for section in sections if section.pictures],
         runs=[run],
     )
 
 
-def render_many(runs: list[Run]) -> str:
+def render_many(runs: list[ReadRun]) -> str:
     """The page that compares several runs."""
-    with style.context():
+    with style.figure_style():
         sections = []
         for metric in ("accuracy", "rmse"):
-            figures = [(compare.overlay(runs, metric, what), BAND) for what in ("rounds", "bytes", "seconds")]
+            figures = [(compare.overlay_curves(runs, metric, what), BAND) for what in ("rounds", "bytes", "seconds")]
             if metric == "accuracy":
                 figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
             if metric == "rmse":
                 figures.append((compare.figure_decomposition(runs), "Whiskers: 95 % interval of the variance."))
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
-            sections.append(Section(title, paired(pictures(figures, f"c{metric}"))))
-    return filled(
+            sections.append(Section(title, pair_figures(draw_pictures(figures, f"c{metric}"))))
+    return fill_template(
         title=f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=[],
-        tables=[("Final metrics", compare.table(runs), MEAN), ("What was paid", compare.paid(runs), PAID)],
+        tables=[
+            ("Final metrics", compare.comparison_table(runs), MEAN),
+            ("What was paid", compare.cost_cells(runs), PAID),
+        ],
         differences=compare.differences(runs),
         sections=[section for section in sections if section.pictures],
         runs=runs,
     )
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
+def run_facts(run: ReadRun) -> list[tuple[str, str]]:
     """What was run, in a few words."""
     summary, scenario = run.summary, run.scenario
     found = [("method", summary.get("method") or _name(scenario, "method"))]
@@ -154,7 +159,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in found if value]
 
 
-def cards(run: Run) -> list[Card]:
+def make_cards(run: ReadRun) -> list[Card]:
     """Headline numbers: mean and standard deviation over the replicates and folds."""
     words = {
         "accuracy": "ensemble accuracy",
@@ -187,23 +192,23 @@ def cards(run: Run) -> list[Card]:
     return found
 
 
-def _drawn(run: Run, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
+def _drawn(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
     for i, (draw, note) in enumerate(draws):
         text = f"{note} {BAND}".strip() if draw in several and run.worlds > 1 else note
-        yield from pictures([(draw(run), text)], f"{prefix}{i}")
+        yield from draw_pictures([(draw(run), text)], f"{prefix}{i}")
 
 
-def pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
+def draw_pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
     """Figures and their notes, drawn; ids of the SVG begin with `prefix`."""
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
             place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
-            drawn = style.svg(figure, f"{prefix}-{i}")
+            drawn = style.to_svg(figure, f"{prefix}-{i}")
             small = None
             if place == "wide" and _curves_only(figure):
                 figure.set_size_inches(style.NARROW, 4.0)
-                small = Markup(style.svg(figure, f"{prefix}-{i}-small"))
+                small = Markup(style.to_svg(figure, f"{prefix}-{i}-small"))
             yield Picture(str(figure.get_label()), note, Markup(drawn), place, small)
 
 
@@ -213,7 +218,7 @@ def _curves_only(figure: Figure) -> bool:
     return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images
 
 
-def paired(pictures: Iterable[Picture]) -> list[Picture]:
+def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
     """Halves that follow each other share a line; one that is left over stands alone."""
     paired: list[Picture] = []
     waiting = False  # for a neighbour
@@ -228,7 +233,7 @@ def paired(pictures: Iterable[Picture]) -> list[Picture]:
     return paired
 
 
-def filled(**values: Any) -> str:
+def fill_template(**values: Any) -> str:
     """The page, with what the template asks for."""
     folder = resources.files("fedray.report.write")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
@@ -252,4 +257,6 @@ def _with_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
         return "-", "not finite"
     if entry.get("sd") is None:
         return text_.number(entry["mean"], name), ""
-    return text_.number(entry["mean"], name), f"\u00b1 {compare.deviation(entry['sd'], name)} (sd of {entry['n']})"
+    return text_.number(
+        entry["mean"], name
+    ), f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 WRITTEN = 12  # classes up to which the numbers are written into the confusion matrix
 GROUPS = 8  # of predictions, by their width
@@ -18,7 +18,7 @@ TURNS = 12  # rises and falls over its whole height that a curve of one input ma
 NAMED = 20  # classes up to which the axes name them
 
 
-def figure_calibration(run: Run) -> Figure | None:
+def figure_calibration(run: ReadRun) -> Figure | None:
     """Reliability diagram of the answers with the number of samples below."""
     table = run.pictures.get("calibration")
     if table is None or not np.nansum(table[:, 2]):
@@ -30,7 +30,7 @@ def figure_calibration(run: Run) -> Figure | None:
     lean = float(np.sum(count * (confidence - right)) / count.sum())
     word = "too sure" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
     title = f"The answers are {word} (calibration error {100 * gap:.1f} %)"
-    figure, (top, low) = style.canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
+    figure, (top, low) = style.make_canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     both = np.minimum(confidence, right)
     paint = (style.PALETTE[4], style.WARM, style.PALETTE[2])
@@ -39,31 +39,31 @@ def figure_calibration(run: Run) -> Figure | None:
         (both, confidence - both, paint[1]),
         (both, right - both, paint[2]),
     ):
-        style.bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=colour)
+        style.draw_bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=colour)
     top.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     top.set_xlim(0, 1)
     top.set_ylim(0, 1)
     top.set_ylabel("accuracy of these samples")
-    style.key(top, ["accuracy", "too sure", "too cautious"], paint)
-    style.bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=style.PALETTE[8])
+    style.draw_key(top, ["accuracy", "too sure", "too cautious"], paint)
+    style.draw_bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=style.PALETTE[8])
     low.set_ylabel("samples")
     low.set_ylim(bottom=0)
     low.set_xlabel("confidence of the answer")
     low.yaxis.set_major_locator(MaxNLocator(2, integer=True))
     for axis in (low.xaxis, top.yaxis):
         text.in_percent(axis)
-    style.grid(top)
+    style.draw_grid(top)
     return figure
 
 
-def figure_confusion(run: Run) -> Figure | None:
+def figure_confusion(run: ReadRun) -> Figure | None:
     """Rows sum to one: where the samples of a class go."""
     counts = run.pictures.get("confusion")
     if counts is None or counts.ndim != 2 or not counts.sum():
         return None
     names = class_names(run, len(counts))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure, axes = style.canvas(_confusion_title(shares, names), size=(style.NARROW, 4.8))
+    figure, axes = style.make_canvas(_confusion_title(shares, names), size=(style.NARROW, 4.8))
     axes.imshow(shares, cmap=style.strength(), vmin=0, vmax=1)
     if len(counts) <= WRITTEN:
         for (i, j), share in np.ndenumerate(shares):
@@ -82,7 +82,7 @@ def figure_confusion(run: Run) -> Figure | None:
     return figure
 
 
-def figure_predictive(run: Run) -> Figure | None:
+def figure_predictive(run: ReadRun) -> Figure | None:
     """Mean and interval over the input, or predictions against targets where there is no single input."""
     rows = run.pictures.get("predictive")
     if rows is None or rows.ndim != 2 or rows.shape[1] != 4:
@@ -93,7 +93,7 @@ def figure_predictive(run: Run) -> Figure | None:
     title = (
         f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
     )
-    figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 4.2))
     if _one_input(x, mean):
         axes.fill_between(
             x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
@@ -114,12 +114,12 @@ def figure_predictive(run: Run) -> Figure | None:
         axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="right answer")
         axes.set_xlabel("target (its own units)")
         axes.set_ylabel("prediction (target units)")
-    style.grid(axes)
+    style.draw_grid(axes)
     axes.legend(loc="best", ncols=3, bbox_to_anchor=(0, 0, 1, 1)) if len(y) < 400 else axes.legend(loc="upper left")
     return figure
 
 
-def figure_pit(run: Run) -> Figure | None:
+def figure_pit(run: ReadRun) -> Figure | None:
     """Histogram of the probability integral transform: flat where the predictive distribution is right."""
     shares = run.pictures.get("pit")
     if shares is None or not shares.sum():
@@ -128,8 +128,8 @@ def figure_pit(run: Run) -> Figure | None:
     bins = len(shares)
     middle = float(shares[bins // 4 : bins - bins // 4].sum()) / ((bins - 2 * (bins // 4)) / bins)
     word = "too wide" if middle > 1.15 else "too narrow" if middle < 0.85 else "about as wide as the errors"
-    figure, axes = style.canvas(f"The predictive distributions are {word}", size=(style.NARROW, 3.0))
-    style.bars(axes, np.arange(bins) / bins + 0.04 / bins, 0.0, 0.92 / bins, shares, facecolor=style.ACCENT)
+    figure, axes = style.make_canvas(f"The predictive distributions are {word}", size=(style.NARROW, 3.0))
+    style.draw_bars(axes, np.arange(bins) / bins + 0.04 / bins, 0.0, 0.92 / bins, shares, facecolor=style.ACCENT)
     axes.axhline(1 / bins, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.annotate("calibrated", (1, 1 / bins), (0, 3), textcoords="offset points", ha="right", color=style.INK)
     axes.set_xlim(0, 1)
@@ -137,18 +137,18 @@ def figure_pit(run: Run) -> Figure | None:
     axes.set_xlabel("predicted probability of a smaller value than the target (PIT)")
     axes.set_ylabel("share of the targets")
     text.in_percent(axes.yaxis)
-    style.grid(axes)
+    style.draw_grid(axes)
     return figure
 
 
-def figure_coverage(run: Run) -> Figure | None:
+def figure_coverage(run: ReadRun) -> Figure | None:
     """Observed against nominal coverage of central intervals."""
     levels = run.pictures.get("coverage")
     if levels is None or not len(levels):
         return None
     nominal, observed = levels[np.argsort(levels[:, 0])].T
     title = f"The {100 * nominal[-1]:.0f} % interval holds {100 * observed[-1]:.0f} % of the targets"
-    figure, axes = style.canvas(title, size=(style.NARROW, 3.4))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     axes.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
     axes.plot(nominal, observed, "o-", color=style.ACCENT, linewidth=1.8, markersize=5, label="observed")
     axes.set_xlim(0, 1.02)
@@ -157,18 +157,18 @@ def figure_coverage(run: Run) -> Figure | None:
     axes.set_ylabel("observed coverage")
     for axis in (axes.xaxis, axes.yaxis):
         text.in_percent(axis)
-    style.grid(axes, "both")
+    style.draw_grid(axes, "both")
     axes.legend(loc="upper left")
     return figure
 
 
-def figure_sharpness(run: Run) -> Figure | None:
+def figure_sharpness(run: ReadRun) -> Figure | None:
     """How sharp the predictions are, and whether the sharper ones are nearer: error against predicted deviation."""
     rows = run.pictures.get("errors")
     if rows is None or rows.ndim != 2 or len(rows) < 2 or not (rows[:, 0] > 0).all():
         return None
     sd, error = rows[np.argsort(rows[:, 0], kind="stable")].T
-    figure, axes = style.canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
+    figure, axes = style.make_canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
     axes.plot(sd, error, ".", color=style.ACCENT, markersize=4, alpha=0.35, rasterized=len(sd) > 400, label="a target")
     parts = np.array_split(np.arange(len(sd)), max(1, min(GROUPS, len(sd) // 10)))
     middle = [float(np.sqrt((sd[part] ** 2).mean())) for part in parts]
@@ -179,7 +179,7 @@ def figure_sharpness(run: Run) -> Figure | None:
     axes.set_xlabel("predicted standard deviation (target units)")
     axes.set_ylabel("absolute error")
     axes.set_ylim(bottom=0)
-    style.grid(axes)
+    style.draw_grid(axes)
     axes.legend(loc="upper left")
     return figure
 
@@ -190,7 +190,7 @@ def _sharpness_title(sd: FloatArray) -> str:
     return f"The widest prediction is {sd.max() / sd.min():.2g} times as wide as the sharpest"
 
 
-def figure_disagreement(run: Run) -> Figure | None:
+def figure_disagreement(run: ReadRun) -> Figure | None:
     """How often two members answer differently."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or pairs.ndim != 2 or len(pairs) < 2:
@@ -198,7 +198,7 @@ def figure_disagreement(run: Run) -> Figure | None:
     models = len(pairs)
     mean = float(pairs[~np.eye(models, dtype=bool)].mean())
     title = f"Two members answer differently on {100 * mean:.1f} % of the samples"
-    figure, axes = style.canvas(title, size=(style.NARROW, 4.2))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 4.2))
     high = max(float(pairs.max()), 1e-9)
     axes.imshow(pairs, cmap=style.strength(), vmin=0, vmax=high)
     if models <= WRITTEN:
@@ -216,7 +216,7 @@ def figure_disagreement(run: Run) -> Figure | None:
     return figure
 
 
-def figure_loss_plane(run: Run) -> Figure | None:
+def figure_loss_plane(run: ReadRun) -> Figure | None:
     """The log loss on the plane through three members, which are marked."""
     plane = run.pictures.get("loss_plane")
     if plane is None or plane.ndim != 2:
@@ -224,7 +224,7 @@ def figure_loss_plane(run: Run) -> Figure | None:
     points = run.pictures.get("loss_plane_points", np.empty((0, 2)))
     high, wide = plane.shape
     extent = run.pictures.get("loss_plane_extent", np.array([0, wide - 1, 0, high - 1]))
-    figure, axes = style.canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
+    figure, axes = style.make_canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
     left, right, bottom, top = (float(end) for end in extent)
     x, y = np.linspace(left, right, wide), np.linspace(bottom, top, high)
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
@@ -238,7 +238,7 @@ def figure_loss_plane(run: Run) -> Figure | None:
     return figure
 
 
-def class_names(run: Run, number: int) -> list[str]:
+def class_names(run: ReadRun, number: int) -> list[str]:
     """Names of the classes, or their numbers."""
     names = run.pictures.get("class_names")
     if names is None or len(names) != number:

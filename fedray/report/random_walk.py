@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 from fedray.core import text
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import column
-from fedray.report.read import Run
+from fedray.report.jobs import job_column
+from fedray.report.read import ReadRun
 
 SHOWN = 300  # nodes, and edges a node
 NAMED = 40  # nodes with their number in them
 
 
-def figure_graph(run: Run) -> Figure | None:
+def figure_graph(run: ReadRun) -> Figure | None:
     """The nodes at their places, larger and darker the more often they trained a model."""
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     if edges is None or table is None or not len(edges):
@@ -25,12 +25,12 @@ def figure_graph(run: Run) -> Figure | None:
     nodes = int(edges.max()) + 1
     if nodes > SHOWN or len(edges) > SHOWN * SHOWN / 2:
         return None
-    visits = np.bincount(column(table, "client"), minlength=nodes)
+    visits = np.bincount(job_column(table, "client"), minlength=nodes)
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
-    figure, axes = style.canvas(title, size=(style.NARROW, 4.6))
-    place = layout(edges, nodes)
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 4.6))
+    place = layout_graph(edges, nodes)
     axes.add_collection(LineCollection(list(place[edges]), colors=style.GRID, linewidths=1.0, zorder=1))
     share = visits / max(1, visits.max())
     area = (0.35 + 0.65 * share) * min(520.0, 9000.0 / nodes)
@@ -45,7 +45,7 @@ def figure_graph(run: Run) -> Figure | None:
     return figure
 
 
-def figure_visits(run: Run) -> Figure | None:
+def figure_visits(run: ReadRun) -> Figure | None:
     """Share of the steps each client trained in, against the walk's stationary law."""
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     if edges is None or table is None or not len(edges):
@@ -53,13 +53,13 @@ def figure_visits(run: Run) -> Figure | None:
     nodes = int(edges.max()) + 1
     if nodes > SHOWN:
         return None
-    visits = np.bincount(column(table, "client"), minlength=nodes)
-    law = stationary(run, edges, nodes)
+    visits = np.bincount(job_column(table, "client"), minlength=nodes)
+    law = stationary_law(run, edges, nodes)
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())
     title = f"Visits are {100 * off:.0f} % of the steps away from the stationary law"
-    figure, axes = style.canvas(title, size=(style.NARROW, 4.6))
-    style.bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=style.ACCENT)
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 4.6))
+    style.draw_bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=style.ACCENT)
     axes.step(np.arange(nodes + 1) - 0.5, np.append(law, law[-1]), where="post", color=style.INK, linewidth=1.4)
     axes.set_xlim(-0.7, nodes - 0.3)
     axes.set_ylim(0, 1.1 * float(max(share.max(), law.max())))
@@ -67,12 +67,12 @@ def figure_visits(run: Run) -> Figure | None:
     axes.set_ylabel("share of the steps")
     text.whole(axes.xaxis)
     text.in_percent(axes.yaxis)
-    style.grid(axes)
-    style.key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
+    style.draw_grid(axes)
+    style.draw_key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
     return figure
 
 
-def layout(edges: IntArray, nodes: int) -> FloatArray:
+def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
     """Places `[N, 2]`: on a circle where that is the graph's shape (or nothing else is clearer), else by springs."""
     graph = nx.Graph(edges.tolist())
     degree = np.bincount(edges.ravel(), minlength=nodes)
@@ -81,7 +81,7 @@ def layout(edges: IntArray, nodes: int) -> FloatArray:
     return np.array([placed[i] for i in range(nodes)])
 
 
-def stationary(run: Run, edges: IntArray, nodes: int) -> FloatArray:
+def stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
     """Shares `[N]`: equal for Metropolis' steps, else in proportion to the degree."""
     graph = run.scenario.get("graph")
     if isinstance(graph, dict) and graph.get("transition") == "metropolis":

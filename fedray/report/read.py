@@ -50,7 +50,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class ReadRun:
     """What a run directory says.
 
     rounds: column -> `[rows]`. members `[rows, K]` or None. clients: one row a job, or None.
@@ -131,7 +131,7 @@ class Run:
         return Curve(rounds[seen], table[:, seen])
 
 
-def read_run(folder: Path, name: str | None = None) -> Run:
+def read_run(folder: Path, name: str | None = None) -> ReadRun:
     """Reads a run directory; a run that was interrupted gives what it has.
 
     Raises:
@@ -142,7 +142,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     text = _text(folder / "scenario.yaml")
     table = _table(folder / "rounds.parquet")
     rounds, members = ({}, None) if table is None else _columns(table)
-    return Run(
+    return ReadRun(
         name=name or folder.resolve().name,
         scenario=_parsed(folder / "scenario.yaml", text),
         scenario_text=text,

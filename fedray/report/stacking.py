@@ -12,17 +12,17 @@ from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.predictions import NAMED, WRITTEN, class_names
-from fedray.report.read import Run
+from fedray.report.read import ReadRun
 
 
-def figure_folds(run: Run) -> Figure | None:
+def figure_folds(run: ReadRun) -> Figure | None:
     """Test accuracy of every sub model: a row a base, a column a fold (the paper's Table 2)."""
     table = run.pictures.get("stack_folds")
     if table is None or table.ndim != 2:
         return None
     bases, folds = table.shape
     title = f"Sub models reach {100 * table.min():.0f} to {100 * table.max():.0f} %"
-    figure, axes = style.canvas(title, size=(style.NARROW, float(np.clip(1.4 + 0.45 * bases, 2.2, 5.0))))
+    figure, axes = style.make_canvas(title, size=(style.NARROW, float(np.clip(1.4 + 0.45 * bases, 2.2, 5.0))))
     axes.imshow(table, cmap=style.strength(), vmin=0, vmax=1, aspect="auto")
     if folds <= WRITTEN:
         _numbers(axes, table)
@@ -34,7 +34,7 @@ def figure_folds(run: Run) -> Figure | None:
     return figure
 
 
-def figure_confusions(run: Run) -> Figure | None:
+def figure_confusions(run: ReadRun) -> Figure | None:
     """The confusion matrix of the plain average beside the stack's."""
     both = [run.pictures.get(name) for name in ("confusion_average", "confusion")]
     if any(table is None or table.ndim != 2 or not table.sum() for table in both):
@@ -44,7 +44,7 @@ def figure_confusions(run: Run) -> Figure | None:
     change = 100 * (right[1] - right[0])
     word = "gains" if change >= 0 else "loses"
     title = f"Stacking {word} {abs(change):.1f} points on the plain average of its sub models"
-    figure, axes = style.canvas(title, 1, 2, size=(style.WIDE, 5.0))
+    figure, axes = style.make_canvas(title, 1, 2, size=(style.WIDE, 5.0))
     names = class_names(run, len(counts[0]))
     for one, table, what, share in zip(axes, counts, ("plain average", "stack"), right, strict=True):
         rows = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
@@ -60,7 +60,7 @@ def figure_confusions(run: Run) -> Figure | None:
     return figure
 
 
-def figure_meta(run: Run) -> Figure | None:
+def figure_meta(run: ReadRun) -> Figure | None:
     """The softmax meta model's weights: which base's probability of which class speaks for which answer."""
     weights = run.pictures.get("meta_weights")
     if weights is None or weights.ndim != 2:
@@ -70,7 +70,7 @@ def figure_meta(run: Run) -> Figure | None:
     own = [weights[:, i * classes : (i + 1) * classes].diagonal() for i in range(bases)]
     against = int(sum((one < 0).sum() for one in own))
     title = f"{against} of {bases * classes} probabilities speak against their own class"
-    figure, axes = style.canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.26 * classes, 2.4, 5.0))))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.26 * classes, 2.4, 5.0))))
     shown = axes.imshow(weights, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for i in range(1, bases):
         axes.axvline(i * classes - 0.5, color=style.INK, linewidth=1)

@@ -21,7 +21,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from numpy.typing import ArrayLike
 
-INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `svg`
+INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
 ACCENT, WARM, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
@@ -61,7 +61,7 @@ RC: dict[Any, Any] = {
 }
 
 
-def canvas(
+def make_canvas(
     title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
 ) -> tuple[Figure, Any]:
     """A figure that carries its title as its label, and its axes (one, or an array of them)."""
@@ -70,7 +70,7 @@ def canvas(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def svg(figure: Figure, prefix: str) -> str:
+def to_svg(figure: Figure, prefix: str) -> str:
     """The figure as an `<svg>` element that scales with the page.
 
     Args:
@@ -92,12 +92,12 @@ def svg(figure: Figure, prefix: str) -> str:
     return text
 
 
-def context() -> Any:
+def figure_style() -> Any:
     """The settings all figures are made and written under."""
     return matplotlib.rc_context(RC)
 
 
-def colours(number: int) -> list[str]:
+def pick_colors(number: int) -> list[str]:
     """One colour a model (or class, or run): the palette, or steps of viridis where it ends."""
     if number <= len(PALETTE):
         return list(PALETTE[:number])
@@ -110,7 +110,7 @@ def strength(colour: str = ACCENT) -> Colormap:
     return LinearSegmentedColormap.from_list("strength", [(red, green, blue, 0.04), (red, green, blue, 1.0)])
 
 
-def bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
+def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
     """Many rectangles as one path: a hundred clients cost one SVG element."""
     corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
     x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
@@ -122,12 +122,12 @@ def bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, heigh
     axes.autoscale_view()
 
 
-def key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) -> None:
+def draw_key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) -> None:
     """A legend of coloured squares above the axes."""
     marks = [PathPatch(Outline.unit_rectangle(), facecolor=colour, linewidth=0) for colour in paint]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
     axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
 
 
-def grid(axes: Axes, which: str = "y") -> None:
+def draw_grid(axes: Axes, which: str = "y") -> None:
     axes.grid(axis=which, visible=True)  # type: ignore[arg-type]

@@ -21,15 +21,15 @@ from fedray.data.stacking import LeaveOut
 from fedray.models.stacking import Voter
 from fedray.simulation.study import Part
 
-Rule = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
+Classify = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
 
 
-class Votes:
+class FittedVotes:
     """The classifiers of a stack's bases that were fitted in this process."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        self._fitted: dict[tuple[int, int, int], Rule] = {}
+        self._fitted: dict[tuple[int, int, int], Classify] = {}
         self._turn = Lock()  # threads fit nothing twice, and the limit on BLAS is one for all of them
 
     @cached_property
@@ -62,7 +62,7 @@ class Votes:
         voters = counts.sum(axis=-1, keepdims=True)
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
-    def _rule(self, i: int, world: int, client: int, fold: int) -> Rule:
+    def _rule(self, i: int, world: int, client: int, fold: int) -> Classify:
         """What a client has learnt for base i in a world that leaves a fold out.
 
         fold: 0 where clients are left out: a client that is there has all of its rows in every such world.
@@ -75,15 +75,15 @@ class Votes:
             seed = rng.keys(int(part.study.seeds[world]), "votes", i, client, fold)
             inputs, y = _flat(part, fetched.x[rows], world), fetched.labels(rows, 0).numpy()
             assert part.voter is not None
-            self._fitted[key] = fitted(part.voter, inputs, y, int(seed % np.uint64(2**32)))
+            self._fitted[key] = fit_classifiers(part.voter, inputs, y, int(seed % np.uint64(2**32)))
         return self._fitted[key]
 
 
-def fitted(voter: Voter, x: Any, y: IntArray, seed: int) -> Rule:
+def fit_classifiers(voter: Voter, x: Any, y: IntArray, seed: int) -> Classify:
     """A classifier of one client, from inputs `[n, f]` and classes `[n]`; who knows one class answers with it.
 
     Example:
-        >>> fitted(Voter("sklearn/decision_tree", {}), [[0.0], [1.0]], np.array([3, 5]), 0)([[0.1], [0.9]]).tolist()
+        >>> fit_classifiers(Voter("sklearn/decision_tree", {}), [[0.0], [1.0]], np.array([3, 5]), 0)([[0.1], [0.9]]).tolist()
         [3, 5]
     """
     if (y == y[0]).all():
@@ -97,7 +97,7 @@ def fitted(voter: Voter, x: Any, y: IntArray, seed: int) -> Rule:
         "sklearn/random_forest": ensemble.RandomForestClassifier,
     }
     drawn = {} if voter.name == "sklearn/gaussian_nb" else {"random_state": seed}
-    rule: Rule = kinds[voter.name](**voter.options, **drawn).fit(x, y).predict
+    rule: Classify = kinds[voter.name](**voter.options, **drawn).fit(x, y).predict
     return rule
 
 

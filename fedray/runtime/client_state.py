@@ -60,10 +60,10 @@ class Private:
 
 
 def _keys(plan: Plan) -> list[Key]:
-    return list(zip(plan.replicate.tolist(), plan.client.tolist(), plan.model.tolist(), strict=True))
+    return list(zip(plan.world.tolist(), plan.client.tolist(), plan.model.tolist(), strict=True))
 
 
-def merged(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The states of several hosts as one, sorted by key: the same for every packing."""
     out = {}
     for name in sorted({key.rsplit("/", 1)[0] for part in parts for key in part}):
@@ -75,8 +75,10 @@ def merged(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return out
 
 
-def dealt(state: dict[str, Tensor], home: Callable[[IntArray], IntArray], hosts: int) -> list[dict[str, NDArray[Any]]]:
-    """The inverse of `merged`: what each host gets, as NumPy arrays; `home(clients [n])` are their hosts `[n]`."""
+def deal_private(
+    state: dict[str, Tensor], home: Callable[[IntArray], IntArray], hosts: int
+) -> list[dict[str, NDArray[Any]]]:
+    """The inverse of `merge_private`: what each host gets, as NumPy arrays; `home(clients [n])` are their hosts `[n]`."""
     out: list[dict[str, NDArray[Any]]] = [{} for _ in range(hosts)]
     for name in sorted({key.rsplit("/", 1)[0] for key in state}):
         at = torch.from_numpy(home(state[f"{name}/keys"][:, 1].numpy()))

@@ -22,7 +22,7 @@ WORKER = {
 }
 
 
-def prepare() -> None:
+def prepare_process() -> None:
     """Sets the variables for this process and its children; MKL reads its own at its first product.
 
     malloc read its environment before Python started, so it is told directly (glibc only).

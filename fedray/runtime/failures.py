@@ -36,7 +36,7 @@ Work = Callable[[IntArray], tuple[Stats, Tensor]]
 Errors = dict[int, str]  # a job's place in the plan -> its traceback
 
 
-def attempt(work: Work, name: Callable[[int], str], skip: bool, index: IntArray) -> tuple[list[Done], Errors]:
+def try_jobs(work: Work, name: Callable[[int], str], skip: bool, index: IntArray) -> tuple[list[Done], Errors]:
     """Trains some jobs; those that fail are left out.
 
     Args:
@@ -57,24 +57,26 @@ def attempt(work: Work, name: Callable[[int], str], skip: bool, index: IntArray)
             raise FedrayError(
                 f"{name(int(index[0]))} failed: {why}: correct it, or set on_client_error: skip"
             ) from error
-    (done, errors), (more, others) = (attempt(work, name, skip, half) for half in np.array_split(index, 2))
+    (done, errors), (more, others) = (try_jobs(work, name, skip, half) for half in np.array_split(index, 2))
     return done + more, errors | others
 
 
-def scores(score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None) -> Tensor:
+def score_clients(
+    score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
+) -> Tensor:
     """`score(client)` `[rows, c]`; with `skip`, NaN for a client whose own score fails or takes too long."""
     try:
-        with limited(limit):
+        with limit_seconds(limit):
             return score(client)
     except Exception:
         if not skip:
             raise
         if len(client) == 1:
             return torch.full((rows, 1), torch.nan, dtype=torch.float64)
-    return torch.cat([scores(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
+    return torch.cat([score_clients(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
 
 
-def shortened(errors: Errors) -> Errors:
+def shorten_traceback(errors: Errors) -> Errors:
     """Tracebacks that a reply can carry: beyond the first ones only their last lines."""
     left, out = MOST_TEXT, {}
     for job, text in sorted(errors.items()):
@@ -88,7 +90,7 @@ def _traceback(error: Exception) -> str:
 
 
 @contextmanager
-def limited(seconds: float | None) -> Iterator[None]:
+def limit_seconds(seconds: float | None) -> Iterator[None]:
     """Raises TimeoutError inside after some seconds of wall time, between two steps of the interpreter.
 
     It is a timer signal and so belongs to the main thread; another timer that was running goes on afterwards.

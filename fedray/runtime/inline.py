@@ -7,7 +7,7 @@ from torch import Tensor
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Plan, State, Stats
 from fedray.evaluation.clients import known_clients
-from fedray.runtime.stacking import hosted
+from fedray.runtime.stacking import make_worker
 from fedray.simulation.study import Study
 
 
@@ -15,7 +15,7 @@ class Inline:
     """One host, called directly."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
-        self.host = hosted(study, device, threads)
+        self.host = make_worker(study, device, threads)
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         return self.host.train(t, plan, state, phase)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedray.core.exact_sum import fold
+from fedray.core.exact_sum import map_arrays
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, Plan, State, Stats
 
@@ -46,12 +46,12 @@ def to_state(message: Round) -> State:
 
 def to_reply(stats: Stats, rows: JobRows) -> Reply:
     """Packs an answer."""
-    return Reply(fold(stats, lambda tensor: tensor.numpy()), rows)
+    return Reply(map_arrays(stats, lambda tensor: tensor.numpy()), rows)
 
 
 def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
     """Unpacks an answer into memory of its own: the channel that brought it may be written again."""
-    stats = fold(reply.stats, lambda array: torch.from_numpy(np.array(array)))
+    stats = map_arrays(reply.stats, lambda array: torch.from_numpy(np.array(array)))
     samples, steps, loss, errors = reply.rows
     return stats, JobRows(samples.copy(), steps.copy(), loss.copy(), errors)
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.method import LAYERS, PERSONAL, Phase
+from fedray.core.method import LAYERS, PERSONAL_PREFIX, Phase
 from fedray.core.types import Layout, Plan, State
-from fedray.evaluation.clients import Questions, held_out, questions
+from fedray.evaluation.clients import WeightedRows, held_out_rows, known_questions
 from fedray.metrics import ensemble
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
@@ -24,18 +24,18 @@ Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # (rows [M, d], count
 ASKED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
 
 
-def owned(private: Private, name: str, plan: Plan, broadcast: Tensor) -> Tensor:
+def own_rows(private: Private, name: str, plan: Plan, broadcast: Tensor) -> Tensor:
     """The clients' own rows, or the broadcast ones where they have none, `[J, d]`."""
     has = torch.tensor(private.has(name, plan), device=broadcast.device)[:, None]
     return torch.where(has, private.read(name, plan).to(broadcast), broadcast)
 
 
-def started(private: Private, layout: Layout, phase: Phase, plan: Plan, broadcast: Tensor) -> Tensor:
+def start_rows(private: Private, layout: Layout, phase: Phase, plan: Plan, broadcast: Tensor) -> Tensor:
     """Where each job starts: the broadcast model, its private layers the client's own, `[J, d]`."""
     if not phase.private:
         return broadcast
     mask = torch.from_numpy(layout.mask(phase.private)).to(broadcast.device)
-    return torch.where(mask, owned(private, LAYERS, plan, broadcast), broadcast)
+    return torch.where(mask, own_rows(private, LAYERS, plan, broadcast), broadcast)
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def rows_of(models: Tensor, row: Tensor) -> Tensor:
     return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
 
 
-def withheld(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """What may leave the client of `final - start` `[J, d]`, and what stays, by name; `final` is written over."""
     if not phase.private:
         return final.sub_(start), {}
@@ -59,17 +59,17 @@ def sent_counters(layout: Layout, phase: Phase, counters: Tensor) -> Tensor:
     return counters.masked_fill(stays, 0)
 
 
-def answers(
+def personal_answers(
     study: Study, private: Private, forward: Forward, state: State, keys: list[tuple[int, int]]
 ) -> dict[tuple[int, int], Tensor]:
     """Accuracy of (world, client) pairs with models of their own, `[2, P]` each: on its test and its held-out rows.
 
     A client answers with the average over its K models of each pass; NaN where it has no such rows.
     """
-    phase = study.method.phases[0]
+    phase = study.method.phase
     out = {}
     for world in sorted({world for world, _ in keys}):
-        tests, held = questions(study, world), held_out(study, world)
+        tests, held = known_questions(study, world), held_out_rows(study, world)
         splits = [study.split(name, world) for name in ("test", "hold_out")]
         here = slice(world * phase.models, (world + 1) * phase.models)
         for client in (c for w, c in keys if w == world):
@@ -89,12 +89,14 @@ def own_models(private: Private, layout: Layout, phase: Phase, state: State, wor
     plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
     broadcast = state.models[world * k : (world + 1) * k]
     if phase.personal:
-        return torch.cat([owned(private, f"{PERSONAL}{p}", plan, broadcast) for p in range(len(phase.personal))])
-    return started(private, layout, phase, plan, broadcast)
+        return torch.cat(
+            [own_rows(private, f"{PERSONAL_PREFIX}{p}", plan, broadcast) for p in range(len(phase.personal))]
+        )
+    return start_rows(private, layout, phase, plan, broadcast)
 
 
 def _right(
-    outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: Questions, phase: Phase, logits: bool
+    outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: WeightedRows, phase: Phase, logits: bool
 ) -> Tensor:
     """Weighted accuracy of each pass on some rows of a split, `[P]` float64; logits: those are averaged."""
     total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)

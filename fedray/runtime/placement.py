@@ -13,7 +13,7 @@ from fedray.core.types import Clients, IntArray, Plan
 MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
 
-class Seat(NamedTuple):
+class ActorSpec(NamedTuple):
     """One actor: the tier it hosts, and what it reserves."""
 
     tier: int
@@ -30,7 +30,7 @@ class Room(NamedTuple):
     resources: dict[str, float]
 
 
-def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[Seat]:
+def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
     """The client actors of a run.
 
     `auto` fills the cluster: each tier gets a share of the actors that fit (CPUs, GPUs, custom resources) but at least
@@ -42,7 +42,7 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
     """
     populated = [c for c, tier in enumerate(clients.tiers) if tier.number > 0]
     shares = _shares(clients, populated, room.cpus)
-    out: list[Seat] = []
+    out: list[ActorSpec] = []
     for c in populated:
         tier = clients.tiers[c]
         share = shares[c]
@@ -62,7 +62,7 @@ def seats(clients: Clients, room: Room, per_actor: int | str, actors: int | str)
                 "raise it, or write auto"
             )
         cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * share / count) / 1e4)
-        out += [Seat(c, cpus, tier.num_gpus, dict(tier.resources))] * count
+        out += [ActorSpec(c, cpus, tier.num_gpus, dict(tier.resources))] * count
     _check(out, room)
     return out
 
@@ -98,7 +98,7 @@ def _fit(each: float, room: float) -> float:
     return math.floor(room / each + 1e-9) if each > 0 else 1
 
 
-def _check(out: list[Seat], room: Room) -> None:
+def _check(out: list[ActorSpec], room: Room) -> None:
     """One line where the actors do not fit into the cluster."""
     need = {"CPU": sum(s.num_cpus for s in out), "GPU": sum(s.num_gpus for s in out)}
     have = {"CPU": room.cpus, "GPU": room.gpus}
@@ -115,7 +115,7 @@ def _check(out: list[Seat], room: Room) -> None:
             )
 
 
-def fits(out: list[Seat], room: Room) -> bool:
+def count_fitting(out: list[ActorSpec], room: Room) -> bool:
     """Whether a cluster can hold these actors."""
     try:
         _check(out, room)
@@ -124,7 +124,7 @@ def fits(out: list[Seat], room: Room) -> bool:
     return True
 
 
-def missing(seat: Seat, tier: str, room: Room) -> str:
+def describe_missing(seat: ActorSpec, tier: str, room: Room) -> str:
     """What an actor that never came needs, and what there is."""
     return (
         f" of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, {seat.resources or 'nothing else'}); "
@@ -133,7 +133,7 @@ def missing(seat: Seat, tier: str, room: Room) -> str:
     )
 
 
-def homes(clients: Clients, out: list[Seat], client: IntArray) -> IntArray:
+def assign_homes(clients: Clients, out: list[ActorSpec], client: IntArray) -> IntArray:
     """The actor on which each client lives, `[J]`: clients of a tier are dealt one by one to its actors."""
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     tier = clients.tier_of(client)
@@ -142,7 +142,7 @@ def homes(clients: Clients, out: list[Seat], client: IntArray) -> IntArray:
     return (first[tier] + (client - starts[tier]) % count[tier]).astype(np.int64)
 
 
-def deal(clients: Clients, out: list[Seat], plan: Plan, work: IntArray, at_home: bool) -> list[IntArray]:
+def deal_jobs(clients: Clients, out: list[ActorSpec], plan: Plan, work: IntArray, at_home: bool) -> list[IntArray]:
     """Indices of the plan's jobs for each actor.
 
     Jobs of clients with private state run where the client lives; others are dealt to the actors of their tier so that
@@ -152,7 +152,7 @@ def deal(clients: Clients, out: list[Seat], plan: Plan, work: IntArray, at_home:
         work: `[J]` expected cost of each job (its steps).
     """
     if at_home:
-        home = homes(clients, out, plan.client)
+        home = assign_homes(clients, out, plan.client)
         return [np.flatnonzero(home == a) for a in range(len(out))]
     parts: list[list[int]] = [[] for _ in out]
     tier = clients.tier_of(plan.client)

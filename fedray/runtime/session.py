@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core import errors, files
 from fedray.core.errors import FedrayError
-from fedray.evaluation.evaluate import evaluator
+from fedray.evaluation.evaluate import make_evaluator
 from fedray.simulation import interfaces, rounds
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
@@ -27,14 +27,14 @@ class Enough(FedrayError):
     """Raised by a watcher: the run stops after the round it was shown, saved, and can be resumed; it has no summary."""
 
 
-def coordinate(
+def run_session(
     study: Study,
     runtime: interfaces.Runtime,
     out: Path,
     watch: Callable[[Snapshot], None],
     facts: Mapping[str, Any],
     loggers: list[Logger],
-    measure: Measure = evaluator,
+    measure: Measure = make_evaluator,
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
 
@@ -44,7 +44,7 @@ def coordinate(
     Raises:
         Enough: the watcher has seen enough.
     """
-    with directory.alone(out):
+    with directory.lock_run_directory(out):
         return _run(study, runtime, out, watch, facts, loggers, measure)
 
 
@@ -57,34 +57,34 @@ def _run(
     loggers: list[Logger],
     measure: Measure,
 ) -> dict[str, Any]:
-    phase = study.method.phases[0]
+    phase = study.method.phase
     started = time.perf_counter()
     progress = _begin(study, runtime, out)
     _manifest(out, study, facts, progress, None)
 
     def show(now: Progress) -> None:
-        shown = snapshot(study, now)
+        shown = take_snapshot(study, now)
         watch(shown)
         for log in loggers:
             log(now.round, shown["metrics"])
 
     while True:
-        recorder = tables.Recorder(out, study, runtime.private, show)
+        recorder = tables.RunRecorder(out, study, runtime.private, show)
         try:
-            progress = rounds.run(study, runtime, recorder, measure(study, runtime), progress)
+            progress = rounds.run_rounds(study, runtime, recorder, measure(study, runtime), progress)
             recorder.flush(progress.round)
             models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
             state = checkpoint.state_hash(models, progress.state, runtime.private())
-            if measure is evaluator:
+            if measure is make_evaluator:
                 _pictures(study, runtime, progress, out)
             break
         except Enough:
             recorder.flush(progress.round)
-            checkpoint.save(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
+            checkpoint.save_checkpoint(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
             raise
         except errors.Lost:
             progress = _begin(study, runtime, out)
-    summary = summary_.summary(study, progress, out, models, state)
+    summary = summary_.make_summary(study, progress, out, models, state)
     _manifest(out, study, facts, progress, time.perf_counter() - started)
     files.write_json(out / "summary.json", summary)
     return summary
@@ -92,12 +92,12 @@ def _run(
 
 def _begin(study: Study, runtime: interfaces.Runtime, out: Path) -> Progress:
     """Where to start: the newest checkpoint, or the first round."""
-    if not checkpoint.rounds(out / "checkpoints"):
-        directory.drop_newer(out, -1)
+    if not checkpoint.checkpoint_rounds(out / "checkpoints"):
+        directory.drop_newer_parts(out, -1)
         runtime.restore({})
-        return rounds.begin(study, study.method.phases[0])
-    progress, private = checkpoint.load(out / "checkpoints")
-    phase, there = study.method.phases[0], tuple(progress.state.models.shape)
+        return rounds.begin_progress(study, study.method.phase)
+    progress, private = checkpoint.load_checkpoint(out / "checkpoints")
+    phase, there = study.method.phase, tuple(progress.state.models.shape)
     wanted = (study.worlds * phase.models, study.net.layout.d)
     if there != wanted:
         raise FedrayError(
@@ -105,11 +105,11 @@ def _begin(study: Study, runtime: interfaces.Runtime, out: Path) -> Progress:
             f"{progress.round} holds {there[0]} of {there[1]:,}: restore the scenario the run began with"
         )
     runtime.restore(private)
-    directory.drop_newer(out, progress.round)
+    directory.drop_newer_parts(out, progress.round)
     return progress
 
 
-def snapshot(study: Study, progress: Progress) -> Snapshot:
+def take_snapshot(study: Study, progress: Progress) -> Snapshot:
     """A picture of where a run stands; metrics are means over replicates and folds."""
     names = dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float))
     values = {n: [row[n] for row in progress.metrics if n in row] for n in names}
@@ -128,10 +128,10 @@ def snapshot(study: Study, progress: Progress) -> Snapshot:
 def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: float | None) -> None:
     timings = {"wall_seconds": progress.wall_seconds, "process_seconds": seconds}
     size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
-    files.write_json(out / "manifest.json", summary_.manifest({**facts, "study": size, "timings": timings}))
+    files.write_json(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 
 def _pictures(study: Study, runtime: interfaces.Runtime, progress: Progress, out: Path) -> None:
-    from fedray.evaluation.report_data import pictures
+    from fedray.evaluation.report_data import write_report_data
 
-    pictures(study, runtime, progress, out / "pictures.npz")
+    write_report_data(study, runtime, progress, out / "pictures.npz")

@@ -9,34 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import merge
+from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.stacking import Features, LeaveOut
 from fedray.metrics import ensemble
-from fedray.runtime.classifiers import Votes
+from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.messages import in_order
-from fedray.runtime.worker import EVALUATED_ROWS, Host
-from fedray.simulation.parts import is_trained, read, shares
+from fedray.runtime.worker import EVALUATED_ROWS, Worker
+from fedray.simulation.parts import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import Engine, shareable
 
 TINY = np.finfo(np.float64).tiny  # in a logarithm for 0
 
 
-def hosted(study: Study, device: str = "cpu", threads: int = 1) -> Host:
+def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
     """The host of a study; that of a stack asks the hosts of its parts."""
-    return Host(study, device, threads, Parts(study, device, threads) if study.parts else None)
+    return Worker(study, device, threads, StackWorkers(study, device, threads) if study.parts else None)
 
 
-class Parts:
+class StackWorkers:
     """The hosts of a stack's parts, and the features of the clients that were met here."""
 
     def __init__(self, study: Study, device: str, threads: int) -> None:
         self.study = study
         self.bases = [part for part in study.parts if isinstance(part.study.shards, LeaveOut)]
         self._host = {
-            i: Host(_fed(part, self.features), device, threads)
+            i: Worker(_fed(part, self.features), device, threads)
             for i, part in enumerate(study.parts)
             if part.voter is None
         }
@@ -44,7 +44,7 @@ class Parts:
         if not all(shareable(host.engine) for host in self.hosts):  # the threads of one ask the networks of the others
             for host in self.hosts:
                 host.threads = 1
-        self._votes = Votes(self.bases)
+        self._votes = FittedVotes(self.bases)
         self._state: State | None = None  # of the newest training
         self._kept: dict[tuple[int, int], Tensor] = {}
 
@@ -56,16 +56,16 @@ class Parts:
     def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of a plan part by part; the statistics of part i are called `i/...`."""
         self._meet(state)
-        parts = list(shares(self.study, plan))
+        parts = list(split_plan(self.study, plan))
         if not parts:
             return {}, JobRows(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
         stats: list[Stats] = []
         rows: list[JobRows] = []
         for i, part, _, own in parts:
-            done, here = self._host[i].train(t - part.begins, own, read(state, part), part.study.method.phases[0])
+            done, here = self._host[i].train(t - part.begins, own, read_part(state, part), part.study.method.phase)
             stats.append({f"{i}/{name}": value for name, value in done.items()})
             rows.append(here)
-        return merge(stats), in_order([jobs for _, _, jobs, _ in parts], rows)
+        return merge_stats(stats), in_order([jobs for _, _, jobs, _ in parts], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Raw outputs on raw inputs `[n, ...]` of a world, `[1 + P, n, C]`: the stack's, then its sub models'."""
@@ -74,7 +74,7 @@ class Parts:
         each = [ensemble.probabilities(one.numpy()).mean(axis=0) for one in outputs]
         answer = torch.from_numpy(np.log(np.maximum(np.mean(each, axis=0), TINY)))
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
-            meta = read(whole, self.study.parts[-1])
+            meta = read_part(whole, self.study.parts[-1])
             side = torch.from_numpy(np.concatenate(each, axis=1).astype(np.float32))
             answer = self.hosts[-1].forward(meta.models, meta.counters, world, side)[0].cpu()
         return torch.cat([answer[None].double(), *(one.double() for one in outputs)])
@@ -115,7 +115,7 @@ class Parts:
             folds = range(part.folds) if fold is None else [fold]
             votes = [self._votes.shares(i, world, folds, one) for one in x.split(EVALUATED_ROWS)]
             return torch.from_numpy(np.log(np.maximum(np.concatenate(votes, axis=1), TINY)))
-        host, own, k = self._host[i], read(whole, part), part.models
+        host, own, k = self._host[i], read_part(whole, part), part.models
         here = slice(None) if fold is None else slice(fold * k, (fold + 1) * k)
         where = world * part.folds
         pieces = [host.forward(own.models[here], own.counters[here], where, one) for one in x.split(EVALUATED_ROWS)]
@@ -127,7 +127,7 @@ class Parts:
             same = all(
                 torch.equal(a, b)
                 for part in self.bases
-                for a, b in zip(read(state, part)[:2], read(self._state, part)[:2], strict=True)
+                for a, b in zip(read_part(state, part)[:2], read_part(self._state, part)[:2], strict=True)
             )
             if not same:
                 self._kept = {}

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
-from fedray.core.exact_sum import check_finite, merge
-from fedray.core.method import PERSONAL, JobRows, Phase
+from fedray.core.exact_sum import check_finite, merge_stats
+from fedray.core.method import PERSONAL_PREFIX, JobRows, Phase
 from fedray.core.types import IntArray, Local, Plan, State, Stats, Uploads
 from fedray.metrics import ensemble
 from fedray.models.loss import per_sample
@@ -29,7 +29,7 @@ from fedray.runtime import failures, personal
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, choose, shareable
+from fedray.training.choice import Engine, choose_engine, shareable
 
 CLIENTS_A_PIECE = 32
 LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
@@ -50,10 +50,10 @@ class Jobs(NamedTuple):
         return Jobs(*(column.take([0, 0]) for column in self))  # type: ignore[arg-type]
 
 
-class Several(Protocol):
+class StackWorker(Protocol):
     """The hosts of a model that is made of parts (`runtime.stacked`)."""
 
-    hosts: list[Host]
+    hosts: list[Worker]
 
     @property
     def engine(self) -> Engine: ...
@@ -67,19 +67,19 @@ class Several(Protocol):
     def restore(self, state: dict[str, Tensor]) -> None: ...
 
 
-class Host:
+class Worker:
     """Holds the data view, the network and the engine of one process; a stack's has `parts` instead."""
 
-    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: Several | None = None) -> None:
+    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorker | None = None) -> None:
         self.device = torch.device(device)
         if parts is None and self.device.type != "cpu":  # the study's own stays where pictures and closed forms ask it
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
-        self.engine: Engine = parts.engine if parts else choose(study.net, self.device.type, study.example)
+        self.engine: Engine = parts.engine if parts else choose_engine(study.net, self.device.type, study.example)
         alone = self.device.type != "cpu" or study.client_timeout is not None or not shareable(self.engine)
         self.threads = 1 if alone else threads
         self.private = Private(study.net.layout.d, study.dtype)
-        self.store: Private | Several = parts or self.private  # of all private vectors
+        self.store: Private | StackWorker = parts or self.private  # of all private vectors
 
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order, failures isolated."""
@@ -87,46 +87,46 @@ class Host:
         if self.parts is not None:
             return self.parts.train(t, plan, state)
         shards, local = self.study.shards, phase.local
-        size = shards.sizes(plan.replicate, plan.client)
+        size = shards.sizes(plan.world, plan.client)
         steps = lanes.steps_of(size, local)
         width = lanes.padded_batch(size, local.batch_size)
-        alike = width + (width.max(initial=0) + 1) * self.study.alike(plan.replicate)  # a block has one learning rate
-        blocks = lanes.split(steps, alike, self.engine.width)
+        alike = width + (width.max(initial=0) + 1) * self.study.alike(plan.world)  # a block has one learning rate
+        blocks = lanes.split_into_blocks(steps, alike, self.engine.width)
         models = state.models.to(self.device)
         counters = state.counters.to(self.device)
 
-        key = rng.keys(self.study.seeds[plan.replicate], "batches", t, plan.client, plan.model)
+        key = rng.keys(self.study.seeds[plan.world], "batches", t, plan.client, plan.model)
 
         def work(index: IntArray) -> tuple[Stats, Tensor]:
             jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
-            with failures.limited(self.study.client_timeout):
+            with failures.limit_seconds(self.study.client_timeout):
                 uploads, cost = self._block(t, jobs, state._replace(models=models, counters=counters), phase)
             return self._send(t, uploads, jobs.plan, phase), cost
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
-        attempt = partial(failures.attempt, work, name, self.study.skip)
+        attempt = partial(failures.try_jobs, work, name, self.study.skip)
         loss = np.full(len(size), np.nan)
         stats: Stats = {}
         errors: failures.Errors = {}
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for done, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, one, cost in done:
-                    stats = merge([stats, one])  # as they come: all blocks' sums at once would fill the memory
+                    stats = merge_stats([stats, one])  # as they come: all blocks' sums at once would fill the memory
                     loss[index] = cost.double().cpu().numpy() / steps[index]
                 errors |= failed
-        return stats, JobRows(size, steps, loss, failures.shortened(errors))
+        return stats, JobRows(size, steps, loss, failures.shorten_traceback(errors))
 
     def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
         """One block of lanes, from data to uploads; it writes nothing."""
         study, n = self.study, len(real.size)
-        local = study.local(phase.local, int(real.plan.replicate[0]))
+        local = study.local(phase.local, int(real.plan.world[0]))
         lone = n < min(lanes.MIN_LANES, self.engine.width)  # a lone lane is joined by its own copy
         jobs = real.twice() if lone else real
-        row = torch.from_numpy(jobs.plan.replicate * phase.models + jobs.plan.model).to(self.device)
+        row = torch.from_numpy(jobs.plan.world * phase.models + jobs.plan.model).to(self.device)
         broadcast = personal.rows_of(state.models, row)
-        start = personal.started(self.private, study.net.layout, phase, jobs.plan, broadcast)
+        start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
         shared = self._shared(state, phase, row)
         offset = None
@@ -138,7 +138,7 @@ class Host:
             int(np.prod(study.input_shape)), None, offset,
         )  # fmt: skip
         trained = self.engine.train(study.net, block)
-        delta, kept = personal.withheld(study.net.layout, phase, start, trained.final)
+        delta, kept = personal.withhold_private(study.net.layout, phase, start, trained.final)
         own |= kept | self._passes(t, jobs, broadcast, phase)
         change = None
         if local.correction is not None:
@@ -148,7 +148,7 @@ class Host:
             own[name] = after
         plan = real.plan
         uploads = Uploads(
-            delta[:n].cpu(), plan.client, plan.model, plan.replicate, study.clients.tier_of(plan.client), real.size,
+            delta[:n].cpu(), plan.client, plan.model, plan.world, study.clients.tier_of(plan.client), real.size,
             personal.sent_counters(study.net.layout, phase, trained.counters[:n].cpu()),
             {name: value[:n].cpu() for name, value in own.items()}, change, real.key,
         )  # fmt: skip
@@ -159,18 +159,18 @@ class Host:
         if not phase.personal:
             return {}
         plan, study = jobs.plan, self.study
-        key = rng.keys(study.seeds[plan.replicate], "personal", t, plan.client, plan.model)
+        key = rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
         read, weight = self._reader(jobs._replace(key=key), phase.local)
         counters = torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
         out = {}
         for p, each in enumerate(phase.personal):
-            local = study.local(each, int(plan.replicate[0]))
-            start = personal.owned(self.private, f"{PERSONAL}{p}", plan, broadcast)
+            local = study.local(each, int(plan.world[0]))
+            start = personal.own_rows(self.private, f"{PERSONAL_PREFIX}{p}", plan, broadcast)
             block = lanes.Block(
                 start, counters, read, weight, jobs.steps, local, local.lr_at(t), key, int(np.prod(study.input_shape)),
                 broadcast,
             )  # fmt: skip
-            out[f"{PERSONAL}{p}"] = self.engine.train(study.net, block).final
+            out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
         return out
 
     def _shared(self, state: State, phase: Phase, row: Tensor) -> Tensor | None:
@@ -197,10 +197,10 @@ class Host:
     def _reader(self, jobs: Jobs, local: Local) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
         """The batches of a block: a function of (first step, last step), and the weights `[S, W, B]`."""
         shards, plan = self.study.shards, jobs.plan
-        fetched = shards.fetch(plan.replicate, plan.client)
+        fetched = shards.fetch(plan.world, plan.client)
         width = int(lanes.padded_batch(jobs.size, local.batch_size)[0])
-        index, weight = lanes.batches(fetched.rows.numpy(), jobs.size, jobs.steps, width, jobs.key)
-        world = torch.from_numpy(plan.replicate)
+        index, weight = lanes.deal_batches(fetched.rows.numpy(), jobs.size, jobs.steps, width, jobs.key)
+        world = torch.from_numpy(plan.world)
 
         def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
             at = index[lo:hi]
@@ -263,7 +263,7 @@ class Host:
 
     def _on_clients(self, means: Callable[[IntArray], Tensor], client: IntArray, rows: int) -> Tensor:
         """`means(client)` `[rows, c]`; NaN for a client on which the models fail, where failures are skipped."""
-        return failures.scores(means, client, rows, self.study.skip, self.study.client_timeout)
+        return failures.score_clients(means, client, rows, self.study.skip, self.study.client_timeout)
 
     def _means(self, state: State, world: int, models: int, number: int, score: Score, client: IntArray) -> Tensor:
         """Mean over each client's training samples of a score with that many rows, `[number, c]`."""
@@ -299,5 +299,5 @@ class Host:
         return self.engine.outputs(self.study.net, rows, counters, inputs)[:models]
 
     def known(self, state: State, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
-        """Accuracy of (world, client) pairs with models of their own; see `personal.answers`."""
-        return personal.answers(self.study, self.private, self.forward, state, keys)
+        """Accuracy of (world, client) pairs with models of their own; see `personal.personal_answers`."""
+        return personal.personal_answers(self.study, self.private, self.forward, state, keys)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from fedray.runtime.worker import Host
-from fedray.training.selftest import invariant
+from fedray.runtime.worker import Worker
+from fedray.training.selftest import check_invariance
 
 
-def facts(host: Host) -> dict[str, Any]:
+def worker_facts(host: Worker) -> dict[str, Any]:
     """The engine of one process, and whether its lanes are independent there."""
     if host.parts is not None:
-        return together([facts(part) for part in host.parts.hosts])
+        return join_worker_facts([worker_facts(part) for part in host.parts.hosts])
     study, engine, device = host.study, host.engine, host.device
-    local = study.method.phases[0].local
+    local = study.method.phase.local
     return {
         "engine": {"name": engine.name, "width": engine.width, "why": engine.why, "device": device.type},
-        "lanes_independent": invariant(study.net, engine, local, study.example, str(device), study.dtype),
+        "lanes_independent": check_invariance(study.net, engine, local, study.example, str(device), study.dtype),
     }
 
 
-def together(known: list[dict[str, Any]]) -> dict[str, Any]:
+def join_worker_facts(known: list[dict[str, Any]]) -> dict[str, Any]:
     """The facts of several processes as one: the first one's engine, and all of them where they differ.
 
     Example:
-        >>> together([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
+        >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
         {'engine': {'name': 'mlp'}, 'lanes_independent': False}
     """
     engines = [one["engine"] for i, one in enumerate(known) if one["engine"] not in [k["engine"] for k in known[:i]]]
@@ -33,7 +33,7 @@ def together(known: list[dict[str, Any]]) -> dict[str, Any]:
     return {"engine": engines[0], **more, "lanes_independent": all(one["lanes_independent"] for one in known)}
 
 
-def doubt(known: dict[str, Any]) -> None:
+def warn_if_dependent(known: dict[str, Any]) -> None:
     """Warns where the self-test failed."""
     if not known["lanes_independent"]:
         warnings.warn(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import nearest, shown
+from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
 from fedray.scenario.validators import Check, real, whole
 
@@ -19,23 +19,23 @@ OPTIONS: dict[str, dict[str, Check]] = {  # left out: scikit-learn's default
 }
 
 
-def classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
     """A base that names a classifier, or almost, with its options checked; None for one that does not.
 
     Example:
-        >>> classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})
+        >>> read_classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})
         {'name': 'sklearn/random_forest', 'n_estimators': 10}
-        >>> classifier("method.bases[0]", {"name": "mlp"})
+        >>> read_classifier("method.bases[0]", {"name": "mlp"})
     """
     name = base.get("name")
     if not isinstance(name, str) or names.is_known("model", name):
         return None
-    near = nearest(name, (*names.known("model"), *OPTIONS))
+    near = find_nearest(name, (*names.known_names("model"), *OPTIONS))
     if not name.startswith("sklearn/") and near not in OPTIONS:
         return None
     if name not in OPTIONS:
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(OPTIONS)}"
-        raise BadInput(f"{path}.name = {shown(name)} is not a known classifier: {remedy}")
+        raise BadInput(f"{path}.name = {quote_value(name)} is not a known classifier: {remedy}")
     given = {key: value for key, value in base.items() if key != "name" and value is not None}
     return {"name": name, **{key: _option(path, name, key, value) for key, value in given.items()}}
 
@@ -43,10 +43,10 @@ def classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
 def _option(path: str, name: str, key: str, value: Any) -> Any:
     table = OPTIONS[name]
     if key not in table:
-        near, word = nearest(str(key), table), shown(key).strip("'")
+        near, word = find_nearest(str(key), table), quote_value(key).strip("'")
         remedy = f"did you mean {path}.{near}?" if near else f"it has {', '.join(table)}"
         raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
     try:
         return table[key](value)
     except ValueError as wrong:
-        raise BadInput(f"{path}.{key} = {shown(value)} {wrong}") from None
+        raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None

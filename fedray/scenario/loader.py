@@ -5,10 +5,10 @@ and those that follow from other keys, and the checks: every key, then keys agai
 raises `core.BadInput` with one line: key, value, remedy.
 
 Example:
-    >>> s = read("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
+    >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
     >>> s.rounds, s.local.lr, s.method.models, s.method.options
     (3, 0.001, 1, {'mu': 0.1})
-    >>> read(dump(s)) == s
+    >>> read_scenario(dump_scenario(s)) == s
     True
 """
 
@@ -20,47 +20,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.core.text import shown
+from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
-from fedray.scenario.nested import Tree, difference, expand, flatten, merge, plain
-from fedray.scenario.options import fold
-from fedray.scenario.rules import check, pooled, tier_table, with_defaults
+from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
+from fedray.scenario.options import fold_options
+from fedray.scenario.rules import check_scenario, with_defaults
 from fedray.scenario.schema import (
-    Cell,
-    ClientKeys,
-    CompressKeys,
-    DataKeys,
-    EvaluateKeys,
-    LocalKeys,
-    MethodKeys,
-    ModelKeys,
-    PartitionKeys,
+    CellKeys,
     Scenario,
-    TierKeys,
-    checked,
     section_fields,
+    validate_scenario,
 )
 
-__all__ = [
-    "Cell",
-    "ClientKeys",
-    "CompressKeys",
-    "DataKeys",
-    "EvaluateKeys",
-    "LocalKeys",
-    "MethodKeys",
-    "ModelKeys",
-    "NamedCell",
-    "PartitionKeys",
-    "Scenario",
-    "TierKeys",
-    "cells",
-    "dump",
-    "pooled",
-    "read",
-    "resolved",
-    "tier_table",
-]
+__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
 _MOST_CELLS = 1000
@@ -74,7 +46,7 @@ class NamedCell(NamedTuple):
     published: dict[str, Any]
 
 
-def read(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> Scenario:
+def read_scenario(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> Scenario:
     """The scenario of a file, of YAML text (has a line break or `: `) or of a dict.
 
     Args:
@@ -82,9 +54,9 @@ def read(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> S
         overrides: `key.path=value` strings, values as in YAML, or a mapping of dotted or nested keys.
             None (or nothing behind `=`) removes a key, so that its default returns.
     """
-    given = merge(merge({}, _tree(source)), _overrides(overrides))
+    given = merge_keys(merge_keys({}, _tree(source)), _overrides(overrides))
     base = _scenario({key: value for key, value in given.items() if key not in _TABLE})
-    outer = checked({key: given[key] for key in _TABLE if key in given})
+    outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     if len(outer.table) > _MOST_CELLS:
         raise BadInput(f"table has {len(outer.table)} cells: {_MOST_CELLS} at most")
     table = [_cell(cell, given, base) for cell in outer.table]
@@ -94,86 +66,90 @@ def read(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> S
     return replace(base, table=table, published=outer.published)
 
 
-def cells(scenario: Scenario) -> list[NamedCell]:
+def read_cells(scenario: Scenario) -> list[NamedCell]:
     """The cells of the table, each a scenario without a table; a scenario without a table is one cell, `base`."""
-    base = {key: value for key, value in resolved(scenario).items() if key not in _TABLE}
+    base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
     if not scenario.table:
         return [NamedCell("base", scenario, scenario.published)]
     return [
         NamedCell(
             cell.name,
-            replace(_scenario(merge(base, expand(cell.overrides))), published=cell.published),
+            replace(_scenario(merge_keys(base, expand(cell.overrides))), published=cell.published),
             cell.published,
         )
         for cell in scenario.table
     ]
 
 
-def resolved(scenario: Scenario) -> dict[str, Any]:
+def to_plain(scenario: Scenario) -> dict[str, Any]:
     """Plain values, every default filled in, keys in the order of the contract; keys that are not set are absent."""
     out: dict[str, Any] = _plain(scenario)
     return out
 
 
-def dump(scenario: Scenario) -> str:
+def dump_scenario(scenario: Scenario) -> str:
     """YAML text; `read(dump(s)) == s`."""
-    return yaml_text.write(resolved(scenario))
+    return yaml_text.write_yaml(to_plain(scenario))
 
 
 def _scenario(given: Mapping[str, Any]) -> Scenario:
     tree = with_defaults(given)
     for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
         if isinstance(tree[path], Mapping):
-            tree[path] = fold(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
+            tree[path] = fold_options(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
     partition = tree["data"].get("partition") if isinstance(tree["data"], Mapping) else None
     if isinstance(partition, Mapping):
-        tree["data"]["partition"] = fold("partition", "data.partition", partition, ("name",))
-    scenario = checked(tree)
-    check(scenario)
+        tree["data"]["partition"] = fold_options("partition", "data.partition", partition, ("name",))
+    scenario = validate_scenario(tree)
+    check_scenario(scenario)
     return scenario
 
 
-def _cell(cell: Cell, given: Mapping[str, Any], base: Scenario) -> Cell:
+def _cell(cell: CellKeys, given: Mapping[str, Any], base: Scenario) -> CellKeys:
     """The cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
     try:
         own = expand(cell.overrides)
         if set(own) & set(_TABLE):
             raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
-        scenario = _scenario(merge({key: value for key, value in given.items() if key not in _TABLE}, own))
+        scenario = _scenario(merge_keys({key: value for key, value in given.items() if key not in _TABLE}, own))
     except BadInput as wrong:
         raise BadInput(f"table.{cell.name}: {wrong}") from None
-    return replace(cell, overrides=flatten(difference(resolved(base), resolved(scenario))))
+    return replace(cell, overrides=flatten(find_changes(to_plain(base), to_plain(scenario))))
 
 
 def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
     if isinstance(source, str) and ("\n" in source or ": " in source or source.endswith(":")):
-        tree = yaml_text.parse(source)
+        tree = yaml_text.parse_yaml(source)
     elif isinstance(source, Mapping):
         tree = source
     elif isinstance(source, str | Path) and str(source):
-        tree = yaml_text.load(Path(source))
+        tree = yaml_text.load_yaml(Path(source))
     else:
-        raise BadInput(f"the scenario = {shown(source)} is not a path, YAML text or dict: name a scenario file")
+        raise BadInput(f"the scenario = {quote_value(source)} is not a path, YAML text or dict: name a scenario file")
     if tree is None:
         raise BadInput("the scenario is empty: start from scenarios/quickstart.yaml")
     if not isinstance(tree, Mapping):
-        raise BadInput(f"the scenario = {shown(plain(tree))} is not a mapping: write keys as 'rounds: 10'")
-    return dict(plain(tree))
+        raise BadInput(
+            f"the scenario = {quote_value(to_plain_values(tree))} is not a mapping: write keys as 'rounds: 10'"
+        )
+    return dict(to_plain_values(tree))
 
 
 def _overrides(overrides: Overrides) -> Tree:
     if isinstance(overrides, Mapping):
-        return expand(plain(overrides))
+        return expand(to_plain_values(overrides))
     out: dict[str, Any] = {}
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise BadInput(f"{shown(text)} is not an override: write key=value, such as rounds=3")
+            raise BadInput(f"{quote_value(text)} is not an override: write key=value, such as rounds=3")
         key = key.strip()
         if key in out:
-            raise BadInput(f"{shown(key)[1:-1]} is set twice: use one of the two")
-        out[key] = plain(yaml_text.parse(value, f"{shown(key)[1:-1]} = {shown(value)}"), (key,))
-    return expand(plain(out))
+            raise BadInput(f"{quote_value(key)[1:-1]} is set twice: use one of the two")
+        out[key] = to_plain_values(
+            yaml_text.parse_yaml(value, f"{quote_value(key)[1:-1]} = {quote_value(value)}"), (key,)
+        )
+    return expand(to_plain_values(out))
 
 
 def _plain(value: Any) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedray.core.text import shown
-from fedray.scenario.options import unknown
+from fedray.core.text import quote_value
+from fedray.scenario.options import explain_unknown_key
 
 
-def line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]]) -> str:
+def error_line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]]) -> str:
     """One error; `fields(section)` are the keys that a section has (`*` stands for any name or index)."""
     place = [part for part in error["loc"] if part != "[key]"]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
@@ -18,13 +18,13 @@ def line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]]) -> 
         section = ".".join(
             "*" if place[:i] in (["clients", "tiers"], ["table"]) else str(p) for i, p in enumerate(place[:-1])
         )
-        return unknown(path[: -len(str(place[-1])) - 1], str(place[-1]), fields(section))
+        return explain_unknown_key(path[: -len(str(place[-1])) - 1], str(place[-1]), fields(section))
     if kind == "value_error":
         if error["loc"][-1] == "[key]":
-            return f"clients.tiers has the name {shown(value)}, which {error['ctx']['error']}"
-        return f"{path} = {shown(value)} {error['ctx']['error']}"
+            return f"clients.tiers has the name {quote_value(value)}, which {error['ctx']['error']}"
+        return f"{path} = {quote_value(value)} {error['ctx']['error']}"
     if kind == "missing":
         return f"{path} is missing: give it a value"
     if kind == "list_type":
-        return f"{path} = {shown(value)} is not a list: write its entries as '- ...' lines below it"
-    return f"{path} = {shown(value)} is not a mapping: write its keys below it"
+        return f"{path} = {quote_value(value)} is not a list: write its entries as '- ...' lines below it"
+    return f"{path} = {quote_value(value)} is not a mapping: write its keys below it"

@@ -1,6 +1,6 @@
 """The names that scenarios may use, with one line each for `fedray list`.
 
-Only text: what a name means in code is said in `build.py`. `allow` adds names for objects of your own.
+Only text: what a name means in code is said in `build.py`. `allow_name` adds names for objects of your own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 from fedray.core.errors import BadInput
 
 Kind = Literal["method", "data", "model", "partition"]
-METHODS = {
+METHOD_TEXTS = {
     "fed_ensemble": "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
     "fedavg": "federated averaging: one model, everyone trains it (McMahan et al. 2017)",
     "fedprox": "FedAvg with a proximal term mu / 2 |w - w_start|^2 (Li et al. 2020)",
@@ -31,7 +31,7 @@ METHODS = {
     "bayesian_linear": "Bayesian linear regression on the pooled data, closed form",
     "deep_ensemble": "independent networks with a Gaussian head on the pooled data",
 }
-DATA = {
+DATA_TEXTS = {
     "digits": "scikit-learn's handwritten digits, 1,797 images of 8 x 8, 10 classes (bundled)",
     "mnist": "MNIST, 70,000 images of 28 x 28, 10 classes",
     "fashion_mnist": "FashionMNIST, 70,000 images of 28 x 28, 10 classes",
@@ -48,7 +48,7 @@ DATA = {
     "table": "your own Parquet or CSV table (data.path, data.target)",
     "uci/NAME": "a UCI regression set in the standard split layout: uci/energy, uci/kin8nm, ...",
 }
-MODELS = {
+MODEL_TEXTS = {
     "linear": "one linear layer",
     "rbf": "a linear layer on fixed radial basis functions",
     "mlp": "fully connected layers",
@@ -61,13 +61,13 @@ MODELS = {
     "shufflenet_v2": "ShuffleNetV2, stem adapted to small images",
     "lstm": "2-layer LSTM over characters",
 }
-CLASSIFIERS = {  # bases of stacking beside MODELS
+CLASSIFIER_TEXTS = {  # bases of stacking beside MODELS
     "sklearn/decision_tree": "a decision tree a client; they vote",
     "sklearn/gaussian_nb": "a Gaussian naive Bayes classifier a client; they vote",
     "sklearn/logistic_regression": "a logistic regression a client; they vote",
     "sklearn/random_forest": "a random forest a client; they vote",
 }
-PARTITIONS = {
+PARTITION_TEXTS = {
     "iid": "shuffled and dealt evenly",
     "shards": "sorted by label, cut into shards, `shards` of them per client",
     "classes": "each client holds exactly `classes` classes",
@@ -75,13 +75,18 @@ PARTITIONS = {
     "natural": "as the data comes: by writer, role, device or generated client",
     "column": "by the values of a column",
 }
-_KNOWN: dict[Kind, dict[str, str]] = {"method": METHODS, "data": DATA, "model": MODELS, "partition": PARTITIONS}
+_KNOWN: dict[Kind, dict[str, str]] = {
+    "method": METHOD_TEXTS,
+    "data": DATA_TEXTS,
+    "model": MODEL_TEXTS,
+    "partition": PARTITION_TEXTS,
+}
 _OWN: dict[Kind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
 
-def known(kind: Kind) -> dict[str, str]:
+def known_names(kind: Kind) -> dict[str, str]:
     """Every name of a kind with its description, in the order to list them."""
     return {**_KNOWN[kind], **_OWN[kind]}
 
@@ -99,11 +104,11 @@ def is_known(kind: Kind, name: str) -> bool:
 
 
 def is_own(kind: Kind, name: str) -> bool:
-    """Whether the name was added by `allow`: its options are not checked here."""
+    """Whether the name was added by `allow_name`: its options are not checked here."""
     return name in _OWN[kind]
 
 
-def allow(kind: Kind, name: str, text: str = "your own") -> None:
+def allow_name(kind: Kind, name: str, text: str = "your own") -> None:
     """Lets scenarios use a name of yours; its options may then be any plain values.
 
     Args:

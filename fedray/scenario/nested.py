@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.text import shown
+from fedray.core.text import quote_value
 from fedray.scenario.defaults import SINGLE
 from fedray.scenario.yaml_text import MOST_VALUES
 
@@ -25,22 +25,22 @@ _KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a 
 }
 
 
-def dotted(path: Path) -> str:
+def dotted_key(path: Path) -> str:
     """`("clients", "tiers")` -> `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
-    parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else shown(p) for p in path]
+    parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else quote_value(p) for p in path]
     return ".".join(parts).replace(".[", "[")
 
 
-def plain(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
+def to_plain_values(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
     """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth."""
     count = [0] if count is None else count
     count[0] += 1
     if count[0] > MOST_VALUES or len(path) > MOST_DEPTH:
-        raise BadInput(f"{dotted(path[:3])} holds too many values: {MOST_VALUES} at most, {MOST_DEPTH} levels deep")
+        raise BadInput(f"{dotted_key(path[:3])} holds too many values: {MOST_VALUES} at most, {MOST_DEPTH} levels deep")
     if isinstance(value, Mapping):
-        return {_key(k, path): plain(v, (*path, _key(k, path)), count) for k, v in value.items()}
+        return {_key(k, path): to_plain_values(v, (*path, _key(k, path)), count) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v, (*path, f"[{i}]"), count) for i, v in enumerate(value)]
+        return [to_plain_values(v, (*path, f"[{i}]"), count) for i, v in enumerate(value)]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, PurePath):
@@ -53,29 +53,29 @@ def plain(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
         return float(value)
     if isinstance(value, str) and len(value) <= 10_000 and _encodable(value):
         return str(value)
-    name = dotted(path) or "the scenario"
+    name = dotted_key(path) or "the scenario"
     raise BadInput(
         f"{name} = {_safely_shown(value)} cannot be used: give a number of ordinary size, text, list or mapping"
     )
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()) -> Tree:
+def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()) -> Tree:
     """`base` with the keys of `over`, section by section.
 
     None removes a key, so that its default returns. Another `name` starts a section with options afresh. Of two keys
     that exclude each other (epochs and steps, ...) the one of `over` stays.
 
     Example:
-        >>> merge({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})
+        >>> merge_keys({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})
         {'local': {'lr': 0.1, 'steps': 5}}
     """
     out = dict(base)
-    if renamed(base, over, path):
+    if is_renamed(base, over, path):
         kept = _KEPT[path]
         if path == ("method",) and base["name"] not in SINGLE and over["name"] not in SINGLE:
             kept = ("models",)  # K survives between two ensembles
         out = {key: value for key, value in base.items() if key in kept}
-    for one, other in (pair(path), pair(path)[::-1]):
+    for one, other in (name_pair(path), name_pair(path)[::-1]):
         if over.get(one) is not None:
             out.pop(other, None)
     for key, value in over.items():
@@ -83,13 +83,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()) -> 
             out.pop(key, None)
         elif isinstance(value, Mapping):
             old = out.get(key)
-            out[key] = merge(old if isinstance(old, Mapping) else {}, value, (*path, key))
+            out[key] = merge_keys(old if isinstance(old, Mapping) else {}, value, (*path, key))
         else:
             out[key] = value
     return out
 
 
-def pair(path: Path) -> tuple[str, str]:
+def name_pair(path: Path) -> tuple[str, str]:
     """The two keys of a section that exclude each other."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
@@ -100,23 +100,23 @@ def pair(path: Path) -> tuple[str, str]:
     return pairs.get(path, ("", ""))
 
 
-def renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
+def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
     """Whether `over` gives a section with options another name."""
     names = base.get("name"), over.get("name")
     return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 
-def difference(base: Mapping[str, Any], cell: Mapping[str, Any], path: Path = ()) -> Tree:
+def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: Path = ()) -> Tree:
     """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks."""
     out: Tree = {key: None for key in base if key not in cell}
-    if renamed(base, cell, path):
+    if is_renamed(base, cell, path):
         out = {}
     for key, value in cell.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
-            changed = difference(base[key], value, (*path, key))
+            changed = find_changes(base[key], value, (*path, key))
             if changed:
                 out[key] = changed
-        elif key not in base or base[key] != value or renamed(base, cell, path):
+        elif key not in base or base[key] != value or is_renamed(base, cell, path):
             out[key] = value
     return out
 
@@ -132,17 +132,17 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
     for key, value in overrides.items():
         parts = tuple(key.split("."))
         if not all(parts):
-            raise BadInput(f"{shown(key)} is not a key: write it like local.lr")
+            raise BadInput(f"{quote_value(key)} is not a key: write it like local.lr")
         at = out
         for i, part in enumerate(parts[:-1]):
             at = at.setdefault(part, {})
             if not isinstance(at, dict):
                 raise BadInput(
-                    f"{dotted(parts[: i + 1])} is set as a whole and again as {dotted(parts)}: use one of the two"
+                    f"{dotted_key(parts[: i + 1])} is set as a whole and again as {dotted_key(parts)}: use one of the two"
                 )
         last, old = parts[-1], at.get(parts[-1])
         if last in at and not (isinstance(old, dict) and isinstance(value, Mapping)):
-            raise BadInput(f"{dotted(parts)} is set twice: use one of the two")
+            raise BadInput(f"{dotted_key(parts)} is set twice: use one of the two")
         at[last] = {**old, **value} if isinstance(old, dict) else dict(value) if isinstance(value, Mapping) else value
     return out
 
@@ -163,14 +163,14 @@ def _key(key: object, path: Path) -> str:
         key = _safely_shown(key)
     if not isinstance(key, str) or len(key) > 200 or not _encodable(key):
         raise BadInput(
-            f"{dotted(path) or 'the scenario'} has the key {_safely_shown(key)}, which is not text: put it in quotes"
+            f"{dotted_key(path) or 'the scenario'} has the key {_safely_shown(key)}, which is not text: put it in quotes"
         )
     return str(key)
 
 
 def _safely_shown(value: object) -> str:
     try:
-        return shown(value)
+        return quote_value(value)
     except Exception:  # a foreign object whose repr fails: its type says enough
         return f"a {type(value).__name__}"
 

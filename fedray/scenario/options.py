@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import nearest, shown
+from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
-from fedray.scenario.classifiers import classifier
+from fedray.scenario.classifiers import read_classifier
 from fedray.scenario.validators import Check, either, flag, list_of, one_of, real, text, whole
 
 Table = Mapping[str, tuple[Any, Check]]
@@ -23,18 +23,20 @@ def _bases(value: Any) -> Any:
     """Base models of stacking: a list of model sections, each with its own `models` (K) beside its options, or not."""
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
-    return [classifier(f"method.bases[{i}]", base) or _base(i, base) for i, base in enumerate(value)]
+    return [read_classifier(f"method.bases[{i}]", base) or _base(i, base) for i, base in enumerate(value)]
 
 
 def _base(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
     path = f"method.bases[{i}]"
     number = base.get("models")
-    folded = fold("model", path, {"name": "mlp", **{k: v for k, v in base.items() if k != "models"}}, ("models",))
+    folded = fold_options(
+        "model", path, {"name": "mlp", **{k: v for k, v in base.items() if k != "models"}}, ("models",)
+    )
     try:
         own = {} if number is None else {"models": whole(1, 10**4)(number)}
         return {"name": folded["name"], **own, **folded["options"]}
     except ValueError as wrong:
-        raise BadInput(f"{path}.models = {shown(number)} {wrong}") from None
+        raise BadInput(f"{path}.models = {quote_value(number)} {wrong}") from None
 
 
 _widths = list_of(whole(1, 65_536), 100, scalar=True)
@@ -154,7 +156,7 @@ OPTIONS: dict[names.Kind, dict[str, Table]] = {
 }
 
 
-def fold(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+def fold_options(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """A flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
 
     Args:
@@ -165,9 +167,9 @@ def fold(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[
     """
     name = section["name"]
     if not isinstance(name, str) or not names.is_known(kind, name):
-        near = nearest(name, names.known(kind)) if isinstance(name, str) else None
-        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known(kind))}"
-        raise BadInput(f"{path}.name = {shown(name)} is not a known {_WORD[kind]}: {remedy}")
+        near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
+        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
+        raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
     if names.is_own(kind, name):
@@ -175,7 +177,7 @@ def fold(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[
     table = OPTIONS[kind].get(name, {})
     for key in given:
         if key not in table:
-            raise BadInput(unknown(path, key, ("name", *fields, *table), (kind, name)))
+            raise BadInput(explain_unknown_key(path, key, ("name", *fields, *table), (kind, name)))
     options = {key: _option(path, key, given, *entry) for key, entry in table.items()}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
 
@@ -191,7 +193,7 @@ def _option(path: str, key: str, given: Mapping[str, Any], default: Any, check: 
     try:
         return check(given[key])
     except ValueError as wrong:
-        raise BadInput(f"{path}.{key} = {shown(given[key])} {wrong}") from None
+        raise BadInput(f"{path}.{key} = {quote_value(given[key])} {wrong}") from None
 
 
 _ALIAS = {
@@ -236,9 +238,9 @@ _ALIAS = {
 }
 
 
-def unknown(path: str, key: str, keys: tuple[str, ...], owner: tuple[names.Kind, str] | None = None) -> str:
+def explain_unknown_key(path: str, key: str, keys: tuple[str, ...], owner: tuple[names.Kind, str] | None = None) -> str:
     """The line for a key that a section does not have, with the nearest one it has."""
-    word = key if key.isprintable() and 0 < len(key) <= 60 else shown(key)
+    word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
     lead = f"{path}." if path else ""
     where = path or "a scenario"
     if owner is not None:
@@ -253,6 +255,6 @@ def unknown(path: str, key: str, keys: tuple[str, ...], owner: tuple[names.Kind,
     elif alias:
         remedy = f"did you mean {alias}?"
     else:
-        near = nearest(key, keys)
+        near = find_nearest(key, keys)
         remedy = f"did you mean {lead}{near}?" if near else f"it has {', '.join(keys)}"
     return f"{lead}{word} is not a key of {where}: {remedy}"

@@ -9,8 +9,8 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.types import Tier
 from fedray.scenario.defaults import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
-from fedray.scenario.names import METHODS
-from fedray.scenario.nested import Tree, merge
+from fedray.scenario.names import METHOD_TEXTS
+from fedray.scenario.nested import Tree, merge_keys
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.stacking import check_stacking
@@ -21,8 +21,10 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     named = {"method": {"name": "fed_ensemble"}, "data": {"name": "digits"}, "model": {"name": "mlp"}}
     method = _part(given, "method").get("name", "fed_ensemble")
     defaults = DEFAULTS.get(method, {}) if isinstance(method, str) else {}
-    out = merge(merge(named, {"method": {"name": method}}), _for_tiers(defaults, _part(given, "clients", "tiers")))
-    out = merge(out, given)
+    out = merge_keys(
+        merge_keys(named, {"method": {"name": method}}), _for_tiers(defaults, _part(given, "clients", "tiers"))
+    )
+    out = merge_keys(out, given)
     data = _part(out, "data")
     if isinstance(data.get("partition", {}), Mapping) and data:
         natural = data.get("name") in NATURAL
@@ -42,7 +44,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     return out
 
 
-def check(scenario: Scenario) -> None:
+def check_scenario(scenario: Scenario) -> None:
     """Raises `BadInput` for the first contradiction between keys."""
     method, local, participation = scenario.method, scenario.local, scenario.participation
     if method.models > 1 and method.name in ONLY_ONE:
@@ -110,7 +112,7 @@ def _check_walk(scenario: Scenario) -> None:
                 f"graph.{changed[0]} = {value}, but {name} has a server: leave it out, or choose random_walk"
             )
         return
-    if name in METHODS and name != "random_walk":
+    if name in METHOD_TEXTS and name != "random_walk":
         raise BadInput(f"schedule.kind = walk, but {name} has a server: leave it out, or choose random_walk")
     everyone = keys.fraction in (None, 1.0) and keys.per_round in (None, scenario.clients.number)
     for key, ok in (("fraction", everyone), ("overcommit", keys.overcommit == 1), ("dropout", not keys.dropout),
@@ -133,7 +135,7 @@ def _check_walk(scenario: Scenario) -> None:
             )
 
 
-def pooled(scenario: Scenario) -> Scenario:
+def pool_clients(scenario: Scenario) -> Scenario:
     """The scenario as it is built: a method that trains on the pooled data has one client, which holds every row."""
     if scenario.method.name not in POOLED:
         return scenario

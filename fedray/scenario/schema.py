@@ -15,7 +15,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
-from fedray.scenario.messages import line
+from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.validators import (
     either,
@@ -225,7 +225,7 @@ class CheckpointKeys:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class Cell:
+class CellKeys:
     """One cell of a table: what it changes in the scenario (dotted or nested keys), and published figures."""
 
     name: Annotated[str, _V(_file_name)]
@@ -263,7 +263,7 @@ class Scenario:
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    table: list[Cell] = field(default_factory=list)
+    table: list[CellKeys] = field(default_factory=list)
     published: Options = field(default_factory=dict)
 
 
@@ -275,7 +275,7 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "clients.tiers.*": TierKeys,
     "evaluate.stop_at": StopKeys,
     "evaluate.target": StopKeys,
-    "table.*": Cell,
+    "table.*": CellKeys,
 }
 
 
@@ -284,9 +284,9 @@ def section_fields(section: str) -> tuple[str, ...]:
     return tuple(f.name for f in fields(_SECTIONS[section]) if f.name != "options")
 
 
-def checked(tree: Mapping[str, Any]) -> Scenario:
+def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     """The scenario of a plain tree whose named sections are folded; a wrong one is one line."""
     try:
         return _ADAPTER.validate_python(tree)
     except ValidationError as wrong:
-        raise BadInput(line(wrong.errors(include_url=False)[0], section_fields)) from None
+        raise BadInput(error_line(wrong.errors(include_url=False)[0], section_fields)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedray.core.errors import BadInput
-from fedray.scenario.names import CLASSIFIERS
+from fedray.scenario.names import CLASSIFIER_TEXTS
 from fedray.scenario.schema import Scenario
 
 
@@ -22,7 +22,7 @@ def check_stacking(scenario: Scenario) -> None:
         if is_wrong:
             raise BadInput(f"{key} = {value}, but a stack has no such thing: leave it at {remedy}")
     first = next(iter(scenario.method.options["bases"]), {"name": ""})["name"]
-    if first in CLASSIFIERS:
+    if first in CLASSIFIER_TEXTS:
         raise BadInput(
             f"method.bases[0].name = {first}, but the first base is to be a network: list one before it, as in "
             f"[{{name: mlp}}, {{name: {first}}}]"

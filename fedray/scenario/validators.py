@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedray.core.text import nearest, shown
+from fedray.core.text import find_nearest, quote_value
 
 Check = Callable[[Any], Any]
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
@@ -88,7 +88,7 @@ def one_of(*words: str) -> Check:
     def check(value: Any) -> str:
         if isinstance(value, str) and value in words:
             return value
-        near = nearest(value, words) if isinstance(value, str) else None
+        near = find_nearest(value, words) if isinstance(value, str) else None
         raise ValueError(f"is not one of {', '.join(words)}" + (f": did you mean {near}?" if near else ": choose one"))
 
     return check
@@ -135,7 +135,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
             try:
                 check(entry)
             except ValueError as wrong:
-                raise ValueError(f"holds {shown(entry)}, which {wrong}") from None
+                raise ValueError(f"holds {quote_value(entry)}, which {wrong}") from None
         return [check(entry) for entry in entries]
 
     return checked
@@ -151,7 +151,7 @@ def map_of(check: Check) -> Check:
             try:
                 check(entry)
             except ValueError as wrong:
-                raise ValueError(f"holds {shown(key)}: {shown(entry)}, which {wrong}") from None
+                raise ValueError(f"holds {quote_value(key)}: {quote_value(entry)}, which {wrong}") from None
         return {text(key): check(entry) for key, entry in value.items()}
 
     return checked

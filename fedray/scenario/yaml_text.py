@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from fedray.core.errors import BadInput
-from fedray.core.text import shown
+from fedray.core.text import quote_value
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
@@ -59,7 +59,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
             if key.value in seen:
                 line = key.start_mark.line + 1
-                raise ValueError(f"line {line}: the key {shown(key.value)} is here twice: remove one of the two")
+                raise ValueError(f"line {line}: the key {quote_value(key.value)} is here twice: remove one of the two")
             seen[key.value] = 1
     loader.flatten_mapping(node)
     return dict(loader.construct_mapping(node, deep=True))
@@ -86,7 +86,7 @@ def _weight(node: yaml.Node, known: dict[int, int]) -> int:
     return total
 
 
-def parse(text: str, where: str = "the scenario") -> Any:
+def parse_yaml(text: str, where: str = "the scenario") -> Any:
     """The value of a YAML text; anything wrong is a `BadInput` of one line that names the place."""
     if len(text) > MOST_BYTES:
         raise BadInput(f"{where} has {len(text)} characters: {MOST_BYTES} at most")
@@ -112,9 +112,9 @@ def parse(text: str, where: str = "the scenario") -> Any:
             loader.dispose()
 
 
-def load(path: Path) -> Any:
+def load_yaml(path: Path) -> Any:
     """The value of a YAML file."""
-    where = shown(str(path), 200)[1:-1]
+    where = quote_value(str(path), 200)[1:-1]
     try:
         if path.is_dir():
             raise BadInput(f"{where} is a directory: name a scenario file in it")
@@ -131,10 +131,10 @@ def load(path: Path) -> Any:
         raise BadInput(f"{where} is not UTF-8 text: a scenario is a YAML file") from None
     except (OSError, ValueError) as wrong:
         raise BadInput(f"{where} cannot be read: {_one_line(getattr(wrong, 'strerror', None) or wrong)}") from None
-    return parse(text, where)
+    return parse_yaml(text, where)
 
 
-def write(value: Any) -> str:
+def write_yaml(value: Any) -> str:
     """YAML text of plain values, keys in their order."""
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)

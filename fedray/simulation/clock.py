@@ -25,7 +25,7 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 
 @dataclass(frozen=True)
-class Rule:
+class CountingRule:
     """Who counts. first: clients per tier that end a round (None: all that were chosen); dropout: probability that a
     participant never answers; deadline: virtual seconds after which nobody is waited for."""
 
@@ -34,7 +34,7 @@ class Rule:
     deadline: float | None = None
 
 
-class Timed(NamedTuple):
+class RoundTiming(NamedTuple):
     """job `[J]`: virtual seconds of each job; status `[J]`; round `[R]`: virtual seconds of the round in each world."""
 
     job: FloatArray
@@ -42,7 +42,7 @@ class Timed(NamedTuple):
     round: FloatArray
 
 
-class Work(NamedTuple):
+class JobCosts(NamedTuple):
     """What the jobs of a plan do: optimiser steps, bytes up and down, samples in all batches (None: 0), `[J]` each."""
 
     steps: IntArray
@@ -51,7 +51,7 @@ class Work(NamedTuple):
     samples: IntArray | None = None
 
 
-class Asked(NamedTuple):
+class Participants(NamedTuple):
     """Those who were asked to take part, `[P]`: world, client, tier, the seconds each needs, the seconds until it is
     there, and whether it has no data."""
 
@@ -63,21 +63,23 @@ class Asked(NamedTuple):
     empty: NDArray[np.bool_]
 
 
-def time_round(devices: Devices, rule: Rule, seeds: IntArray, t: int, plan: Plan, work: Work, now: FloatArray) -> Timed:
+def time_round(
+    devices: Devices, rule: CountingRule, seeds: IntArray, t: int, plan: Plan, work: JobCosts, now: FloatArray
+) -> RoundTiming:
     """Times a round and says which jobs count.
 
     Args:
         seeds: `[R]`, one a world. now: `[R]` virtual seconds at the round's start.
     """
-    clients, seed = devices.clients, seeds[plan.replicate]
+    clients, seed = devices.clients, seeds[plan.world]
     compute = work.steps * devices.figure("seconds_per_step", plan.client)
     if work.samples is not None:
         compute = compute + work.samples * devices.figure("seconds_per_sample", plan.client)
     compute = compute * devices.slowness(seed, plan.client)
     up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
     transfer = 2 * devices.figure("latency", plan.client) + work.up / up + work.down / down
-    _, first, index = np.unique(plan.replicate * clients.number + plan.client, return_index=True, return_inverse=True)
-    world, client = plan.replicate[first], plan.client[first]
+    _, first, index = np.unique(plan.world * clients.number + plan.client, return_index=True, return_inverse=True)
+    world, client = plan.world[first], plan.client[first]
     most, moving = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
     np.maximum.at(most, index, compute)
     together = devices.figure("side_by_side", client) > 0
@@ -86,12 +88,12 @@ def time_round(devices: Devices, rule: Rule, seeds: IntArray, t: int, plan: Plan
     wait = np.zeros(len(first))
     if devices.available is not None:
         wait = devices.available(seeds[world], client, now[world])
-    asked = Asked(world, client, clients.tier_of(client), busy, wait, work.steps[first] == 0)
+    asked = Participants(world, client, clients.tier_of(client), busy, wait, work.steps[first] == 0)
     status = _status(rule, seeds, t, asked)
-    return Timed(job, status[index], _lasting(rule, asked, status, len(seeds)))
+    return RoundTiming(job, status[index], _lasting(rule, asked, status, len(seeds)))
 
 
-def _status(rule: Rule, seeds: IntArray, t: int, asked: Asked) -> IntArray:
+def _status(rule: CountingRule, seeds: IntArray, t: int, asked: Participants) -> IntArray:
     """Status of each participant, `[P]`."""
     status = np.where(asked.wait > 0, UNAVAILABLE, np.where(asked.empty, NO_DATA, OK))
     if rule.dropout:
@@ -108,7 +110,7 @@ def _status(rule: Rule, seeds: IntArray, t: int, asked: Asked) -> IntArray:
     return status
 
 
-def _lasting(rule: Rule, asked: Asked, status: IntArray, worlds: int) -> FloatArray:
+def _lasting(rule: CountingRule, asked: Participants, status: IntArray, worlds: int) -> FloatArray:
     """Virtual seconds of the round in each world, `[R]`."""
     counted, rounds = status == OK, np.zeros(worlds)
     np.maximum.at(rounds, asked.world[counted], asked.busy[counted])

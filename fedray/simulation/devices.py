@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import numbers
+from fedray.core.files import to_finite_numbers
 from fedray.core.types import Clients, FloatArray, IntArray
 
 DAY = 86_400.0
@@ -55,7 +55,7 @@ class Devices:
         return factor.round(9)  # exp and cos have other last bits on other processors
 
 
-def diurnal(share: float = 0.5, period: float = DAY) -> Available:
+def diurnal_availability(share: float = 0.5, period: float = DAY) -> Available:
     """Each client is there for `share` of every period, from a phase drawn by address."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
@@ -66,7 +66,7 @@ def diurnal(share: float = 0.5, period: float = DAY) -> Available:
     return wait
 
 
-def windows(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
+def window_availability(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
     """Client `client[i]` is there from `start[i]` to `end[i]`, `[n]` each; who has no window is always there."""
     order = np.argsort(client, kind="stable")
     client, start, end = client[order], start[order], end[order]
@@ -84,14 +84,14 @@ def windows(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
     return wait
 
 
-def traced(clients: Clients, path: Path) -> Devices:
+def read_trace(clients: Clients, path: Path) -> Devices:
     """Devices from a trace file.
 
     Raises:
         BadInput: the file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
             that is not above 0 or a window that ends before it begins.
     """
-    table = numbers("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
+    table = to_finite_numbers("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
     client = _ids(table["client"], clients.number, path)
     figures = {}
     known, first = np.unique(client, return_index=True)
@@ -109,7 +109,7 @@ def traced(clients: Clients, path: Path) -> Devices:
     if not (start < end).all():
         who = int(client[np.argmin(start < end)])
         raise BadInput(f"clients.trace = {path}: a window of client {who} ends before it begins: correct it")
-    return Devices(clients, figures, windows(client, start, end))
+    return Devices(clients, figures, window_availability(client, start, end))
 
 
 def _ids(column: FloatArray, number: int, path: Path) -> IntArray:

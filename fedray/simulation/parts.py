@@ -23,34 +23,34 @@ class Share(NamedTuple):
     plan: Plan
 
 
-def shares(study: Study, plan: Plan) -> Iterator[Share]:
+def split_plan(study: Study, plan: Plan) -> Iterator[Share]:
     """A plan, part by part."""
     for at, part in enumerate(study.parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
         if len(jobs):
             fold, k = np.divmod(own[jobs], part.models)
-            yield Share(at, part, jobs, Plan(plan.client[jobs], k, plan.replicate[jobs] * part.folds + fold))
+            yield Share(at, part, jobs, Plan(plan.client[jobs], k, plan.world[jobs] * part.folds + fold))
 
 
-def sizes(study: Study, plan: Plan) -> IntArray:
+def job_sizes(study: Study, plan: Plan) -> IntArray:
     """Training samples of each job, `[J]`."""
     if not study.parts:
-        return study.shards.sizes(plan.replicate, plan.client)
+        return study.shards.sizes(plan.world, plan.client)
     size = np.zeros(len(plan.client), dtype=np.int64)
-    for share in shares(study, plan):
-        size[share.jobs] = share.part.study.shards.sizes(share.plan.replicate, share.plan.client)
+    for share in split_plan(study, plan):
+        size[share.jobs] = share.part.study.shards.sizes(share.plan.world, share.plan.client)
     return size
 
 
-def read(state: State, part: Part) -> State:
+def read_part(state: State, part: Part) -> State:
     """A part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
     return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
 
 
-def write(state: State, part: Part, own: State) -> State:
+def write_part(state: State, part: Part, own: State) -> State:
     """The whole with a part's own state in its place."""
     models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
     trainable = part.study.net.layout.trainable
@@ -65,14 +65,14 @@ def is_trained(counters: Tensor) -> bool:
     return bool(counters[0] > 0)
 
 
-def downloads(study: Study, t: int, plan: Plan) -> IntArray:
+def stack_downloads(study: Study, t: int, plan: Plan) -> IntArray:
     """Bytes of the sub models that each job's client fetches to compute its features, `[J]`: once, when it first trains
     the meta model."""
     need = np.zeros(len(plan.client), dtype=np.int64)
     meta = study.parts[-1] if study.parts else None
     if meta is None or meta.met is None or t < meta.begins:
         return need
-    fresh = ~np.isin(plan.replicate * study.clients.number + plan.client, meta.met(t))
+    fresh = ~np.isin(plan.world * study.clients.number + plan.client, meta.met(t))
     bases = [(part, part.study.net.layout, part.study.shards) for part in study.parts[:-1]]
     each = [
         part.models * (4 * layout.d + 8 * len(layout.counters)) * (part.folds if shards.within else 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedray.components.random_walk import hops
+from fedray.components.random_walk import find_hops
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Phase
@@ -17,9 +17,9 @@ from fedray.core.types import FloatArray, IntArray, Plan, State
 from fedray.metrics.names import lower_is_better
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.parts import downloads, shares, sizes
+from fedray.simulation.parts import job_sizes, split_plan, stack_downloads
 from fedray.simulation.study import Study
-from fedray.training.block import seen, steps_of
+from fedray.training.block import samples_seen, steps_of
 
 
 def first_state(study: Study, phase: Phase) -> State:
@@ -30,7 +30,7 @@ def first_state(study: Study, phase: Phase) -> State:
     return State(models, counters, phase.server.init(models))
 
 
-def begin(study: Study, phase: Phase) -> Progress:
+def begin_progress(study: Study, phase: Phase) -> Progress:
     """Progress before the first round."""
     zero = np.zeros(study.worlds, dtype=np.int64)
     state = first_state(study, phase)
@@ -39,7 +39,7 @@ def begin(study: Study, phase: Phase) -> Progress:
     return Progress(0, state, zero, zero.copy(), np.zeros(study.worlds))
 
 
-def run(
+def run_rounds(
     study: Study,
     runtime: Runtime,
     record: Recorder,
@@ -47,19 +47,19 @@ def run(
     progress: Progress,
 ) -> Progress:
     """Runs a study from `progress` to its end (or to its target metric) and returns where it stands."""
-    phase = study.method.phases[0]
+    phase = study.method.phase
     began = time.perf_counter() - progress.wall_seconds
     if progress.round == 0:
         _measure(study, record, evaluate, progress)
-    done = progress.round >= study.rounds or reached(study, progress)
+    done = progress.round >= study.rounds or has_reached_target(study, progress)
     if done and progress.round == 0:
         record.checkpoint(progress)
     while not done:
-        plan, table, state, seconds = one_round(study, runtime, phase, progress)
+        plan, table, state, seconds = run_round(study, runtime, phase, progress)
         progress.state = state
         progress.round += 1
-        np.add.at(progress.up_bytes, plan.replicate, table.up_bytes)
-        np.add.at(progress.down_bytes, plan.replicate, table.down_bytes)
+        np.add.at(progress.up_bytes, plan.world, table.up_bytes)
+        np.add.at(progress.down_bytes, plan.world, table.down_bytes)
         progress.sim_seconds = progress.sim_seconds + seconds
         progress.wall_seconds = time.perf_counter() - began
         progress.failed += int((table.status == clock.FAILED).sum())
@@ -71,23 +71,23 @@ def run(
             progress.state = runtime.gather(progress.state)
         if measured:
             _measure(study, record, evaluate, progress)
-            done = done or reached(study, progress)
+            done = done or has_reached_target(study, progress)
         if done or kept:
             record.checkpoint(progress)
     return progress
 
 
-def one_round(
+def run_round(
     study: Study, runtime: Runtime, phase: Phase, progress: Progress
 ) -> tuple[Plan, JobTable, State, FloatArray]:
     """Plans a round, times it, trains the jobs that count, and steps the server."""
     t = progress.round
     plan = phase.schedule(t, progress.state)
-    size = sizes(study, plan)
+    size = job_sizes(study, plan)
     steps = steps_of(size, phase.local) * (1 + len(phase.personal))
-    up, down = traffic(study, phase, plan, t)
-    down = down + downloads(study, t, plan)
-    work = clock.Work(steps, up, down, seen(size, steps, phase.local.batch_size))
+    up, down = job_traffic(study, phase, plan, t)
+    down = down + stack_downloads(study, t, plan)
+    work = clock.JobCosts(steps, up, down, samples_seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss, error = np.full(len(size), np.nan), np.full(len(size), None, dtype=object)
     state, status, counted = progress.state, timed.status, timed.status == clock.OK
@@ -108,16 +108,16 @@ def one_round(
     return plan, JobTable(size, steps, loss, up, down, timed.job, status, error), state, timed.round
 
 
-def traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
+def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
     """Bytes that each job of round t sends and receives, `[J]` each."""
     if study.parts:
         up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
-        for _, part, jobs, own in shares(study, plan):
-            up[jobs], down[jobs] = traffic(part.study, part.study.method.phases[0], own, t)
+        for _, part, jobs, own in split_plan(study, plan):
+            up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
         return up, down
     layout = study.net.layout
     if phase.walk is not None:  # from client to client
-        hop = hops(phase.walk, t, plan)
+        hop = find_hops(phase.walk, t, plan)
         sent = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client))
         received = phase.compress.bytes(hop.came, study.clients.tier_of(hop.came))
         return np.where(hop.goes >= 0, sent, 0), np.where(hop.came >= 0, received, 0)
@@ -134,19 +134,19 @@ def _measure(
 ) -> None:
     progress.metrics = evaluate(progress)
     if study.evaluation.target is not None and progress.metrics:  # said at once if there is no such metric
-        meets(progress.metrics[0], study.evaluation.target, "target")
+        meets_target(progress.metrics[0], study.evaluation.target, "target")
     record.evaluated(progress, progress.metrics)
 
 
-def reached(study: Study, progress: Progress) -> bool:
+def has_reached_target(study: Study, progress: Progress) -> bool:
     """Whether every world has reached the target metric."""
     target = study.evaluation.stop_at
     if target is None or not progress.metrics:
         return False
-    return all(meets(row, target) for row in progress.metrics)
+    return all(meets_target(row, target) for row in progress.metrics)
 
 
-def meets(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
+def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
     """Whether a row of metrics has reached a target. key: which of `evaluate`.
 
     Raises:
@@ -165,6 +165,6 @@ def _remember(state: State, plan: Plan, loss: FloatArray) -> State:
     """Keeps each job's loss for the adaptive schedule, where the state has room for it."""
     if "job_loss" in state.extra:
         seen = state.extra["job_loss"].clone()
-        seen[plan.replicate, plan.client, plan.model] = torch.from_numpy(loss).float()
+        seen[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
         return state._replace(extra={**state.extra, "job_loss": seen})
     return state

@@ -21,11 +21,11 @@ from fedray.core.method import Answer, Method, Phase, Schedule
 from fedray.core.types import IntArray, Plan, Server, State, Stats
 from fedray.data.stacking import Features, LeaveOut
 from fedray.models.stacking import Stack, stacked_net
-from fedray.simulation.parts import read, write
+from fedray.simulation.parts import read_part, write_part
 from fedray.simulation.study import Part, Study
 
 
-def met(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
+def trained_before(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
     """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`."""
     nobody = np.empty(0, dtype=np.int64)
     known: dict[str, Any] = {"round": begins, "who": nobody}  # no round is planned again on the way forward
@@ -35,18 +35,18 @@ def met(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArra
             known.update(round=begins, who=nobody)
         while known["round"] < t:
             plan = schedule(known["round"], None)
-            known.update(round=known["round"] + 1, who=np.union1d(known["who"], plan.replicate * number + plan.client))
+            known.update(round=known["round"] + 1, who=np.union1d(known["who"], plan.world * number + plan.client))
         return known["who"]
 
     return before
 
 
-def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
+def build_stack_study(study: Study, stack: Stack, remembers: bool = False) -> Study:
     """The study of a stack from the plain one, whose method has a phase for each base and one for the meta model.
 
     remembers: keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
     """
-    net, base, parts = stacked_net(stack), study.method.phases[0], tuple(_parts(study, stack))
+    net, base, parts = stacked_net(stack), study.method.phase, tuple(_parts(study, stack))
 
     def schedule(t: int, state: State | None) -> Plan:
         nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -57,15 +57,15 @@ def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
         for i, part in enumerate(parts):
             mine = {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{i}/")}
             if mine:
-                server = part.study.method.phases[0].server
-                state = write(state, part, server.step(read(state, part), mine, t - part.begins))
+                server = part.study.method.phase.server
+                state = write_part(state, part, server.step(read_part(state, part), mine, t - part.begins))
                 if stack.meta is not None and i == len(parts) - 1:
                     state.counters[:, 0] += mine["weight"].total.view(study.worlds, -1).sum(1) > 0
         return state
 
     if stack.meta is not None:
         *bases, top = parts
-        parts = (*bases, top._replace(met=met(schedule, top.begins, study.clients.number)))
+        parts = (*bases, top._replace(met=trained_before(schedule, top.begins, study.clients.number)))
     number = sum(part.folds * part.models for part in parts)
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -76,9 +76,7 @@ def stacked(study: Study, stack: Stack, remembers: bool = False) -> Study:
     phase = Phase(1, schedule, base.local, server, base.compress)
     weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
     weights[:, 0] = 1.0  # the stack's answer comes first, its sub models' behind it
-    method = Method(
-        "stacking", (phase,), lambda state: Answer(state, 1, weights), lambda state, _: _first(state, parts)
-    )
+    method = Method("stacking", phase, lambda state: Answer(state, 1, weights), lambda state, _: _first(state, parts))
     rounds = stack.rounds + (stack.meta_rounds if stack.meta is not None else 0)
     return replace(study, method=method, net=net, rounds=rounds, parts=parts)
 
@@ -107,9 +105,9 @@ def _parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 def _study(study: Study, stack: Stack, i: int, on_top: bool) -> Study:
     """The ordinary study of a part. Bases have initial models of their own; the folds of a base share them."""
-    phase = study.method.phases[i]
+    phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
-    own = replace(study, method=Method("stacking", (phase,)), parts=())
+    own = replace(study, method=Method("stacking", phase), parts=())
     if on_top and stack.meta is not None:
         width = study.classes * len(stack.bases)
         data = Features(study.shards, width, _nowhere)
@@ -127,9 +125,9 @@ def _nowhere(world: int, client: int) -> Tensor:
 
 def _plan(part: Part, t: int, state: State | None) -> Plan:
     """A part's jobs in round t of the whole, numbered as the whole numbers them; nobody trains without data."""
-    own = part.study.method.phases[0].schedule(t - part.begins, None if state is None else _remembered(state, part))
-    own = own.take(part.study.shards.sizes(own.replicate, own.client) > 0)
-    world, fold = np.divmod(own.replicate, part.folds)
+    own = part.study.method.phase.schedule(t - part.begins, None if state is None else _remembered(state, part))
+    own = own.take(part.study.shards.sizes(own.world, own.client) > 0)
+    world, fold = np.divmod(own.world, part.folds)
     return Plan(own.client, part.first + fold * part.models + own.model, world)
 
 
@@ -148,7 +146,7 @@ def _first(state: State, parts: tuple[Part, ...]) -> State:
         net, seeds = part.study.net, part.study.init_seeds
         rows = [net.init(int(rng.keys(seed, "init", k))) for seed in seeds for k in range(part.models)]
         models = torch.stack(rows).to(state.models.dtype)
-        state = write(
+        state = write_part(
             state, part, State(models, torch.zeros(len(rows), len(net.layout.counters), dtype=torch.int64), {})
         )
     return state

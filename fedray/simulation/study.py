@@ -14,7 +14,7 @@ from fedray.core.method import Answer, Method
 from fedray.core.types import Clients, FloatArray, IntArray, Local, Net, State
 from fedray.data.shards import Shards
 from fedray.models.stacking import Voter
-from fedray.simulation.clock import Rule
+from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 
 
@@ -75,7 +75,7 @@ class Study:
     hold_out: bool
     evaluation: Evaluation
     devices: Devices
-    rule: Rule = Rule()  # noqa: RUF009 (frozen)
+    rule: CountingRule = CountingRule()  # noqa: RUF009 (frozen)
     checkpoint_every: int = 10
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Study:
         """The models that answer for a state."""
         if self.method.answer is not None:
             return self.method.answer(state)
-        return Answer(state, self.method.phases[0].models)
+        return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Raw x and y of a world's test or held-out rows."""

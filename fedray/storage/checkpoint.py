@@ -18,12 +18,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedray.core.errors import FedrayError
-from fedray.core.files import digest
+from fedray.core.files import hash_tensors
 from fedray.core.types import IntArray, Layout, State
 from fedray.simulation.interfaces import Progress
 
 
-def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2) -> Path:
+def save_checkpoint(
+    folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2
+) -> Path:
     """Writes `round-NNNNNN/` under a folder and removes all but the newest `keep`."""
     final = folder / f"round-{progress.round:06d}"
     part = folder / f".{final.name}.part"
@@ -39,7 +41,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
         "wall_seconds": progress.wall_seconds,
         "metrics": progress.metrics,
         "failed": progress.failed,
-        "digest": digest(dict(sorted(tensors.items()))),
+        "digest": hash_tensors(dict(sorted(tensors.items()))),
     }
     totals["seal"] = _seal(totals)
     try:
@@ -60,7 +62,7 @@ def save(folder: Path, progress: Progress, private: dict[str, torch.Tensor] | No
         raise FedrayError(
             f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
         ) from None
-    for old in rounds(folder)[: -max(1, keep)]:
+    for old in checkpoint_rounds(folder)[: -max(1, keep)]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return final
 
@@ -73,19 +75,19 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
-def rounds(folder: Path) -> list[int]:
+def checkpoint_rounds(folder: Path) -> list[int]:
     """Rounds that have a checkpoint, rising."""
     found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
     return sorted(int(name) for name in found if name.isdigit())  # not a copy that somebody made
 
 
-def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
+def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
     """The checkpoint of a round (the newest by default), and the private client state saved with it.
 
     Raises:
         FedrayError: there is none, or its files are damaged.
     """
-    known = rounds(folder)
+    known = checkpoint_rounds(folder)
     if not known:
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
@@ -97,7 +99,7 @@ def load(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, to
             raise ValueError("its digest differs")
         file = path / "state.safetensors"
         tensors = load_file(file)
-        if totals["digest"] != digest(dict(sorted(tensors.items()))):
+        if totals["digest"] != hash_tensors(dict(sorted(tensors.items()))):
             raise ValueError("its digest differs")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
@@ -131,11 +133,11 @@ def model_hash(layout: Layout, state: State, models: int, folds: IntArray) -> st
             tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
         for name, count in zip(layout.counters, state.counters[m], strict=True):
             tensors[f"{label}/{name}/()"] = count
-    return digest(tensors)
+    return hash_tensors(tensors)
 
 
 def state_hash(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
     """`model_hash` extended by the server's own state and the clients' private state."""
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
-    return digest({f"model_hash/{model}": torch.zeros(0), **rest})
+    return hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})

@@ -16,7 +16,7 @@ from fedray.core.errors import BadInput, FedrayError
 LOCK_SECONDS = 30.0
 
 
-def prepare(out: Path, scenario_text: str) -> None:
+def make_run_directory(out: Path, scenario_text: str) -> None:
     """Makes a fresh run directory.
 
     Raises:
@@ -32,8 +32,8 @@ def prepare(out: Path, scenario_text: str) -> None:
     files.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
 
-def discard(out: Path, fresh: bool) -> None:
-    """Takes back what `prepare` made, if nothing was recorded: bad input leaves no directory behind."""
+def discard_run_directory(out: Path, fresh: bool) -> None:
+    """Takes back what `make_run_directory` made, if nothing was recorded: bad input leaves no directory behind."""
     if (out / "rounds.parquet").exists():
         return
     for path in [out] if fresh else out.iterdir():
@@ -41,7 +41,7 @@ def discard(out: Path, fresh: bool) -> None:
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
+def lock_run_directory(out: Path) -> Iterator[None]:
     """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
 
     A run whose driver was killed may write for some seconds more: resuming waits for it.
@@ -69,7 +69,7 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def drop_newer(out: Path, round: int) -> None:
+def drop_newer_parts(out: Path, round: int) -> None:
     """Removes the parts written after a round."""
     for name in ("rounds.parquet", "clients.parquet"):
         for part in (out / name).glob("part-*.parquet"):

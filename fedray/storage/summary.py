@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from fedray.simulation.interfaces import Progress
-from fedray.simulation.rounds import meets
+from fedray.simulation.rounds import meets_target
 from fedray.simulation.study import Study
-from fedray.storage.tables import table
+from fedray.storage.tables import read_table
 
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
-def pooled(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+def pool_metrics(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None]]:
     """Mean, sd and n of every number in the rows; sd is None for a single one."""
     metrics: dict[str, dict[str, float | int | None]] = {}
     for name in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, float)):
@@ -30,11 +30,11 @@ def pooled(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None
     return metrics
 
 
-def history(study: Study, out: Path) -> list[dict[str, float]]:
+def course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     """What needs a world's whole course, one dict a world: scores over the last 3 evaluated rounds (FE section V),
     and the round, virtual second and uplink byte at which the target was first reached (absent where it was not)."""
     found = []
-    rows = table(out, "rounds").to_pylist()
+    rows = read_table(out, "rounds").to_pylist()
     for world in range(study.worlds):
         where = (world // study.per_replicate, int(study.folds[world]))
         course = [row for row in rows if (row["replicate"], row["fold"]) == where]
@@ -44,7 +44,7 @@ def history(study: Study, out: Path) -> list[dict[str, float]]:
             if len(scores) >= 3:  # none of them untrained
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
         if study.evaluation.target is not None:
-            first = next((row for row in course if meets(row, study.evaluation.target)), None)
+            first = next((row for row in course if meets_target(row, study.evaluation.target)), None)
             if first is not None:
                 values["rounds_to_target"] = float(first["round"])
                 values["seconds_to_target"] = float(first["sim_seconds"])
@@ -53,9 +53,9 @@ def history(study: Study, out: Path) -> list[dict[str, float]]:
     return found
 
 
-def summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
+def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
     """`summary.json` by contract: final metrics pooled over replicates and folds, totals, hashes."""
-    metrics = {**pooled(progress.metrics), **pooled(history(study, out))}  # type: ignore[arg-type]
+    metrics = {**pool_metrics(progress.metrics), **pool_metrics(course_metrics(study, out))}  # type: ignore[arg-type]
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -74,7 +74,7 @@ def summary(study: Study, progress: Progress, out: Path, model_hash: str, state_
     }
 
 
-def manifest(extra: dict[str, Any]) -> dict[str, Any]:
+def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
     """Versions, host and commit; nothing from the environment's secrets."""
     versions: dict[str, str | None] = {}
     for name in PACKAGES:

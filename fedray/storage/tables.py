@@ -26,7 +26,7 @@ FLUSH_ROWS = 200_000
 INT_COLUMNS = ("replicate", "fold", "round", "up_bytes", "down_bytes")
 
 
-class Recorder:
+class RunRecorder:
     """Writes one run's rows; buffers between flushes hold plain arrays."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Recorder:
         """Keeps the jobs of a round for the next flush."""
         n = len(plan.client)
         where = {
-            "replicate": plan.replicate // self.study.per_replicate,
-            "fold": self.study.folds[plan.replicate],
+            "replicate": plan.world // self.study.per_replicate,
+            "fold": self.study.folds[plan.world],
             "round": np.full(n, round),
             "client": plan.client,
             "tier": self.study.clients.tier_of(plan.client),
@@ -73,7 +73,7 @@ class Recorder:
     def checkpoint(self, progress: Progress) -> None:
         """Flushes the rows and saves the state."""
         self.flush(progress.round)
-        checkpoint.save(self.out / "checkpoints", progress, self._private(), self.study.checkpoint_keep)
+        checkpoint.save_checkpoint(self.out / "checkpoints", progress, self._private(), self.study.checkpoint_keep)
 
     def flush(self, round: int) -> None:
         """Writes what is buffered as one part of each table."""
@@ -106,7 +106,7 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
     return pa.schema([(name, kind(name)) for name in names])
 
 
-def table(out: Path, name: str) -> pa.Table:
+def read_table(out: Path, name: str) -> pa.Table:
     """`rounds` or `clients` of a run directory as one table, sorted by round."""
     folder = out / f"{name}.parquet"
     parts = sorted(folder.glob("part-*.parquet"))

@@ -99,11 +99,11 @@ def steps_of(size: IntArray, local: Local) -> IntArray:
     return np.where(size > 0, steps, 0)
 
 
-def seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
+def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
     """Samples in all the batches of each job: the last batch of an epoch holds what is left.
 
     Example:
-        >>> seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
+        >>> samples_seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
         [40, 56]
     """
     width = np.maximum(size if batch_size is None else np.minimum(size, batch_size), 1)
@@ -111,7 +111,7 @@ def seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
     return np.asarray(whole * size + more * width)
 
 
-def batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
+def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
     """Deals each lane's rows into batches.
 
     Args:
@@ -145,7 +145,7 @@ def batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rn
     return Batches(torch.from_numpy(index), torch.from_numpy((real / count).astype(np.float32)))
 
 
-def split(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
+def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
     """Jobs -> blocks: equal batch widths together, sorted by falling steps, at most `width` lanes (jobs without steps
     are left out)."""
     order = np.lexsort((np.arange(len(steps)), -steps, batch))
@@ -158,11 +158,11 @@ def split(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
     return blocks
 
 
-def active(steps: IntArray) -> list[tuple[int, int, int]]:
+def active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
     """(first step, one past the last, lanes at work): the active prefix shrinks as short lanes finish.
 
     Example:
-        >>> active(np.array([5, 5, 3]))
+        >>> active_lanes(np.array([5, 5, 3]))
         [(0, 3, 3), (3, 5, 2)]
     """
     edges = np.unique(steps)

@@ -32,7 +32,7 @@ class Engine:
     outputs: Callable[[Net, Tensor, Tensor, Tensor], Tensor]
 
 
-def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engine:
+def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engine:
     """The engine for a network.
 
     Args:
@@ -42,19 +42,19 @@ def choose(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engi
     d, plain = net.layout.d, _plain(net)
     wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
     if plain and mlp.shape_of(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
-        return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train, mlp.outputs)
-    if plain and conv.cut_of(net.module) is not None:
+        return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
+    if plain and conv.split_net(net.module) is not None:
         channels = conv.widest(net.module)
         width, why = conv.lanes_of(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
-        return Engine("conv", width, why, conv.train, conv.outputs)
+        return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
     obstacle = _obstacle(net)
     if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
-        refused = None if example is None else vmap.refusal(net, example)
+        refused = None if example is None else vmap.find_refusal(net, example)
         if refused is not None:
             return _loop(f"it cannot be mapped over lanes ({refused})")
-        return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train, loop.outputs)
+        return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train_vmap, loop.loop_outputs)
     return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
 
 
@@ -69,7 +69,7 @@ def mixes(engine: Engine, local: Local) -> bool:
 
 
 def _loop(why: str) -> Engine:
-    return Engine("loop", 1, why, loop.train, loop.outputs)
+    return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs)
 
 
 def _plain(net: Net) -> bool:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedray.core.types import Net
 from fedray.training import mlp
-from fedray.training.block import Block, Trained, active
-from fedray.training.optimizer import joined, optimiser
+from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.optimizer import join_rows, make_optimizer
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
@@ -25,7 +25,7 @@ MOST_LANES = {"cpu": 12, "cuda": 256}
 ANSWERED = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
 
 
-class Cut(NamedTuple):
+class SplitNet(NamedTuple):
     """A network in two: its convolutions and what is between them, and the linear layers; tensors: of the first."""
 
     features: tuple[nn.Module, ...]
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
 
 @lru_cache(maxsize=16)  # asked for every block
-def cut_of(module: nn.Module) -> Cut | None:
+def split_net(module: nn.Module) -> SplitNet | None:
     """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
@@ -43,7 +43,7 @@ def cut_of(module: nn.Module) -> Cut | None:
     dense = mlp.shape_of(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
     if dense is None or dense.prefix or not all(map(_known, features)):
         return None
-    return Cut(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
+    return SplitNet(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
 
 
 def widest(module: nn.Module) -> int:
@@ -62,31 +62,33 @@ def _known(part: nn.Module) -> bool:
     return type(part) in POINTWISE + POOLING
 
 
-def train(net: Net, block: Block) -> Trained:
+def train_conv(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
-    cut = cut_of(net.module)
+    cut = split_net(net.module)
     assert cut is not None
     k, towards = cut.tensors, block.anchor if block.anchor is not None else block.start
 
     def kernels_of(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[:k]]
 
-    def stack_of(rows: Tensor) -> mlp.Stack:
-        return mlp.stacked(cut.dense, list(net.layout.views(rows).values())[k:])
+    def stack_of(rows: Tensor) -> mlp.LayerStack:
+        return mlp.stack_layers(cut.dense, list(net.layout.views(rows).values())[k:])
 
     kernels, stack = kernels_of(block.start), stack_of(block.start)
-    move = optimiser(block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset))
-    descend = mlp.descent(cut.dense, block, stack_of, inputs=True)
+    move = make_optimizer(
+        block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset)
+    )
+    descend = mlp.make_descent(cut.dense, block, stack_of, inputs=True)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in active(block.steps):
+    for lo, hi, real in active_lanes(block.steps):
         lanes = max(real, block.fewest)
         kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
             folded = _fold(x[:, :lanes])
             for s in range(a, b):
-                z = features(cut, kernels, folded[s - a], lanes)
+                z = conv_features(cut, kernels, folded[s - a], lanes)
                 with torch.no_grad():
                     seen = mlp.forward(cut.dense, stack, _flat(z, lanes), lanes)
                     g, cost = mlp.output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
@@ -97,15 +99,15 @@ def train(net: Net, block: Block) -> Trained:
                     move(kernels, grads, lanes)
         done = int((block.steps > hi).sum())
         width = sum(net.layout.sizes[:k])
-        final[done:real, :width] = joined([t.detach() for t in kernels], lanes)[done:real]
+        final[done:real, :width] = join_rows([t.detach() for t in kernels], lanes)[done:real]
         mlp.write_rows(stack, final[:, width:], done, real)
     return Trained(final, block.counters, loss)
 
 
-def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+def conv_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, some models and inputs at a time."""
     del counters
-    cut = cut_of(net.module)
+    cut = split_net(net.module)
     assert cut is not None
     channels, kind, out = widest(net.module), rows.device.type, []
     shares = -(-len(rows) // lanes_of(channels, kind))  # even ones: a model left over alone would take other kernels
@@ -113,10 +115,10 @@ def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         for mine, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(mine).values()), len(mine)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
-            stack = mlp.stacked(cut.dense, views[cut.tensors :])
+            stack = mlp.stack_layers(cut.dense, views[cut.tensors :])
             answers = []
             for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
-                z = features(cut, kernels, _fold(part[None])[0], n)
+                z = conv_features(cut, kernels, _fold(part[None])[0], n)
                 answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))
     return torch.cat(out)
@@ -151,7 +153,7 @@ def _fold(x: Tensor) -> Tensor:
     return rows.as_strided((s, b, n, h, v), (b * h * v * n, h * v * n, 1, v * n, n))
 
 
-def features(cut: Cut, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
+def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
     """`[B, W * C, H, V]` -> what the linear layers read, `[B, W * C', H', V']`."""
     rest = iter(kernels)
     for part in cut.features:

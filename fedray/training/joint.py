@@ -23,7 +23,7 @@ from fedray.training.choice import Engine, mixes
 T = TypeVar("T")
 
 
-class Asked(NamedTuple):
+class WaitingBlock(NamedTuple):
     """A block that waits for company. kind: what the blocks of one network have in common."""
 
     engine: Engine
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Company:
+class JointTraining:
     """Runs that take turns: one works until it has a block to train, then the next; when all wait, their blocks train.
 
     here: runs that go on; turn: whose it is; asked, trained: by run; broken: one was interrupted, so all end.
@@ -41,7 +41,7 @@ class Company:
 
     here: list[int] = field(default_factory=list)
     turn: int = 0
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, WaitingBlock] = field(default_factory=dict)
     trained: dict[int, Trained | Exception] = field(default_factory=dict)
     broken: bool = False
     gate: threading.Condition = field(default_factory=threading.Condition)
@@ -82,11 +82,11 @@ class Company:
         """The engine of a run, its blocks trained in company with those of the same kind."""
 
         def train(net: Net, block: Block) -> Trained:
-            return self._train(Asked(engine, net, block, kind))
+            return self._train(WaitingBlock(engine, net, block, kind))
 
         return engine if engine.width == 1 else Engine(engine.name, engine.width, engine.why, train, engine.outputs)
 
-    def _train(self, asked: Asked) -> Trained:
+    def _train(self, asked: WaitingBlock) -> Trained:
         me = self.turn
         self.asked[me] = asked
         self._next()
@@ -99,7 +99,7 @@ class Company:
     def _next(self) -> None:
         """Passes the turn on; trains what waits where nobody else can go on."""
         if self.here and len(self.asked) == len(self.here) and not self.broken:
-            self.trained.update(side_by_side(self.asked))
+            self.trained.update(train_side_by_side(self.asked))
             self.asked.clear()
         ready = [me for me in self.here if me not in self.asked]
         self.turn = ready[0] if ready else -1
@@ -111,11 +111,11 @@ class Company:
             raise KeyboardInterrupt
 
 
-def side_by_side(asked: dict[int, Asked]) -> dict[int, Trained | Exception]:
+def train_side_by_side(asked: dict[int, WaitingBlock]) -> dict[int, Trained | Exception]:
     """Trains blocks, those of one form together as long as they fit the engine's width."""
     forms: dict[Any, list[list[int]]] = {}
     for me, one in asked.items():
-        fits = forms.setdefault(form(one), [[]])
+        fits = forms.setdefault(block_form(one), [[]])
         if sum(len(asked[other].block.start) for other in fits[-1]) + len(one.block.start) > one.engine.width:
             fits.append([])
         fits[-1].append(me)
@@ -123,13 +123,13 @@ def side_by_side(asked: dict[int, Asked]) -> dict[int, Trained | Exception]:
     for group in (group for groups in forms.values() for group in groups if group):
         first = asked[group[0]]
         try:
-            done.update(zip(group, together(first, [asked[me].block for me in group]), strict=True))
+            done.update(zip(group, train_together(first, [asked[me].block for me in group]), strict=True))
         except Exception as error:  # each run meets it where it would have met it alone
             done.update(dict.fromkeys(group, error))
     return done
 
 
-def form(one: Asked) -> Any:
+def block_form(one: WaitingBlock) -> Any:
     """What blocks must have in common to be one: equal networks and the same arithmetic for every lane."""
     block, local, rates = one.block, one.block.local, one.block.rates
     width = block.weight.shape[2]
@@ -139,19 +139,19 @@ def form(one: Asked) -> Any:
     return one.kind, one.net.layout, one.engine.name, local.optimizer, local.momentum, width, block.sample, has, same
 
 
-def together(first: Asked, blocks: Sequence[Block]) -> list[Trained]:
+def train_together(first: WaitingBlock, blocks: Sequence[Block]) -> list[Trained]:
     """Trains blocks as one."""
     if len(blocks) == 1:
         return [first.engine.train(first.net, blocks[0])]
     owner = np.repeat(np.arange(len(blocks)), [len(block.start) for block in blocks])
     steps = np.concatenate([block.steps for block in blocks])
     order = np.argsort(-steps, kind="stable")
-    trained = first.engine.train(first.net, joined(blocks, order))
+    trained = first.engine.train(first.net, join_blocks(blocks, order))
     places = [torch.from_numpy(np.flatnonzero(owner[order] == part)) for part in range(len(blocks))]
     return [Trained(*(column[place.to(column.device)] for column in trained)) for place in places]
 
 
-def joined(blocks: Sequence[Block], order: Any) -> Block:
+def join_blocks(blocks: Sequence[Block], order: Any) -> Block:
     """One block of the lanes of several, in an order of falling steps."""
     first, take = blocks[0], torch.from_numpy(order)
     moved = bool((np.diff(order) != 1).any())

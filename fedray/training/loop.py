@@ -13,10 +13,10 @@ from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
 from fedray.training.block import Block, Trained, channels_last
-from fedray.training.optimizer import optimiser, tensors_of
+from fedray.training.optimizer import make_optimizer, tensors_of
 
 
-def train(net: Net, block: Block) -> Trained:
+def train_loop(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
     done = [_lane(net, block, lane) for lane in range(len(block.start))]
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
@@ -35,7 +35,7 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
     def only(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else _lane_tensors(layout, rows[lane])[:k]
 
-    step = optimiser(local, block.lr, only(towards if local.pull else None), only(block.offset))
+    step = make_optimizer(local, block.lr, only(towards if local.pull else None), only(block.offset))
     net.module.train()
     total = block.start.new_zeros(())
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
@@ -59,7 +59,7 @@ def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
     return [channels_last(view.clone()) for view in layout.views(row).values()]
 
 
-def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, in evaluation mode."""
     net.module.eval()
     out = []

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from fedray.core.types import FloatArray, Local, Net, Objective
 from fedray.models.loss import per_sample
 from fedray.models.mlp import RBF
-from fedray.training.block import Block, Trained, active
-from fedray.training.optimizer import Step, optimiser
+from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.optimizer import Step, make_optimizer
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh)
 PREFIX = (nn.Flatten, nn.Identity, RBF)  # functions of each sample alone; nobody can tell of other modules
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
     layers: tuple[tuple[type[nn.Module] | None, bool], ...]
 
 
-class Stack(NamedTuple):
+class LayerStack(NamedTuple):
     """The layers' parameters: weights seen as `[W, in, out]`, the longer side contiguous, and biases `[W, 1, out]`."""
 
     weights: list[Tensor]
@@ -67,10 +67,10 @@ def shape_of(module: nn.Module) -> Shape | None:
     return Shape(tuple(prefix), tuple(layers))
 
 
-def stacked(shape: Shape, views: Iterable[Tensor]) -> Stack:
+def stack_layers(shape: Shape, views: Iterable[Tensor]) -> LayerStack:
     """Tensors `[W, out, in]` and `[W, out]` in the layout's order -> a stack, copied."""
     rest = iter(views)
-    stack = Stack([], [])
+    stack = LayerStack([], [])
     for _, bias in shape.layers:
         w = next(rest)
         widens = w.shape[1] > w.shape[2]
@@ -79,7 +79,7 @@ def stacked(shape: Shape, views: Iterable[Tensor]) -> Stack:
     return stack
 
 
-def write_rows(stack: Stack, out: Tensor, a: int, b: int) -> None:
+def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
     """Lanes a..b of a stack -> rows a..b of `out` `[W, ...]`, in the layout's order."""
     at = 0
     for w, bias in zip(*stack, strict=True):
@@ -95,7 +95,7 @@ def _layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
 
 
-def forward(shape: Shape, stack: Stack, x: Tensor, lanes: int) -> list[Tensor]:
+def forward(shape: Shape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
     """Inputs of every layer and the last output: `[lanes, B, .]` each."""
     seen = [x]
     for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
@@ -137,7 +137,7 @@ def _through(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor
     return torch.ops.aten.tanh_backward(g, h)
 
 
-def train(net: Net, block: Block) -> Trained:
+def train_mlp(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
     shape = shape_of(net.module)
     assert shape is not None
@@ -146,15 +146,15 @@ def train(net: Net, block: Block) -> Trained:
 
 
 def _train(net: Net, shape: Shape, block: Block) -> Trained:
-    def cut(rows: Tensor) -> Stack:
-        return stacked(shape, net.layout.views(rows).values())
+    def cut(rows: Tensor) -> LayerStack:
+        return stack_layers(shape, net.layout.views(rows).values())
 
-    stack, descend = cut(block.start), descent(shape, block, cut, stepped=True)
+    stack, descend = cut(block.start), make_descent(shape, block, cut, stepped=True)
     lr = _lanes(block.rates.lr, block.start) if is_plain(block.local) else 1.0
     weight = block.weight * lr if is_plain(block.local) else block.weight  # [S, W, B]
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in active(block.steps):
+    for lo, hi, real in active_lanes(block.steps):
         lanes = max(real, block.fewest)
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
@@ -170,7 +170,7 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
     return Trained(final, block.counters, loss / rate)
 
 
-Descent = Callable[[Stack, list[Tensor], Tensor, int], "Tensor | None"]
+Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def is_plain(local: Local) -> bool:
@@ -183,8 +183,8 @@ def _lanes(rate: FloatArray | float, like: Tensor) -> Tensor | float:
     return torch.from_numpy(rate).to(like)[:, None] if isinstance(rate, np.ndarray) else rate
 
 
-def descent(
-    shape: Shape, block: Block, cut: Callable[[Tensor], Stack], *, inputs: bool = False, stepped: bool = False
+def make_descent(
+    shape: Shape, block: Block, cut: Callable[[Tensor], LayerStack], *, inputs: bool = False, stepped: bool = False
 ) -> Descent:
     """The backward pass with the update: a function of (stack, what `forward` saw, gradient of the outputs, lanes).
 
@@ -195,7 +195,7 @@ def descent(
     towards = block.anchor if block.anchor is not None else block.start
     if not is_plain(local):
         pull, offset = (None if rows is None else cut(rows) for rows in (towards if local.pull else None, block.offset))
-        update = optimiser(local, block.lr, pull.tensors if pull else [], offset.tensors if offset else [])
+        update = make_optimizer(local, block.lr, pull.tensors if pull else [], offset.tensors if offset else [])
         return _general(shape, update, inputs)
     lr, decay, pull_ = block.rates
     shift = towards * _lanes(lr * pull_, towards) if np.any(pull_) else None
@@ -207,10 +207,10 @@ def descent(
     return _folded(shape, 1.0 if stepped else block.lr, stay, None if shift is None else cut(shift), inputs)
 
 
-def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: Stack | None, inputs: bool) -> Descent:
+def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: LayerStack | None, inputs: bool) -> Descent:
     """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
 
-    def descend(stack: Stack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+    def descend(stack: LayerStack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         stay = beta[:lanes] if isinstance(beta, Tensor) else beta
         for k in reversed(range(len(stack.weights))):
             w, bias, h = stack.weights[k][:lanes], stack.biases[k], seen[k]
@@ -243,7 +243,7 @@ def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: Stack |
 def _general(shape: Shape, update: Step, inputs: bool) -> Descent:
     """Momentum and Adam: gradients first, then the shared optimiser on tensors in this engine's form."""
 
-    def descend(stack: Stack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+    def descend(stack: LayerStack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
         below = None
         for k in reversed(range(len(stack.weights))):
@@ -260,13 +260,13 @@ def _general(shape: Shape, update: Step, inputs: bool) -> Descent:
     return descend
 
 
-def outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+def mlp_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models on inputs `[n, ...]` or, one set a model, `[M, n, ...]` (`x.dim()` tells)."""
     del counters
     shape = shape_of(net.module)
     assert shape is not None
     with torch.no_grad():
-        stack = stacked(shape, net.layout.views(rows).values())
+        stack = stack_layers(shape, net.layout.views(rows).values())
         lead = x.shape[:2]
         for part in shape.prefix:
             x = part(x.flatten(0, 1)).unflatten(0, lead)

@@ -18,17 +18,17 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]
 
 
-def parts(layout: Layout, rows: Tensor) -> list[Tensor]:
+def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
     """`[W, d]` -> one contiguous tensor `[W, *shape]` a name, copied."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
-def joined(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """The inverse of `parts` for the first `lanes` lanes: `[lanes, d]`."""
+def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
+    """The inverse of `split_rows` for the first `lanes` lanes: `[lanes, d]`."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
-def optimiser(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
+def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
     """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
 
     anchor and offset are stacked like the parameters; empty where there is no pull or offset.

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import Local, Net
-from fedray.training.block import Block, batches, steps_of
+from fedray.training.block import Block, deal_batches, steps_of
 from fedray.training.choice import Engine
 
 LANES, ROWS, RATE = 5, 11, 0.001  # a rate at which wide networks with large weights stay finite
 
 
-def invariant(net: Net, engine: Engine, local: Local, example: Tensor, device: str, dtype: torch.dtype) -> bool:
+def check_invariance(net: Net, engine: Engine, local: Local, example: Tensor, device: str, dtype: torch.dtype) -> bool:
     """Trains five small lanes together, and two or three of them at a time: the same bits?
 
     One lane after another is invariant by construction and is not run. example: one network input.
@@ -40,7 +40,7 @@ def _block(
     brief = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
     steps = steps_of(size, brief)
     key = rng.keys(0, "selftest", who)
-    index, weight = batches(who[:, None] * ROWS + np.arange(ROWS), size, steps, batch, key)
+    index, weight = deal_batches(who[:, None] * ROWS + np.arange(ROWS), size, steps, batch, key)
     n, shape = LANES * ROWS, example.shape
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
     classes = torch.arange(n) % net.outputs

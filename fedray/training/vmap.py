@@ -9,18 +9,18 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from fedray.core import rng
 from fedray.core.types import Net
 from fedray.models.loss import per_sample
-from fedray.training.block import Block, Trained, active
-from fedray.training.optimizer import joined, optimiser, parts
+from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.optimizer import join_rows, make_optimizer, split_rows
 
 
-def refusal(net: Net, example: Tensor) -> str | None:
+def find_refusal(net: Net, example: Tensor) -> str | None:
     """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
 
     Args:
         example: one network input; its values do not matter.
     """
     names, place = net.layout.names, next(net.module.parameters()).device
-    tensors = tuple(parts(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
+    tensors = tuple(split_rows(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
     x = example.to(place).expand(2, 2, *example.shape)
     dtype = example.dtype if example.is_floating_point() else torch.float32
 
@@ -37,16 +37,16 @@ def refusal(net: Net, example: Tensor) -> str | None:
     return None
 
 
-def train(net: Net, block: Block) -> Trained:
+def train_vmap(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
     layout, names = net.layout, net.layout.names
-    tensors = parts(layout, block.start)
+    tensors = split_rows(layout, block.start)
     towards = block.anchor if block.anchor is not None else block.start
 
     def form(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else parts(layout, rows)
+        return [] if rows is None else split_rows(layout, rows)
 
-    step = optimiser(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
+    step = make_optimizer(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
 
     def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))
@@ -57,7 +57,7 @@ def train(net: Net, block: Block) -> Trained:
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     with torch.no_grad():
-        for lo, hi, real in active(block.steps):
+        for lo, hi, real in active_lanes(block.steps):
             lanes = max(real, block.fewest)
             for a, b in block.pieces(lo, hi):
                 x, y = block.read(a, b)
@@ -69,5 +69,5 @@ def train(net: Net, block: Block) -> Trained:
                     loss[:real] += value[:real]
                     step(tensors, grads, lanes)
             done = int((block.steps > hi).sum())
-            final[done:real] = joined(tensors, lanes)[done:real]
+            final[done:real] = join_rows(tensors, lanes)[done:real]
     return Trained(final, block.counters, loss)

@@ -12,9 +12,17 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.tuning.optuna_study import noted
-from fedray.tuning.space import Parameter, said
-from fedray.tuning.view import View, named, percent, places, scaled, shades, word
+from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.view import (
+    View,
+    axis_places,
+    format_cell_value,
+    format_share,
+    make_shades,
+    name_objective,
+    scale_values,
+)
 
 AXES = 8  # parameters of the parallel coordinates at most
 
@@ -24,15 +32,17 @@ def figure_history(view: View, i: int) -> Figure | None:
     if not view.done:
         return None
     objective = view.objectives[i]
-    looked = np.array([noted(trial).get("how") == "looked up" for trial in view.done])
+    looked = np.array([trial_note(trial).get("how") == "looked up" for trial in view.done])
     number = np.array([trial.number for trial in view.done])
     raw = [trial.values[i] for trial in view.done]
-    values, label = scaled(objective, raw)
+    values, label = scale_values(objective, raw)
     pick = np.maximum if objective.direction == "maximize" else np.minimum
     best = pick.accumulate(values)
-    end = word(objective, (max if objective.direction == "maximize" else min)(raw))
+    end = format_cell_value(objective, (max if objective.direction == "maximize" else min)(raw))
     at = number[int(np.flatnonzero(values == best[-1])[0])]
-    figure, axes = style.canvas(f"Best {named(objective)}: {end}, first in trial {at}", size=(style.WIDE, 3.8))
+    figure, axes = style.make_canvas(
+        f"Best {name_objective(objective)}: {end}, first in trial {at}", size=(style.WIDE, 3.8)
+    )
     axes.step(number, best, where="post", color=style.INK, linewidth=1.4, label="best so far")
     axes.scatter(number[~looked], values[~looked], s=26, color=style.ACCENT, label="trained", zorder=3)
     if looked.any():
@@ -46,8 +56,8 @@ def figure_history(view: View, i: int) -> Figure | None:
     axes.set_xlabel("trial")
     axes.set_ylabel(label)
     text.whole(axes.xaxis)
-    percent(axes.yaxis, objective)
-    style.grid(axes)
+    format_share(axes.yaxis, objective)
+    style.draw_grid(axes)
     axes.legend(loc="best", ncols=4)
     return figure
 
@@ -56,10 +66,10 @@ def figure_pareto(view: View) -> Figure | None:
     """The first two objectives against each other, the front marked."""
     if len(view.objectives) < 2 or not view.done:
         return None
-    (x, x_label), (y, y_label) = (scaled(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
+    (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
     won = np.array([trial.number in view.winners for trial in view.done])
     title = f"{int(won.sum())} trials that no other beats in everything"
-    figure, axes = style.canvas(title, size=(style.WIDE, 4.2))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 4.2))
     axes.scatter(x[~won], y[~won], s=24, color=style.GREY, alpha=0.6, label="beaten", linewidths=0)
     order = np.argsort(x[won])
     if len(view.objectives) == 2:
@@ -70,9 +80,9 @@ def figure_pareto(view: View) -> Figure | None:
         axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=style.MUTED)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    percent(axes.xaxis, view.objectives[0])
-    percent(axes.yaxis, view.objectives[1])
-    style.grid(axes, "both")
+    format_share(axes.xaxis, view.objectives[0])
+    format_share(axes.yaxis, view.objectives[1])
+    style.draw_grid(axes, "both")
     axes.legend(loc="best")
     return figure
 
@@ -83,21 +93,21 @@ def figure_parallel(view: View) -> Figure | None:
     if len(view.done) < 2 or not space:
         return None
     objective = view.objectives[0]
-    values, _ = scaled(objective, [trial.values[0] for trial in view.done])
+    values, _ = scale_values(objective, [trial.values[0] for trial in view.done])
     columns = [_column(p, view.done) for p in space]
     ends = [(columns[k].min(), columns[k].max()) for k in range(len(space))] + [(values.min(), values.max())]
     table = np.stack([*columns, values], axis=1)
     low, high = np.array(ends).T
     table = np.where(high > low, (table - low) / np.where(high > low, high - low, 1.0), 0.5)
     best = objective.direction == "maximize"
-    figure, axes = style.canvas("Every trial, from its parameters to its value", size=(style.WIDE, 4.2))
+    figure, axes = style.make_canvas("Every trial, from its parameters to its value", size=(style.WIDE, 4.2))
     rank = values.argsort() if best else (-values).argsort()
-    colours = shades() if best else shades().reversed()
+    colours = make_shades() if best else make_shades().reversed()
     lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
     axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colours, linewidths=1.3, alpha=0.75))
     axes.set_xlim(-0.2, table.shape[1] - 0.8)
     axes.set_ylim(-0.12, 1.12)
-    names = [*(p.key for p in space), named(objective)]
+    names = [*(p.key for p in space), name_objective(objective)]
     axes.set_xticks(range(len(names)), names)
     axes.tick_params(axis="x", pad=14, length=0)
     axes.set_yticks([])
@@ -111,7 +121,7 @@ def figure_parallel(view: View) -> Figure | None:
 
 
 def _column(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    found = places(parameter, trials)
+    found = axis_places(parameter, trials)
     return np.log(found) if parameter.log else found
 
 
@@ -119,15 +129,15 @@ def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
     """What stands below and above each axis of the parallel coordinates."""
     found = []
     for parameter in space:
-        values = places(parameter, view.done)
+        values = axis_places(parameter, view.done)
         low, high = float(values.min()), float(values.max())
         if parameter.kind == "categorical":
-            names = [said(choice) for choice in parameter.labels]
+            names = [format_value(choice) for choice in parameter.labels]
             found.append((names[int(low)], names[int(high)]))
         else:
             found.append((f"{low:.4g}", f"{high:.4g}"))
     raw = [trial.values[0] for trial in view.done]
-    return [*found, (word(view.objectives[0], min(raw)), word(view.objectives[0], max(raw)))]
+    return [*found, (format_cell_value(view.objectives[0], min(raw)), format_cell_value(view.objectives[0], max(raw)))]
 
 
 def figure_curves(view: View) -> Figure | None:
@@ -137,7 +147,7 @@ def figure_curves(view: View) -> Figure | None:
     objective = view.objectives[0]
     pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
     title = f"The course of {len(view.curves)} trainings" + (f", {len(pruned)} of them pruned" if pruned else "")
-    figure, axes = style.canvas(title, size=(style.WIDE, 4.4))
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 4.4))
     best = [number for number in view.winners if number in view.curves][:1]
     for number, (rounds, values) in sorted(view.curves.items(), key=lambda item: item[0] in best):
         colour = style.WARM if number in best else style.GREY if number in pruned else style.ACCENT
@@ -147,13 +157,13 @@ def figure_curves(view: View) -> Figure | None:
             axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5)
     names = [*(["best"] if best else []), "finished", *(["pruned"] if pruned else [])]
     paint = [*([style.WARM] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
-    style.key(axes, names, paint)
+    style.draw_key(axes, names, paint)
     axes.set_xlabel("rounds completed")
     axes.set_ylabel(objective.metric.replace("hold_out_", "held-out "))
     text.whole(axes.xaxis)
     if text.is_share(objective.metric):
         text.in_percent(axes.yaxis)
-    style.grid(axes)
+    style.draw_grid(axes)
     late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
     low, high = float(np.nanmin(late)), float(np.nanmax(late))
     axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)

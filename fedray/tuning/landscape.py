@@ -16,7 +16,16 @@ from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.tuning.space import Parameter
-from fedray.tuning.view import View, headed, named, percent, places, scaled, shades, ticks
+from fedray.tuning.view import (
+    View,
+    axis_places,
+    axis_ticks,
+    format_share,
+    make_shades,
+    name_objective,
+    objective_title,
+    scale_values,
+)
 
 LEVELS = 12  # of the contour
 PANELS = 12  # slices at most
@@ -46,20 +55,20 @@ def figure_importance(view: View) -> Figure | None:
         return None
     keys = list(next(f for f in found if f))[:IMPORTANT][::-1]
     first = max(keys, key=lambda key: found[0].get(key, 0.0))
-    figure, axes = style.canvas(
-        f"{first} matters most for {named(view.objectives[0])}", size=(style.NARROW, 1.4 + 0.42 * len(keys))
+    figure, axes = style.make_canvas(
+        f"{first} matters most for {name_objective(view.objectives[0])}", size=(style.NARROW, 1.4 + 0.42 * len(keys))
     )
     height = 0.78 / len(found)
     for i, objective in enumerate(view.objectives):
         place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
         share = [found[i].get(key, 0.0) for key in keys]
-        axes.barh(place, share, height=height * 0.9, color=style.PALETTE[i], label=named(objective))
+        axes.barh(place, share, height=height * 0.9, color=style.PALETTE[i], label=name_objective(objective))
     axes.set_yticks(range(len(keys)), keys)
     axes.set_xlabel("share of the objective's spread")
     text.in_percent(axes.xaxis)
-    style.grid(axes, "x")
+    style.draw_grid(axes, "x")
     if len(found) > 1:
-        style.key(axes, [named(objective) for objective in view.objectives], style.PALETTE[: len(found)])
+        style.draw_key(axes, [name_objective(objective) for objective in view.objectives], style.PALETTE[: len(found)])
     return figure
 
 
@@ -71,18 +80,22 @@ def figure_slices(view: View, i: int) -> Figure | None:
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (style.WIDE if columns > 1 else style.NARROW, 2.7 * rows + 0.2)
-    figure, grid = style.canvas(f"{headed(objective)} against each parameter", rows, columns, size=size, squeeze=False)
-    values, label = scaled(objective, [trial.values[i] for trial in view.done])
+    figure, grid = style.make_canvas(
+        f"{objective_title(objective)} against each parameter", rows, columns, size=size, squeeze=False
+    )
+    values, label = scale_values(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
     for axes, parameter in zip(panels, space, strict=False):
-        axes.scatter(places(parameter, view.done), values, s=18, c=order, cmap=shades(), alpha=0.85, linewidths=0)
+        axes.scatter(
+            axis_places(parameter, view.done), values, s=18, c=order, cmap=make_shades(), alpha=0.85, linewidths=0
+        )
         won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
-        x = places(parameter, view.done)[won]
+        x = axis_places(parameter, view.done)[won]
         axes.scatter(x, values[won], s=52, facecolors="none", edgecolors=style.WARM, linewidths=1.4)
-        ticks(axes, "x", parameter)
-        percent(axes.yaxis, objective)
-        style.grid(axes)
+        axis_ticks(axes, "x", parameter)
+        format_share(axes.yaxis, objective)
+        style.draw_grid(axes)
     for axes in panels[len(space) :]:
         axes.set_visible(False)
     for axes in grid[:, 0]:
@@ -96,20 +109,20 @@ def figure_contour(view: View) -> Figure | None:
     pair = [p for key in ranked for p in view.space if p.key == key][:2]
     if len(pair) < 2:
         return None
-    x, y = (places(parameter, view.done) for parameter in pair)
-    values, label = scaled(view.objectives[0], [trial.values[0] for trial in view.done])
+    x, y = (axis_places(parameter, view.done) for parameter in pair)
+    values, label = scale_values(view.objectives[0], [trial.values[0] for trial in view.done])
     keep = np.isfinite(x) & np.isfinite(y)
     x, y, values = x[keep], y[keep], values[keep]
-    title = f"{headed(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
-    figure, axes = style.canvas(title, size=(style.NARROW, 3.9))
+    title = f"{objective_title(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.9))
     norm = Normalize(float(values.min()), float(values.max()))
     _filled_contour(axes, pair, (x, y, values), norm)
-    axes.scatter(x, y, c=values, s=20, cmap=shades(), norm=norm, edgecolors=style.PAPER, linewidths=0.7, zorder=3)
-    ticks(axes, "x", pair[0])
-    ticks(axes, "y", pair[1])
-    bar = figure.colorbar(ScalarMappable(norm, shades()), ax=axes, label=label)
+    axes.scatter(x, y, c=values, s=20, cmap=make_shades(), norm=norm, edgecolors=style.PAPER, linewidths=0.7, zorder=3)
+    axis_ticks(axes, "x", pair[0])
+    axis_ticks(axes, "y", pair[1])
+    bar = figure.colorbar(ScalarMappable(norm, make_shades()), ax=axes, label=label)
     bar.outline.set_visible(False)
-    percent(bar.ax.yaxis, view.objectives[0])
+    format_share(bar.ax.yaxis, view.objectives[0])
     return figure
 
 
@@ -127,7 +140,7 @@ def _filled_contour(
     try:
         triangles = Triangulation(*unit).triangles
         axes.tricontourf(
-            Triangulation(spots[:, 0], spots[:, 1], triangles), mean, LEVELS, cmap=shades(), norm=norm, alpha=0.55
+            Triangulation(spots[:, 0], spots[:, 1], triangles), mean, LEVELS, cmap=make_shades(), norm=norm, alpha=0.55
         )
     except (RuntimeError, ValueError):  # all on one line
         return

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import nearest, shown
+from fedray.core.text import find_nearest, quote_value
 from fedray.metrics import classification, regression
 from fedray.metrics.names import lower_is_better
 from fedray.scenario.validators import Check, maybe, one_of, real, text
@@ -35,7 +35,7 @@ KEYS: dict[str, Check] = {
 
 
 @dataclass(frozen=True)
-class Objective:
+class SweepObjective:
     """One number of a training.
 
     kind: final, `metric` at the last evaluated round (of those with `axis` at most `limit`, where there is a limit);
@@ -63,24 +63,26 @@ class Objective:
         """Whether rounds after this row can no longer change the value."""
         if self.limit is None:
             return False
-        return meets(row[self.metric], self) if self.kind == "reach" else row[self.axis] > self.limit
+        return meets_objective(row[self.metric], self) if self.kind == "reach" else row[self.axis] > self.limit
 
 
-def read_objective(path: str, given: Any) -> Objective:
+def read_objective(path: str, given: Any) -> SweepObjective:
     """An objective from its entry in a sweep file, a name or `{name, direction, target, within_bytes, ...}`."""
     entry = {"name": given} if isinstance(given, str) else given
     if not isinstance(entry, Mapping):
-        raise BadInput(f"{path} = {shown(given)} is not an objective: write a name such as accuracy, or {{name: ...}}")
+        raise BadInput(
+            f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
+        )
     for key, value in entry.items():
         if key not in KEYS:
-            near = nearest(str(key), KEYS)
+            near = find_nearest(str(key), KEYS)
             raise BadInput(
                 f"{path}.{key} is not a key of an objective: " + (f"did you mean {near}?" if near else _keys())
             )
         try:
             KEYS[key](value)
         except ValueError as wrong:
-            raise BadInput(f"{path}.{key} = {shown(value)} {wrong}") from None
+            raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None
     if entry.get("name") is None:
         raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
     return _objective(path, {key: value for key, value in entry.items() if value is not None})
@@ -90,7 +92,7 @@ def _keys() -> str:
     return f"it has {', '.join(KEYS)}"
 
 
-def _objective(path: str, entry: Mapping[str, Any]) -> Objective:
+def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
     inner = name.removeprefix(prefix).removeprefix(HELD)
@@ -104,42 +106,42 @@ def _objective(path: str, entry: Mapping[str, Any]) -> Objective:
     if len(within) > 1 or (within and metric in TOTALS):
         raise BadInput(f"{path}.{within[-1]} = {entry[within[-1]]:g} cannot be used here: drop it")
     if metric in TOTALS and not prefix:
-        return Objective(name, "total", metric, entry.get("direction", "minimize"))
+        return SweepObjective(name, "total", metric, entry.get("direction", "minimize"))
     low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:
-        return Objective(name, "reach", HELD + metric, direction, REACH[prefix], float(entry["target"]))
+        return SweepObjective(name, "reach", HELD + metric, direction, REACH[prefix], float(entry["target"]))
     if within:
         axis = {"within_bytes": "up_bytes", "within_seconds": "sim_seconds"}[within[0]]
-        return Objective(name, "final", HELD + metric, direction, axis, float(entry[within[0]]))
-    return Objective(name, "final", HELD + metric, direction)
+        return SweepObjective(name, "final", HELD + metric, direction, axis, float(entry[within[0]]))
+    return SweepObjective(name, "final", HELD + metric, direction)
 
 
-def check_producible(objectives: Sequence[Objective], classes: int, data: str) -> None:
+def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str) -> None:
     """Raises `BadInput` for an objective that a scenario with these classes (0: regression) has no numbers for."""
     if classes:
-        known = [*classification.classification(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
+        known = [*classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
     else:
-        known = list(regression.regression(np.zeros((1, 2)), np.zeros(2)))
+        known = list(regression.regression_scores(np.zeros((1, 2)), np.zeros(2)))
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD)
         if objective.kind != "total" and inner not in known:
             kind = "classes" if classes else "real targets"
-            near = nearest(inner, known)
+            near = find_nearest(inner, known)
             raise BadInput(
                 f"objectives: {objective.name} cannot be had from {data}, which has {kind}: "
                 + (f"did you mean {near}?" if near else f"choose one of {', '.join(known)}")
             )
 
 
-def meets(value: float, objective: Objective) -> bool:
+def meets_objective(value: float, objective: SweepObjective) -> bool:
     """Whether a metric has reached an objective's target."""
     assert objective.limit is not None
     low = lower_is_better(objective.metric)
     return value <= objective.limit if low else value >= objective.limit
 
 
-def value_of(objective: Objective, course: Sequence[Row]) -> float:
+def value_of(objective: SweepObjective, course: Sequence[Row]) -> float:
     """The value of one world's course (rows by rising round).
 
     Example:
@@ -150,14 +152,14 @@ def value_of(objective: Objective, course: Sequence[Row]) -> float:
         0.3
     """
     if objective.kind == "reach":
-        met = (row for row in course if meets(row[objective.metric], objective))
+        met = (row for row in course if meets_objective(row[objective.metric], objective))
         return float(next((row[objective.axis] for row in met), math.inf))
     if objective.limit is not None:
         course = [row for row in course if row[objective.axis] <= objective.limit]
     return float(course[-1][objective.metric])
 
 
-def values_of(objectives: Sequence[Objective], courses: Sequence[Sequence[Row]]) -> list[float]:
+def values_of(objectives: Sequence[SweepObjective], courses: Sequence[Sequence[Row]]) -> list[float]:
     """One value an objective: the mean over worlds.
 
     Raises:
@@ -173,7 +175,7 @@ def values_of(objectives: Sequence[Objective], courses: Sequence[Sequence[Row]])
     return values
 
 
-def reported(objective: Objective, rows: Sequence[Row]) -> float:
+def pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:
     """What pruning looks at: the first objective's metric now, the mean over worlds."""
     return float(np.mean([row[objective.metric] for row in rows]))
 

@@ -14,23 +14,23 @@ from optuna.trial import FrozenTrial
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.tuning.space import Parameter, counts
-from fedray.tuning.sweep_file import Pruner, Sampler, Sweep
+from fedray.tuning.space import Parameter, is_active
+from fedray.tuning.sweep_file import PrunerKeys, SamplerKeys, Sweep
 
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 JOURNAL = "study.journal"
 
 
-class Place(NamedTuple):
+class StudyLocation(NamedTuple):
     """Where a study is: a journal file or a storage URL, its name, and its pruner, for whoever reports to it."""
 
     storage: str
     name: str
-    pruner: Pruner
+    pruner: PrunerKeys
     ages: int  # the most that a trial can report
 
 
-def opened(storage: str) -> Any:
+def open_storage(storage: str) -> Any:
     """An Optuna storage: a journal file (its last line mended if a crash cut it), or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
@@ -46,7 +46,7 @@ def opened(storage: str) -> Any:
 
 def check_vacant(url: str | None, name: str, resume: bool) -> None:
     """Raises `BadInput` where a storage (if any) cannot be opened, or holds this study and this is no resume."""
-    if url is not None and name in optuna.get_all_study_names(opened(url)) and not resume:
+    if url is not None and name in optuna.get_all_study_names(open_storage(url)) and not resume:
         raise _taken(name)
 
 
@@ -54,7 +54,7 @@ def _taken(name: str) -> BadInput:
     return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
 
 
-def mend(journal: Path) -> None:
+def mend_journal(journal: Path) -> None:
     """Cuts off a last line that was never finished; for when nobody else writes."""
     if journal.is_file():
         data = journal.read_bytes()
@@ -63,17 +63,21 @@ def mend(journal: Path) -> None:
                 file.truncate(data.rfind(b"\n") + 1)
 
 
-def start_study(sweep: Sweep, place: Place, resume: bool) -> optuna.Study:
+def start_study(sweep: Sweep, place: StudyLocation, resume: bool) -> optuna.Study:
     """The study of a sweep, new or as it was left.
 
     Raises:
         BadInput: the storage holds a study of this name already, and this is no resume.
     """
     directions = [objective.direction for objective in sweep.objectives]
-    storage = opened(place.storage)
+    storage = open_storage(place.storage)
     try:
         study = optuna.create_study(
-            storage=storage, study_name=place.name, directions=directions, load_if_exists=resume, pruner=pruner(place)
+            storage=storage,
+            study_name=place.name,
+            directions=directions,
+            load_if_exists=resume,
+            pruner=make_pruner(place),
         )
     except optuna.exceptions.DuplicatedStudyError:
         raise _taken(place.name) from None
@@ -83,13 +87,13 @@ def start_study(sweep: Sweep, place: Place, resume: bool) -> optuna.Study:
     return study
 
 
-def noted(trial: FrozenTrial) -> Mapping[str, Any]:
+def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
     """What `drive` noted of a trial: how it was answered (trained, looked up, refused), run, seconds, rounds, ..."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
 
-def pruner(place: Place) -> optuna.pruners.BasePruner:
+def make_pruner(place: StudyLocation) -> optuna.pruners.BasePruner:
     """The pruner; its steps are ages."""
     keys = place.pruner
     if keys.name == "median":
@@ -104,7 +108,7 @@ def pruner(place: Place) -> optuna.pruners.BasePruner:
     return optuna.pruners.NopPruner()
 
 
-def sampler(keys: Sampler, number: int, place: int) -> optuna.samplers.BaseSampler:
+def make_sampler(keys: SamplerKeys, number: int, place: int) -> optuna.samplers.BaseSampler:
     """The sampler of one draw: its seed is an address (trial, place), so a resumed sweep draws what it would have."""
     seed = int(rng.keys(keys.seed, "tune", number, place)) % 2**32
     if keys.name == "nsga2":
@@ -114,30 +118,32 @@ def sampler(keys: Sampler, number: int, place: int) -> optuna.samplers.BaseSampl
     return optuna.samplers.RandomSampler(seed=seed)
 
 
-def propose(study: optuna.Study, keys: Sampler, space: tuple[Parameter, ...], trial: optuna.Trial) -> dict[str, Any]:
+def propose_values(
+    study: optuna.Study, keys: SamplerKeys, space: tuple[Parameter, ...], trial: optuna.Trial
+) -> dict[str, Any]:
     """Values for a trial; those that it has already (it was interrupted) stay."""
-    study.sampler = sampler(keys, trial.number, 0)
+    study.sampler = make_sampler(keys, trial.number, 0)
     _ = trial.relative_params  # drawn together, before the single ones
     chosen: dict[str, Any] = {}
     for place, parameter in enumerate(space, 1):
-        if counts(parameter, chosen):
-            study.sampler = sampler(keys, trial.number, place)
+        if is_active(parameter, chosen):
+            study.sampler = make_sampler(keys, trial.number, place)
             chosen[parameter.key] = parameter.suggest(trial)
     return chosen
 
 
-def ask(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
+def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
     """The next trial, or None at the end of a grid."""
     number = len(study.get_trials(deepcopy=False))
     if points is not None:
         if number >= len(points):
             return None
         study.enqueue_trial(points[number])
-    study.sampler = sampler(sweep.sampler, number, 0)
+    study.sampler = make_sampler(sweep.sampler, number, 0)
     return study.ask()
 
 
-def unfinished(study: optuna.Study) -> list[optuna.Trial]:
+def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
     """The trials that an interrupted sweep left, in order, ready to go on."""
     states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
     left = study.get_trials(deepcopy=False, states=states)

@@ -14,14 +14,14 @@ from fedray.core import files
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.report.compare import Cell
-from fedray.report.page import Card, Section, filled, paired, pictures
+from fedray.report.compare import ScoreCell
+from fedray.report.page import Card, Section, draw_pictures, fill_template, pair_figures
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
-from fedray.tuning.optuna_study import noted
-from fedray.tuning.search import Course
+from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.search import SearchState
 from fedray.tuning.trial import courses_of
-from fedray.tuning.view import View, named, word
+from fedray.tuning.view import View, format_cell_value, name_objective
 
 SHOWN = 15  # trials of the table
 CURVES = 200  # trainings whose curves are drawn, the best ones
@@ -29,12 +29,12 @@ TEST = "Scores on the test set, computed once, for the winners only; the search 
 WARM = "Ringed: the winners. Darker: earlier trials."
 
 
-def write_page(course: Course, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
+def write_page(course: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
     """Writes the page."""
     view = view_of(course, trials, [winner["number"] for winner in summary["winners"]])
-    with style.context():
+    with style.figure_style():
         sections = list(_sections(view))
-    page = filled(
+    page = fill_template(
         title=f"Sweep {course.sweep.name}",
         facts=_facts(course, view),
         notes=_notes(view),
@@ -43,7 +43,7 @@ def write_page(course: Course, trials: list[FrozenTrial], summary: Mapping[str, 
         sections=[section for section in sections if section.pictures],
         runs=[],
         texts=[
-            ("Sweep", yaml_text.write(dict(course.sweep.source))),
+            ("Sweep", yaml_text.write_yaml(dict(course.sweep.source))),
             ("Best scenario", (course.out / "best.yaml").read_text()),
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
@@ -51,22 +51,22 @@ def write_page(course: Course, trials: list[FrozenTrial], summary: Mapping[str, 
     files.write_atomically(course.out / "report.html", page.encode())
 
 
-def view_of(course: Course, trials: list[FrozenTrial], winners: list[int]) -> View:
+def view_of(course: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:
     """What the pictures need, read from the study and the run directories."""
     objectives = course.sweep.objectives
     whole = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     done = [trial for trial in whole if all(math.isfinite(value) for value in trial.values)]
-    trained = [t for t in trials if noted(t).get("how") == "trained" and noted(t).get("training")]
+    trained = [t for t in trials if trial_note(t).get("how") == "trained" and trial_note(t).get("training")]
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(course, trial)) is not None}
     return View(objectives, course.sweep.space, course.study, trials, done, winners, curves)
 
 
-def _curve(course: Course, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
+def _curve(course: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
     """The first objective that is read at every round, over the rounds; the mean over worlds."""
     metric = next((o.metric for o in course.sweep.objectives if o.kind != "total"), course.sweep.objectives[0].metric)
-    worlds = courses_of(course.out / noted(trial)["run"])
+    worlds = courses_of(course.out / trial_note(trial)["run"])
     short = min(len(rows) for rows in worlds)
     if any(metric not in row for rows in worlds for row in rows):
         return None
@@ -79,31 +79,31 @@ def _sections(view: View) -> Any:
     several = range(len(view.objectives))
     yield Section(
         "How the search went",
-        paired(pictures([(figures.figure_history(view, i), "") for i in several], "history")),
+        pair_figures(draw_pictures([(figures.figure_history(view, i), "") for i in several], "history")),
     )
     front = [(figures.figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
-    yield Section("What can be had together", paired(pictures(front, "pareto")))
+    yield Section("What can be had together", pair_figures(draw_pictures(front, "pareto")))
     what = [
         (landscape.figure_importance(view), "fANOVA (PED-ANOVA where a parameter is conditional)."),
         (landscape.figure_contour(view), "The two most important ones; linear between the trials, which are the dots."),
         *((landscape.figure_slices(view, i), WARM) for i in several),
         (figures.figure_parallel(view), "Brighter: better."),
     ]
-    yield Section("What matters", paired(pictures(what, "what")))
+    yield Section("What matters", pair_figures(draw_pictures(what, "what")))
     yield Section(
         "How the trainings went",
-        paired(pictures([(figures.figure_curves(view), "Held-out data, mean of the worlds.")], "curves")),
+        pair_figures(draw_pictures([(figures.figure_curves(view), "Held-out data, mean of the worlds.")], "curves")),
     )
 
 
-def _facts(course: Course, view: View) -> list[tuple[str, str]]:
+def _facts(course: SearchState, view: View) -> list[tuple[str, str]]:
     base = course.sweep.scenario({})
     pruner = course.sweep.pruner.name
     return [
         ("method", base.method.name),
         ("data", base.data.name),
         ("parameters", ", ".join(parameter.key for parameter in view.space)),
-        ("objectives", ", ".join(f"{named(o)} ({o.direction})" for o in view.objectives)),
+        ("objectives", ", ".join(f"{name_objective(o)} ({o.direction})" for o in view.objectives)),
         ("sampler", f"{course.sweep.sampler.name}, seed {course.sweep.sampler.seed}"),
         *([("pruner", pruner)] if pruner != "none" else []),
     ]
@@ -119,7 +119,7 @@ def _notes(view: View) -> list[str]:
         else []
     )
     if failed:
-        notes.append(f"{len(failed)} trials failed; the first: {noted(failed[0]).get('error', '')}")
+        notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
     return notes
 
 
@@ -127,8 +127,8 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     best = summary["winners"][0]
     cards = [
         Card(
-            f"best {named(o)}" if i == 0 else named(o),
-            word(o, best["values"][o.name]),
+            f"best {name_objective(o)}" if i == 0 else name_objective(o),
+            format_cell_value(o, best["values"][o.name]),
             f"held out, trial {best['number']}",
         )
         for i, o in enumerate(view.objectives)
@@ -143,13 +143,13 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     return cards
 
 
-Table = tuple[list[str], list[list[Cell]]]
+Table = tuple[list[str], list[list[ScoreCell]]]
 
 
-def _params(view: View, trial: Any) -> list[Cell]:
+def _params(view: View, trial: Any) -> list[ScoreCell]:
     given = trial["params"] if isinstance(trial, Mapping) else trial.params
     found = [given.get(parameter.key, "-") for parameter in view.space]
-    return [Cell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
+    return [ScoreCell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
 
 
 def _winners(view: View, summary: Mapping[str, Any]) -> Table:
@@ -158,23 +158,29 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
         for n in ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
         if n in summary["winners"][0]["test"]
     ]
-    head = ["trial", *(named(o) for o in view.objectives), *(p.key for p in view.space), *(f"test {n}" for n in test)]
+    head = [
+        "trial",
+        *(name_objective(o) for o in view.objectives),
+        *(p.key for p in view.space),
+        *(f"test {n}" for n in test),
+    ]
     rows = []
     for winner in summary["winners"]:
-        values = [Cell(word(o, winner["values"][o.name]), best=True) for o in view.objectives]
-        scores = [Cell(text_.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
-        rows.append([Cell(str(winner["number"])), *values, *_params(view, winner), *scores])
+        values = [ScoreCell(format_cell_value(o, winner["values"][o.name]), best=True) for o in view.objectives]
+        scores = [ScoreCell(text_.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
+        rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
     return [text.replace("_", " ") if "." not in text else text for text in head], rows
 
 
 def _trials(view: View) -> Table:
-    head = ["trial", *(named(o) for o in view.objectives), *(p.key for p in view.space), "answered by"]
+    head = ["trial", *(name_objective(o) for o in view.objectives), *(p.key for p in view.space), "answered by"]
     sign = -1 if view.objectives[0].direction == "maximize" else 1
     rows = []
     for trial in sorted(view.done, key=lambda t: (sign * t.values[0], t.number))[:SHOWN]:
         values = [
-            Cell(word(o, v), trial.number in view.winners) for o, v in zip(view.objectives, trial.values, strict=True)
+            ScoreCell(format_cell_value(o, v), trial.number in view.winners)
+            for o, v in zip(view.objectives, trial.values, strict=True)
         ]
-        how = noted(trial).get("run", "") if noted(trial).get("how") == "looked up" else "its own training"
-        rows.append([Cell(str(trial.number)), *values, *_params(view, trial), Cell(how)])
+        how = trial_note(trial).get("run", "") if trial_note(trial).get("how") == "looked up" else "its own training"
+        rows.append([ScoreCell(str(trial.number)), *values, *_params(view, trial), ScoreCell(how)])
     return head, rows

@@ -11,17 +11,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fedray.core import files
 from fedray.core.errors import FedrayError
-from fedray.scenario.loader import dump
+from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
-from fedray.tuning.optuna_study import noted
-from fedray.tuning.search import Course
-from fedray.tuning.space import Parameter, said
-from fedray.tuning.trial import measured
+from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.search import SearchState
+from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.trial import score_models
 
 WORDS = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-def leave(course: Course) -> dict[str, Any]:
+def write_results(course: SearchState) -> dict[str, Any]:
     """Writes everything and returns the summary.
 
     Raises:
@@ -29,11 +29,11 @@ def leave(course: Course) -> dict[str, Any]:
     """
     trials = course.study.get_trials(deepcopy=False)
     write_trials(course, trials)
-    won = winners(course.study)
+    won = find_winners(course.study)
     if not won:
-        reasons = [noted(trial)["error"] for trial in trials if "error" in noted(trial)]
+        reasons = [trial_note(trial)["error"] for trial in trials if "error" in trial_note(trial)]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
-    summary = {**counted(course, trials), "winners": [_won(course, trial) for trial in won]}
+    summary = {**count_trials(course, trials), "winners": [_won(course, trial) for trial in won]}
     write_scenarios(course, won)
     files.write_json(course.out / "summary.json", summary)
     from fedray.tuning.page import write_page
@@ -42,7 +42,7 @@ def leave(course: Course) -> dict[str, Any]:
     return summary
 
 
-def winners(study: optuna.Study) -> list[FrozenTrial]:
+def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     """The best trial; with several objectives the Pareto front, the first objective's best in front."""
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
         return []
@@ -55,9 +55,9 @@ def winners(study: optuna.Study) -> list[FrozenTrial]:
     return list(found.values())
 
 
-def counted(course: Course, trials: list[FrozenTrial]) -> dict[str, Any]:
+def count_trials(course: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
     """How many trials there were, and what looking up has saved."""
-    how = [noted(trial).get("how") for trial in trials]
+    how = [trial_note(trial).get("how") for trial in trials]
     states = [WORDS.get(trial.state, "running") for trial in trials]
     return {
         "name": course.sweep.name,
@@ -65,9 +65,9 @@ def counted(course: Course, trials: list[FrozenTrial]) -> dict[str, Any]:
         **{word: states.count(word) for word in WORDS.values()},
         "trainings": how.count("trained"),
         "looked_up": how.count("looked up"),
-        "seconds_trained": sum(float(noted(trial).get("seconds", 0.0)) for trial in trials),
-        "seconds_saved": sum(float(noted(trial).get("saved", 0.0)) for trial in trials),
-        "rounds_trained": sum(int(noted(trial).get("rounds", 0)) for trial in trials),
+        "seconds_trained": sum(float(trial_note(trial).get("seconds", 0.0)) for trial in trials),
+        "seconds_saved": sum(float(trial_note(trial).get("saved", 0.0)) for trial in trials),
+        "rounds_trained": sum(int(trial_note(trial).get("rounds", 0)) for trial in trials),
     }
 
 
@@ -87,12 +87,12 @@ def summary_line(summary: dict[str, Any]) -> str:
     )
 
 
-def write_trials(course: Course, trials: list[FrozenTrial]) -> None:
+def write_trials(course: SearchState, trials: list[FrozenTrial]) -> None:
     """`trials.parquet`: one row a trial; values and params are structs with a field each."""
     rows = []
     names = [objective.name for objective in course.sweep.objectives]
     for trial in trials:
-        attrs = noted(trial)
+        attrs = trial_note(trial)
         values = trial.values if trial.state == TrialState.COMPLETE and trial.values else [None] * len(names)
         rows.append(
             {
@@ -114,7 +114,7 @@ def write_trials(course: Course, trials: list[FrozenTrial]) -> None:
 
 
 def _cell(parameter: Parameter, value: Any) -> Any:
-    return value if value is None or _type(parameter) != pa.string() or isinstance(value, str) else said(value)
+    return value if value is None or _type(parameter) != pa.string() or isinstance(value, str) else format_value(value)
 
 
 def _type(parameter: Parameter) -> Any:
@@ -127,7 +127,7 @@ def _type(parameter: Parameter) -> Any:
     return pa.bool_() if kinds == {bool} else pa.string()
 
 
-def _schema(course: Course) -> pa.Schema:
+def _schema(course: SearchState) -> pa.Schema:
     return pa.schema(
         [
             ("number", pa.int64()),
@@ -144,25 +144,25 @@ def _schema(course: Course) -> pa.Schema:
     )
 
 
-def _won(course: Course, trial: FrozenTrial) -> dict[str, Any]:
+def _won(course: SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """A winner: its values, and its scores on the test set, which nothing has looked at before."""
     scenario = course.sweep.scenario(trial.params)
-    folder = course.out / noted(trial)["run"]
-    known = next((t for t in course.trainings.values() if t.run == noted(trial)["run"]), None)
+    folder = course.out / trial_note(trial)["run"]
+    known = next((t for t in course.trainings.values() if t.run == trial_note(trial)["run"]), None)
     replicate = scenario.seed - known.seed if known is not None and known.seeds > 1 else None
-    rows = measured(folder, scenario, course.own, replicate, test=True)
-    test = {k: v["mean"] for k, v in summary_.pooled(rows).items() if not k.startswith("hold_out_")}  # type: ignore[arg-type]
+    rows = score_models(folder, scenario, course.own, replicate, test=True)
+    test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}  # type: ignore[arg-type]
     names = [objective.name for objective in course.sweep.objectives]
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
         "params": dict(trial.params),
-        "run_directory": noted(trial)["run"],
+        "run_directory": trial_note(trial)["run"],
         "test": test,
     }
 
 
-def write_scenarios(course: Course, won: list[FrozenTrial]) -> None:
+def write_scenarios(course: SearchState, won: list[FrozenTrial]) -> None:
     """`best.yaml`, and with several objectives the whole front under `pareto/`."""
     files.write_atomically(course.out / "best.yaml", _text(course, won[0]).encode())
     if len(course.sweep.objectives) > 1:
@@ -174,7 +174,7 @@ def write_scenarios(course: Course, won: list[FrozenTrial]) -> None:
             files.write_atomically(folder / f"{trial.number:05d}.yaml", _text(course, trial).encode())
 
 
-def _text(course: Course, trial: FrozenTrial) -> str:
+def _text(course: SearchState, trial: FrozenTrial) -> str:
     """A winner as a scenario file that runs as it stands."""
     names = [objective.name for objective in course.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
@@ -182,5 +182,5 @@ def _text(course: Course, trial: FrozenTrial) -> str:
     return (
         f"# Trial {trial.number} of the sweep {course.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
-        f"{dump(scenario)}"
+        f"{dump_scenario(scenario)}"
     )

@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.trial import TrialState
 
-from fedray.assembly.user_objects import Own
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
-from fedray.scenario.loader import Scenario
+from fedray.scenario.schema import Scenario
 from fedray.tuning import optuna_study as stores
-from fedray.tuning.space import Values, grid
+from fedray.tuning.space import Values, enumerate_grid
 from fedray.tuning.sweep_file import TRIALS, Sweep
-from fedray.tuning.trial import Job, Outcome, carry_out, key_of, looked_up
+from fedray.tuning.trial import Job, Outcome, key_of, look_up, train_jobs
 
 Submit = Callable[[list[Job]], "Future[list[Outcome]]"]
 Say = Callable[[str], None]
 STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
-class Flight(NamedTuple):
+class RunningTrial(NamedTuple):
     """A trial under way: its job and the key of its training."""
 
     trial: optuna.Trial
@@ -49,21 +49,21 @@ class Training(NamedTuple):
 
 
 @dataclass
-class Course:
+class SearchState:
     """A sweep on its way. trainings: by key; flying: under way, side by side those of one future; parked: trials that
     wait for one of those; broken: keys of seeds that failed together; together: trials of one process at once."""
 
     sweep: Sweep
     out: Path
     study: optuna.Study
-    place: stores.Place
-    own: Own
+    place: stores.StudyLocation
+    own: UserObjects
     limit: int
     points: list[dict[str, Any]] | None
     say: Say
     together: int = 1
     trainings: dict[str, Training] = field(default_factory=dict)
-    flying: dict[Future[list[Outcome]], list[Flight]] = field(default_factory=dict)
+    flying: dict[Future[list[Outcome]], list[RunningTrial]] = field(default_factory=dict)
     parked: list[optuna.Trial] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
 
@@ -72,18 +72,18 @@ def limit_of(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]
     """How many trials there will be, and the grid's points."""
     if trials is not None and trials < 1:
         raise BadInput(f"--trials = {trials}: give at least 1")
-    points = grid(sweep.space) if sweep.sampler.name == "grid" else None
+    points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
     wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
     return (wanted if points is None else min(wanted, len(points))), points
 
 
-def drive(course: Course, submit: Submit) -> None:
+def run_search(course: SearchState, submit: Submit) -> None:
     """Runs the trials that are missing."""
     for frozen in course.study.get_trials(deepcopy=False):
-        known = stores.noted(frozen).get("training")
+        known = stores.trial_note(frozen).get("training")
         if frozen.state.is_finished() and known:
             course.trainings[known["key"]] = Training(*known["is"])
-    queue = deque(stores.unfinished(course.study))
+    queue = deque(stores.unfinished_trials(course.study))
     while True:
         while len(course.flying) + _held(course) // course.together < course.sweep.jobs:
             flights = _flights(course, queue)
@@ -99,9 +99,9 @@ def drive(course: Course, submit: Submit) -> None:
         course.parked = []
 
 
-def _flights(course: Course, queue: deque[optuna.Trial]) -> list[Flight]:
+def _flights(course: SearchState, queue: deque[optuna.Trial]) -> list[RunningTrial]:
     """The next trials that must be trained, as many as one process trains side by side; others are answered at once."""
-    flights: list[Flight] = []
+    flights: list[RunningTrial] = []
     while len(flights) + _held(course) < course.together:
         trial = queue.popleft() if queue else _asked(course)
         if trial is None:
@@ -111,21 +111,21 @@ def _flights(course: Course, queue: deque[optuna.Trial]) -> list[Flight]:
     return flights
 
 
-def _held(course: Course) -> int:
+def _held(course: SearchState) -> int:
     """Places that parked trials take: a sampler that learns should hear of them first, the others need not wait."""
     return 0 if course.sweep.sampler.name in ("grid", "random") else len(course.parked)
 
 
-def _asked(course: Course) -> optuna.Trial | None:
+def _asked(course: SearchState) -> optuna.Trial | None:
     if len(course.study.get_trials(deepcopy=False)) >= course.limit:
         return None
-    return stores.ask(course.study, course.sweep, course.points)
+    return stores.ask_trial(course.study, course.sweep, course.points)
 
 
-def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight | None:
+def _started(course: SearchState, trial: optuna.Trial, beside: list[str]) -> RunningTrial | None:
     """A trial that must be trained (beside others); None where it is answered from what is known, or waits for one."""
     sweep = course.sweep
-    chosen = stores.propose(course.study, sweep.sampler, sweep.space, trial)
+    chosen = stores.propose_values(course.study, sweep.sampler, sweep.space, trial)
     twin = _twin(course.study, trial.number, chosen)
     if twin is not None:
         _repeat(course, trial, twin)
@@ -160,14 +160,14 @@ def _started(course: Course, trial: optuna.Trial, beside: list[str]) -> Flight |
     elif key in beside or any(key == one.key for flights in course.flying.values() for one in flights):
         course.parked.append(trial)
     else:
-        return Flight(trial, replace(job, before=None if known is None else course.out / known.run), key)
+        return RunningTrial(trial, replace(job, before=None if known is None else course.out / known.run), key)
     return None
 
 
 def _found(job: Job, run: Path) -> Outcome:
     """A trial's outcome, read from a training that is done."""
     try:
-        return Outcome("complete", looked_up(job, run))
+        return Outcome("complete", look_up(job, run))
     except FedrayError as wrong:
         return Outcome("failed", [], error=str(wrong))
 
@@ -178,20 +178,20 @@ def _twin(study: optuna.Study, number: int, chosen: Values) -> Any:
     return next((t for t in alike if repr(sorted(t.params.items())) == repr(sorted(chosen.items()))), None)
 
 
-def _repeat(course: Course, trial: optuna.Trial, twin: Any) -> None:
+def _repeat(course: SearchState, trial: optuna.Trial, twin: Any) -> None:
     """Tells what the twin was told: the same values are the same trial."""
     names = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     if twin.state == TrialState.PRUNED:
         for step, value in twin.intermediate_values.items():
             trial.report(value, step)
     values = list(twin.values) if twin.state == TrialState.COMPLETE else []
-    notes = stores.noted(twin)
+    notes = stores.trial_note(twin)
     outcome = Outcome(names[twin.state], values, error=notes.get("error", ""))  # type: ignore[arg-type]
     seconds = float(notes.get("seconds", 0.0)) or float(notes.get("saved", 0.0))
     _tell(course, trial, outcome, {"how": "looked up", "run": notes.get("run", ""), "saved": seconds})
 
 
-def _block(course: Course, scenario: Scenario, chosen: Values) -> tuple[int, int]:
+def _block(course: SearchState, scenario: Scenario, chosen: Values) -> tuple[int, int]:
     """The seeds that can share lanes as replicates of one training: (first, how many); (_, 1) where they cannot.
 
     Only in a whole grid over neighbouring seeds: there every one of them will be asked for.
@@ -210,7 +210,7 @@ def _block(course: Course, scenario: Scenario, chosen: Values) -> tuple[int, int
     return first, last - first + 1
 
 
-def _land(course: Course, future: Future[list[Outcome]]) -> None:
+def _land(course: SearchState, future: Future[list[Outcome]]) -> None:
     """Takes the outcomes of trainings and tells them."""
     flights = course.flying.pop(future)
     try:
@@ -221,7 +221,7 @@ def _land(course: Course, future: Future[list[Outcome]]) -> None:
         _trained(course, flight, outcome)
 
 
-def _trained(course: Course, flight: Flight, outcome: Outcome) -> None:
+def _trained(course: SearchState, flight: RunningTrial, outcome: Outcome) -> None:
     """Notes a training that is done, and tells its trial."""
     trial, job, key = flight
     if outcome.state == "failed" and job.replicate is not None:  # one seed of them may have done it: each by itself
@@ -239,12 +239,12 @@ def _trained(course: Course, flight: Flight, outcome: Outcome) -> None:
     _tell(course, trial, outcome, facts)
 
 
-def _tell(course: Course, trial: optuna.Trial, outcome: Outcome, facts: Mapping[str, Any]) -> None:
+def _tell(course: SearchState, trial: optuna.Trial, outcome: Outcome, facts: Mapping[str, Any]) -> None:
     """Notes how a trial was answered, and tells the study."""
     trial.set_user_attr(stores.NOTES, {**facts, **({"error": outcome.error} if outcome.error else {})})
     state = STATES[outcome.state]
     study = course.study
-    study.sampler = stores.sampler(course.sweep.sampler, trial.number, 0)
+    study.sampler = stores.make_sampler(course.sweep.sampler, trial.number, 0)
     study.tell(trial, outcome.values if state == TrialState.COMPLETE else None, state)
     names = [objective.name for objective in course.sweep.objectives]
     scores = ", ".join(f"{n} {v:.4g}" for n, v in zip(names, outcome.values, strict=False)) or outcome.error
@@ -256,21 +256,21 @@ def _tell(course: Course, trial: optuna.Trial, outcome: Outcome, facts: Mapping[
 
 
 @contextmanager
-def workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit]:
+def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit]:
     """Where trainings run: this process (one at a time), a pool of processes, or tasks on a Ray cluster."""
     if base.runtime == "ray":
-        from fedray.runtime.ray.cluster import tasks
+        from fedray.runtime.ray.cluster import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with tasks(address, number, gpus) as send:
-            yield lambda jobs: send(carry_out, jobs)
+        with run_as_tasks(address, number, gpus) as send:
+            yield lambda jobs: send(train_jobs, jobs)
     elif number == 1:
         yield _at_once
     else:
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_orphaned)
         try:
-            yield lambda jobs: pool.submit(carry_out, jobs)
+            yield lambda jobs: pool.submit(train_jobs, jobs)
             pool.shutdown()
         finally:  # an error or Ctrl-C: what was interrupted is resumed from its checkpoint
             for child in set(multiprocessing.active_children()) - before:
@@ -280,7 +280,7 @@ def workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit
 
 def _at_once(jobs: list[Job]) -> Future[list[Outcome]]:
     future: Future[list[Outcome]] = Future()
-    future.set_result(carry_out(jobs))
+    future.set_result(train_jobs(jobs))
     return future
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from optuna import Trial
 
 from fedray.core.errors import BadInput
-from fedray.core.text import nearest, shown
+from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import yaml_text
 from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
 
@@ -57,7 +57,7 @@ class Parameter:
     def labels(self) -> list[Any]:
         """The choices as Optuna can store them: a list or a mapping becomes its text."""
         return [
-            choice if choice is None or isinstance(choice, bool | int | float | str) else said(choice)
+            choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
             for choice in self.choices
         ]
 
@@ -65,7 +65,7 @@ class Parameter:
         """The scenario's value of what Optuna stores."""
         if self.kind != "categorical":
             return stored
-        return next(c for c, label in zip(self.choices, self.labels, strict=True) if same(label, stored))
+        return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
 
     def ends(self) -> list[Any]:
         """Every choice, or the lowest and highest value."""
@@ -99,12 +99,12 @@ class Parameter:
         return round(value) if self.kind == "int" else min(max(float(value), self.low), self.high)
 
 
-def said(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as one line of YAML."""
-    return yaml_text.write(value).strip().removesuffix("\n...").replace("\n", " ")
+    return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Whether two values are equal and of one kind (`True` is not 1)."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
@@ -127,7 +127,9 @@ def _parameter(key: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
     if isinstance(entry, list):
         return Parameter(key, "categorical", _choices(path, entry))
     if not isinstance(entry, Mapping):
-        raise BadInput(f"{path} = {shown(entry)} is not a range: write a list, or {{type: float, low: 0.1, high: 1}}")
+        raise BadInput(
+            f"{path} = {quote_value(entry)} is not a range: write a list, or {{type: float, low: 0.1, high: 1}}"
+        )
     when = _when(path, entry.get("when"), before)
     rest = {name: value for name, value in entry.items() if name != "when"}
     if "choices" in rest or rest.get("type") == "categorical":
@@ -140,8 +142,8 @@ def _parameter(key: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
 
 def _choices(path: str, given: Any) -> tuple[Any, ...]:
     if not isinstance(given, list) or not given or len(given) > 1000:
-        raise BadInput(f"{path} = {shown(given)} is not a list of 1 to 1000 values: write it as [a, b]")
-    labels = [shown(choice, 10_000) for choice in given]
+        raise BadInput(f"{path} = {quote_value(given)} is not a list of 1 to 1000 values: write it as [a, b]")
+    labels = [quote_value(choice, 10_000) for choice in given]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise BadInput(f"{path} holds {twice[:60]} twice: remove one of the two")
@@ -151,13 +153,13 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
     for name, value in given.items():
         if name not in RANGE:
-            near = nearest(str(name), [*RANGE, "choices", "when"])
+            near = find_nearest(str(name), [*RANGE, "choices", "when"])
             remedy = f"did you mean {near}?" if near else f"it has {', '.join(RANGE)}, choices, when"
             raise BadInput(f"{path}.{name} is not a key of a range: {remedy}")
         try:
             RANGE[name](value)
         except ValueError as wrong:
-            raise BadInput(f"{path}.{name} = {shown(value)} {wrong}") from None
+            raise BadInput(f"{path}.{name} = {quote_value(value)} {wrong}") from None
     for name in ("type", "low", "high"):
         if given.get(name) is None:
             raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
@@ -186,7 +188,7 @@ def _when(path: str, given: Any, before: Sequence[Parameter]) -> tuple[tuple[str
     if given is None:
         return ()
     if not isinstance(given, Mapping) or not given:
-        raise BadInput(f"{path}.when = {shown(given)} is not a condition: write {{compress.kind: [topk]}}")
+        raise BadInput(f"{path}.when = {quote_value(given)} is not a condition: write {{compress.kind: [topk]}}")
     known = {parameter.key: parameter for parameter in before}
     conditions = []
     for key, values in given.items():
@@ -196,20 +198,20 @@ def _when(path: str, given: Any, before: Sequence[Parameter]) -> tuple[tuple[str
             raise BadInput(f"{path}.when.{key} is not a parameter above {path}: add it to the space, before {path}")
         for value in wanted:
             inside = isinstance(value, int | float) and parent.low <= value <= parent.high
-            if not (any(same(value, c) for c in parent.labels) if parent.kind == "categorical" else inside):
+            if not (any(is_same(value, c) for c in parent.labels) if parent.kind == "categorical" else inside):
                 raise BadInput(
-                    f"{path}.when.{key} = {shown(value)} is no value of space.{key}: choose one of its values"
+                    f"{path}.when.{key} = {quote_value(value)} is no value of space.{key}: choose one of its values"
                 )
         conditions.append((key, wanted))
     return tuple(conditions)
 
 
-def counts(parameter: Parameter, chosen: Values) -> bool:
+def is_active(parameter: Parameter, chosen: Values) -> bool:
     """Whether a parameter's conditions hold."""
-    return all(key in chosen and any(same(chosen[key], v) for v in values) for key, values in parameter.when)
+    return all(key in chosen and any(is_same(chosen[key], v) for v in values) for key, values in parameter.when)
 
 
-def grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
+def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
     """Every combination once, the last parameter fastest; a parameter that does not count is left out."""
     size = 1
     for parameter in space:
@@ -220,13 +222,13 @@ def grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
     for values in itertools.product(*(parameter.grid() for parameter in space)):
         chosen: dict[str, Any] = {}
         for parameter, value in zip(space, values, strict=True):
-            if counts(parameter, chosen):
+            if is_active(parameter, chosen):
                 chosen[parameter.key] = value
         found.setdefault(repr(chosen), chosen)
     return list(found.values())
 
 
-def corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
+def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
     """Each parameter at each of its ends, with values that its conditions need: what a sweep checks at the start."""
     known = {parameter.key: parameter for parameter in space}
 
@@ -241,6 +243,6 @@ def corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, A
             yield parameter, {**needed(parameter), parameter.key: value}
 
 
-def overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
+def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
     """What stored values mean as overrides of a scenario."""
     return {p.key: p.meaning(chosen[p.key]) for p in space if p.key in chosen}

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.files import user_path
-from fedray.core.text import nearest, shown
+from fedray.core.files import expand_user_path
+from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import Scenario, read
-from fedray.scenario.nested import Tree, expand, merge, plain
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
+from fedray.scenario.schema import Scenario
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
-from fedray.tuning.objectives import HELD, Objective, depends_on, read_objective
-from fedray.tuning.space import Parameter, Values, corners, overrides, read_space
+from fedray.tuning.objectives import HELD, SweepObjective, depends_on, read_objective
+from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
 
 HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
@@ -50,7 +51,7 @@ PRUNER: Table = {
 
 
 @dataclass(frozen=True)
-class Sampler:
+class SamplerKeys:
     """name; seed; startup: random trials before TPE learns; population: of NSGA-II."""
 
     name: str
@@ -60,7 +61,7 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class Pruner:
+class PrunerKeys:
     """name; startup: finished trials before the median counts; warmup: ages that every trial gets; reduction: 1 of how
     many goes on (hyperband, asha)."""
 
@@ -81,9 +82,9 @@ class Sweep:
     name: str
     base: Tree
     space: tuple[Parameter, ...]
-    objectives: tuple[Objective, ...]
-    sampler: Sampler
-    pruner: Pruner
+    objectives: tuple[SweepObjective, ...]
+    sampler: SamplerKeys
+    pruner: PrunerKeys
     trials: int | None
     jobs: int
     together: int | None
@@ -91,7 +92,7 @@ class Sweep:
 
     def scenario(self, chosen: Values) -> Scenario:
         """The scenario of a trial; evaluated once an age where the base does not say and no objective needs more."""
-        found = read(self.base, overrides(self.space, chosen))
+        found = read_scenario(self.base, to_overrides(self.space, chosen))
         if any(objective.personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
         if "every" in self.base.get("evaluate", {}) or any(objective.course for objective in self.objectives):
@@ -117,16 +118,16 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
     """
     where = Path(source) if isinstance(source, str | Path) else None
-    tree = yaml_text.load(where) if where is not None else source
+    tree = yaml_text.load_yaml(where) if where is not None else source
     if not isinstance(tree, Mapping):
-        raise BadInput(f"the sweep = {shown(tree)} is not a mapping: write keys as 'trials: 20'")
-    given = _section("", plain(tree), SWEEP)
+        raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
+    given = _section("", to_plain_values(tree), SWEEP)
     base = _base(given, where.parent if where is not None else Path())
     objectives = _objectives(given["objectives"])
-    sampler = Sampler(**_section("sampler", _named(given["sampler"]), SAMPLER))
-    pruner = Pruner(**_section("pruner", _named(given["pruner"]), PRUNER))
+    sampler = SamplerKeys(**_section("sampler", _named(given["sampler"]), SAMPLER))
+    pruner = PrunerKeys(**_section("pruner", _named(given["pruner"]), PRUNER))
     name = given["name"] or (where.stem if where is not None else "sweep")
-    source_tree = {**plain(tree), "name": name, "scenario": base}  # the name is the study's in its storage
+    source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # the name is the study's in its storage
     source_tree.pop("overrides", None)
     sweep = Sweep(
         name=name,
@@ -152,16 +153,16 @@ def _section(path: str, given: Any, table: Table) -> dict[str, Any]:
     """The keys of a section, checked, defaults filled in."""
     lead = f"{path}." if path else ""
     if not isinstance(given, Mapping):
-        raise BadInput(f"{path} = {shown(given)} is not a name or a mapping: write {{name: ...}}")
+        raise BadInput(f"{path} = {quote_value(given)} is not a name or a mapping: write {{name: ...}}")
     for key, value in given.items():
         if key not in table:
-            near = nearest(str(key), table)
+            near = find_nearest(str(key), table)
             remedy = f"did you mean {lead}{near}?" if near else f"it has {', '.join(table)}"
             raise BadInput(f"{lead}{key} is not a key of {path or 'a sweep'}: {remedy}")
         try:
             table[key][1](value)
         except ValueError as wrong:
-            raise BadInput(f"{lead}{key} = {shown(value)} {wrong}") from None
+            raise BadInput(f"{lead}{key} = {quote_value(value)} {wrong}") from None
     return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
 
 
@@ -169,20 +170,20 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
-        wanted = yaml_text.load(folder / user_path("scenario", wanted))
+        wanted = yaml_text.load_yaml(folder / expand_user_path("scenario", wanted))
     if not isinstance(wanted, Mapping):
         raise BadInput(
-            f"scenario = {shown(wanted)} is not a scenario: give a file's path, relative to the sweep, or its keys"
+            f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, or its keys"
         )
     own = given["overrides"] or {}
     if not isinstance(own, Mapping):
-        raise BadInput(f"overrides = {shown(own)} is not a mapping: write {{rounds: 20}}")
-    tree = merge({"data": {"hold_out": HOLD_OUT}}, plain(wanted))
-    tree = merge(tree, expand(plain(own)))
+        raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
+    tree = merge_keys({"data": {"hold_out": HOLD_OUT}}, to_plain_values(wanted))
+    tree = merge_keys(tree, expand(to_plain_values(own)))
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 
 
-def _objectives(given: Any) -> tuple[Objective, ...]:
+def _objectives(given: Any) -> tuple[SweepObjective, ...]:
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:
         raise BadInput("objectives is missing or empty: give a list such as [accuracy]")
@@ -216,7 +217,7 @@ def _check(sweep: Sweep) -> None:
     if sweep.sampler.name == "grid":
         for parameter in sweep.space:
             parameter.grid()
-    for parameter, chosen in corners(sweep.space):
+    for parameter, chosen in enumerate_corners(sweep.space):
         try:
             sweep.scenario(chosen)
         except BadInput as wrong:

@@ -13,21 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import FedrayError
-from fedray.evaluation.evaluate import evaluator
+from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_inline
-from fedray.runtime.environment import device_of, one_thread, prepare
+from fedray.runtime.environment import device_of, one_thread, prepare_process
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough
-from fedray.scenario.loader import Scenario, dump, read, resolved
+from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
+from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.storage import checkpoint, directory, tables
-from fedray.training.joint import Company
-from fedray.tuning.objectives import Objective, Row, reported, values_of
-from fedray.tuning.optuna_study import Place, opened, pruner
+from fedray.training.joint import JointTraining
+from fedray.tuning.objectives import Row, SweepObjective, pruning_value, values_of
+from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
 
 NO_RESULT = ("runtime", "table", "published", "loggers", "checkpoint")  # sections that change no number
 State = Literal["complete", "pruned", "failed"]
@@ -45,11 +46,11 @@ class Job:
     trial: int
     scenario: Scenario
     folder: Path
-    objectives: tuple[Objective, ...]
-    own: Own
+    objectives: tuple[SweepObjective, ...]
+    own: UserObjects
     replicate: int | None = None
     before: Path | None = None
-    place: Place | None = None
+    place: StudyLocation | None = None
 
 
 class Outcome(NamedTuple):
@@ -70,7 +71,7 @@ def key_of(scenario: Scenario, inference: Sequence[str]) -> str:
     Args:
         inference: keys of `predict` that no training depends on.
     """
-    tree = resolved(scenario)
+    tree = to_plain(scenario)
     for section in NO_RESULT:
         tree.pop(section, None)
     for section, names in (("predict", inference), ("evaluate", ("personal",)), ("clients", ("per_actor", "actors"))):
@@ -78,14 +79,14 @@ def key_of(scenario: Scenario, inference: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
+def train_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
 
     Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are dealt out to them.
     """
     if len(jobs) == 1:
         return [_carried(jobs[0])]
-    company, began = Company(), time.perf_counter()
+    company, began = JointTraining(), time.perf_counter()
     outcomes = company.run([partial(_carried, job, company) for job in jobs])
     share = (time.perf_counter() - began) / max(sum(outcome.seconds for outcome in outcomes), 1e-9)
     return [
@@ -94,14 +95,16 @@ def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
     ]
 
 
-def _carried(job: Job, company: Company | None = None) -> Outcome:
+def _carried(job: Job, company: JointTraining | None = None) -> Outcome:
     """What became of one job; a failure is an outcome, not an exception."""
-    prepare()
+    prepare_process()
     one_thread()
     try:
         state: State = "complete"
         given = job.folder / "scenario.yaml"
-        if given.is_file() and given.read_text() != dump(job.scenario):  # of a trial that was proposed otherwise
+        if given.is_file() and given.read_text() != dump_scenario(
+            job.scenario
+        ):  # of a trial that was proposed otherwise
             shutil.rmtree(job.folder)
         if not (job.folder / "summary.json").is_file():
             state = _train(job, company)
@@ -117,7 +120,7 @@ def _carried(job: Job, company: Company | None = None) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: Job, company: Company | None = None) -> State:
+def _train(job: Job, company: JointTraining | None = None) -> State:
     """Runs or resumes until the end, or until pruning or the objectives have seen enough (others of its company go on
     without it)."""
     _begin(job)
@@ -126,7 +129,7 @@ def _train(job: Job, company: Company | None = None) -> State:
     seen = {"round": -1, "pruned": False}
 
     def measure(study: Any, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
-        score = evaluator(study, runtime, test=False)
+        score = make_evaluator(study, runtime, test=False)
         if company is not None:
             net = study.net
             kind = f"{study.scenario['model']} {study.input_shape} {net.name} {net.objective} {net.outputs}"
@@ -164,10 +167,10 @@ def _begin(job: Job) -> None:
     if job.folder.exists():  # a crash before the scenario was written: nothing to keep
         shutil.rmtree(job.folder)
     if job.before is None:
-        directory.prepare(job.folder, dump(job.scenario))
+        directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
     shutil.copytree(job.before, job.folder, ignore=shutil.ignore_patterns("scenario.yaml", ".lock", "manifest.json"))
-    files.write_atomically(job.folder / "scenario.yaml", dump(job.scenario).encode())
+    files.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
 
 
 def _reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
@@ -176,8 +179,8 @@ def _reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
         return lambda round, rows: False
     import optuna
 
-    storage = opened(job.place.storage)
-    study = optuna.load_study(study_name=job.place.name, storage=storage, pruner=pruner(job.place))
+    storage = open_storage(job.place.storage)
+    study = optuna.load_study(study_name=job.place.name, storage=storage, pruner=make_pruner(job.place))
     number = {frozen.number: frozen._trial_id for frozen in study.get_trials(deepcopy=False)}[job.trial]
     trial = optuna.Trial(study, number)
     done = set(storage.get_trial(number).intermediate_values)
@@ -191,7 +194,7 @@ def _reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
         if step in done and max(done) > step:  # an interrupted trial trains these rounds again
             return False
         if step not in done:
-            trial.report(reported(job.objectives[0], rows), step)
+            trial.report(pruning_value(job.objectives[0], rows), step)
         return trial.should_prune() and round < job.scenario.rounds
 
     return tell
@@ -200,31 +203,33 @@ def _reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
 def courses_of(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:
     """The recorded rows of each world (of one replicate), by rising round."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in tables.table(folder, "rounds").to_pylist():
+    for row in tables.read_table(folder, "rounds").to_pylist():
         if replicate is None or row["replicate"] == replicate:
             worlds.setdefault((row["replicate"], row["fold"]), []).append(row)
     return list(worlds.values())
 
 
-def measured(folder: Path, scenario: Scenario, own: Own, replicate: int | None, test: bool = False) -> list[Row]:
+def score_models(
+    folder: Path, scenario: Scenario, own: UserObjects, replicate: int | None, test: bool = False
+) -> list[Row]:
     """Scores of a directory's newest models, read as `scenario.predict` says; one row a world.
 
     Args:
         test: on the test set too: for winners only.
     """
-    known = replace(read(folder / "scenario.yaml"), predict=scenario.predict, evaluate=scenario.evaluate)
-    study = build(known, own)
-    progress, private = checkpoint.load(folder / "checkpoints")
+    known = replace(read_scenario(folder / "scenario.yaml"), predict=scenario.predict, evaluate=scenario.evaluate)
+    study = build_study(known, own)
+    progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     runtime.restore(private)
-    rows = evaluator(study, runtime, test=test)(progress)
+    rows = make_evaluator(study, runtime, test=test)(progress)
     return [row for w, row in enumerate(rows) if replicate in (None, w // study.per_replicate)]
 
 
-def looked_up(job: Job, folder: Path) -> list[float]:
+def look_up(job: Job, folder: Path) -> list[float]:
     """A job's values from a training that is done, evaluated again where only the inference differs."""
     courses = courses_of(folder, job.replicate)
-    if read(folder / "scenario.yaml").predict != job.scenario.predict:
-        rows = measured(folder, job.scenario, job.own, job.replicate)
+    if read_scenario(folder / "scenario.yaml").predict != job.scenario.predict:
+        rows = score_models(folder, job.scenario, job.own, job.replicate)
         courses = [[*course[:-1], {**course[-1], **row}] for course, row in zip(courses, rows, strict=True)]
     return values_of(job.objectives, courses)

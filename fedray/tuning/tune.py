@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
-from fedray.runtime.environment import prepare
+from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.simulation.rounds import first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory
-from fedray.training.choice import choose
+from fedray.training.choice import choose_engine
 from fedray.tuning import optuna_study as stores
 from fedray.tuning.objectives import check_producible
-from fedray.tuning.results import leave, summary_line
-from fedray.tuning.search import Course, Say, drive, limit_of, workers
+from fedray.tuning.results import summary_line, write_results
+from fedray.tuning.search import Say, SearchState, limit_of, make_workers, run_search
 from fedray.tuning.sweep_file import Sweep, read_sweep
 
-__all__ = ["summary_line", "tune"]
+__all__ = ["summary_line", "run_sweep"]
 COPY = "sweep.yaml"
 MOST_TOGETHER = 8
 OPEN = ("trials", "jobs", "together")  # what may change between the parts of a sweep
 
 
-def tune(
+def run_sweep(
     source: str | Path | Mapping[str, Any],
     out: str | Path,
     *,
@@ -48,26 +48,28 @@ def tune(
 
     Raises:
         BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end."""
-    prepare()
-    sweep, folder, own = read_sweep(source), Path(out), Own(modules=modules).imported()
-    first = build(base := sweep.scenario({}), own)
+    prepare_process()
+    sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules).imported()
+    first = build_study(base := sweep.scenario({}), own)
     check_producible(sweep.objectives, first.classes, base.data.name)
     limit, points = limit_of(sweep, trials)
     journal = folder.absolute() / stores.JOURNAL
     stores.check_vacant(storage, sweep.name, resume)  # before anything is written
     _take(sweep, folder, resume, journal if storage is None else None)
-    with directory.alone(folder):
-        stores.mend(journal)
-        place = stores.Place(storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models)
+    with directory.lock_run_directory(folder):
+        stores.mend_journal(journal)
+        place = stores.StudyLocation(
+            storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models
+        )
         study = stores.start_study(sweep, place, resume)
         together = together_of(sweep, first, limit, points)
-        course = Course(sweep, folder.absolute(), study, place, own, limit, points, say, together)
+        course = SearchState(sweep, folder.absolute(), study, place, own, limit, points, say, together)
         try:
-            with workers(sweep.jobs, base, address) as submit:
-                drive(course, submit)
+            with make_workers(sweep.jobs, base, address) as submit:
+                run_search(course, submit)
         except KeyboardInterrupt:
             raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
-        return leave(course)
+        return write_results(course)
 
 
 def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
@@ -82,9 +84,9 @@ def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, A
         return min(sweep.together, most)
     if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
         return 1
-    phase = study.method.phases[0]
+    phase = study.method.phase
     jobs = len(phase.schedule(0, first_state(study, phase)).client)
-    width = choose(study.net, example=study.example).width
+    width = choose_engine(study.net, example=study.example).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 
@@ -94,7 +96,7 @@ def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> Non
     if copy.is_file():
         if not resume:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-        if _fixed(yaml_text.load(copy)) != _fixed(sweep.source):
+        if _fixed(yaml_text.load_yaml(copy)) != _fixed(sweep.source):
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is not None and not journal.is_file():
             raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
@@ -107,7 +109,7 @@ def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> Non
         raise BadInput(f"--out {folder} cannot be made ({error.strerror}): choose another directory") from None
     if journal is not None:
         journal.touch()
-    files.write_atomically(copy, yaml_text.write(dict(sweep.source)).encode())
+    files.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
 
 
 def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from optuna.trial import FrozenTrial
 
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
-from fedray.tuning.objectives import Objective
-from fedray.tuning.space import Parameter, said
+from fedray.tuning.objectives import SweepObjective
+from fedray.tuning.space import Parameter, format_value
 
 SHORT = ("nll", "ece", "rmse", "crps")  # read as letters
 
@@ -26,7 +26,7 @@ class View(NamedTuple):
     """A sweep as its pictures see it. done: complete trials whose values are all finite; curves: trial number ->
     (round, the first objective's metric)."""
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[SweepObjective, ...]
     space: tuple[Parameter, ...]
     study: optuna.Study
     trials: list[FrozenTrial]
@@ -35,12 +35,12 @@ class View(NamedTuple):
     curves: dict[int, tuple[FloatArray, FloatArray]]
 
 
-def shades() -> Colormap:
+def make_shades() -> Colormap:
     """Low to high: readable on light and dark pages."""
     return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
 
 
-def scaled(objective: Objective, values: Sequence[float]) -> tuple[FloatArray, str]:
+def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
     """Values in the unit of an axis, and the axis's label."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
@@ -48,11 +48,11 @@ def scaled(objective: Objective, values: Sequence[float]) -> tuple[FloatArray, s
         if counted.endswith(column):
             finite = found[np.isfinite(found)]
             size, unit = text_.unit(what, float(finite.max()) if len(finite) else 1.0)
-            return found / size, f"{named(objective)} ({unit})"
-    return found, f"held-out {named(objective)}" if objective.kind == "final" else named(objective)
+            return found / size, f"{name_objective(objective)} ({unit})"
+    return found, f"held-out {name_objective(objective)}" if objective.kind == "final" else name_objective(objective)
 
 
-def named(objective: Objective) -> str:
+def name_objective(objective: SweepObjective) -> str:
     """An objective in words, with its budget or target."""
     name = " ".join(part.upper() if part in SHORT else part for part in objective.name.split("_"))
     if objective.limit is None:
@@ -63,13 +63,13 @@ def named(objective: Objective) -> str:
     return f"{name} within {human(objective.limit)}"
 
 
-def headed(objective: Objective) -> str:
+def objective_title(objective: SweepObjective) -> str:
     """Its name at the beginning of a title."""
-    name = named(objective)
+    name = name_objective(objective)
     return name[0].upper() + name[1:]
 
 
-def word(objective: Objective, value: float) -> str:
+def format_cell_value(objective: SweepObjective, value: float) -> str:
     """A value for people."""
     counted = objective.axis if objective.kind == "reach" else objective.metric
     if not math.isfinite(value):
@@ -79,26 +79,28 @@ def word(objective: Objective, value: float) -> str:
     return text_.human_seconds(value) if counted == "sim_seconds" else text_.number(value, counted)
 
 
-def percent(axis: Any, objective: Objective) -> None:
+def format_share(axis: Any, objective: SweepObjective) -> None:
     """Percent where the objective is a share."""
     if objective.kind == "final" and text_.is_share(objective.metric):
         text_.in_percent(axis)
 
 
-def places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+def axis_places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
     """A parameter's value in each trial on an axis; NaN where it does not count."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
-    labels = [said(label) for label in parameter.labels]
-    found = [labels.index(said(t.params[parameter.key])) if parameter.key in t.params else np.nan for t in trials]
+    labels = [format_value(label) for label in parameter.labels]
+    found = [
+        labels.index(format_value(t.params[parameter.key])) if parameter.key in t.params else np.nan for t in trials
+    ]
     return np.array(found, dtype=np.float64)
 
 
-def ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -> None:
+def axis_ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -> None:
     """An axis of a parameter: its choices, or numbers."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if parameter.kind == "categorical":
-        labels = [said(label) for label in parameter.labels]
+        labels = [format_value(label) for label in parameter.labels]
         axis.set_ticks(range(len(labels)), [text if len(text) < 14 else text[:12] + "..." for text in labels])
         (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
     elif parameter.log and log:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedray.bench import works
-from fedray.bench.ratios import difference, flops
-from fedray.bench.rows import ROWS, bench
-from fedray.bench.table import Result, line
+from fedray.bench.ratios import flops, weight_difference
+from fedray.bench.rows import ROWS, run_benchmark
+from fedray.bench.table import BenchResult, table_row
 from fedray.core.errors import BadInput
 
 WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(works.small_cnn, 2)}
@@ -16,12 +16,14 @@ WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(
 
 @pytest.mark.parametrize("kind", WORKS)
 def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
-    assert difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
+    assert weight_difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
-    boston = works.Work(works.boston(1).scenario, works.Own(works.like_boston(), works.boston_mlp), works.boston_mlp)
-    assert difference(boston, torch.float32) < 1e-4
+    boston = works.BenchWork(
+        works.boston(1).scenario, works.Own(works.like_boston(), works.boston_mlp), works.boston_mlp
+    )
+    assert weight_difference(boston, torch.float32) < 1e-4
 
 
 def test_flops_of_a_round_count_products_forward_and_backward() -> None:
@@ -33,8 +35,8 @@ def test_flops_of_a_round_count_products_forward_and_backward() -> None:
 def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
     assert all(callable(row.function) for row in ROWS.values())
     with pytest.raises(BadInput, match="no such row: choose among thousand"):
-        bench(["nothing"], True, print)
+        run_benchmark(["nothing"], True, print)
 
 
 def test_a_row_that_misses_its_target_says_so() -> None:
-    assert "| >= 1.8 x | **no** |" in line(Result("scaling", 1.2, "x", 1.8, True, None, ""))
+    assert "| >= 1.8 x | **no** |" in table_row(BenchResult("scaling", 1.2, "x", 1.8, True, None, ""))

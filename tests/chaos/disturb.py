@@ -56,7 +56,7 @@ def three_nodes() -> Iterator[Any]:
     """A head and two nodes of one CPU each."""
     from fedray.runtime import environment
 
-    environment.prepare()
+    environment.prepare_process()
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "_system_config": HEALTH, "include_dashboard": False}

@@ -66,7 +66,7 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedray.experiments.run.resume", stop)
+    monkeypatch.setattr("fedray.experiments.run.resume_run", stop)
     told = fed("resume", run.path)
     assert told.status == 1
     assert told.err.strip() == "fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint"
@@ -112,11 +112,17 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
 
 
 def test_list_names_everything_a_scenario_may_say() -> None:
-    known = {**names.METHODS, **names.DATA, **names.MODELS, **names.PARTITIONS, **names.CLASSIFIERS}
+    known = {
+        **names.METHOD_TEXTS,
+        **names.DATA_TEXTS,
+        **names.MODEL_TEXTS,
+        **names.PARTITION_TEXTS,
+        **names.CLASSIFIER_TEXTS,
+    }
     told = fed("list")
     assert told.status == 0
     assert {line.split()[0] for line in told.out.splitlines() if line.startswith("  ")} == set(known)
-    assert {line.split()[0] for line in fed("list", "models").out.splitlines()[1:]} == set(names.MODELS)
+    assert {line.split()[0] for line in fed("list", "models").out.splitlines()[1:]} == set(names.MODEL_TEXTS)
 
 
 def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from fedray.components.compression import (
     RESIDUAL,
     dense,
     error_feedback,
+    find_largest,
     int8,
     keep_by_bandwidth,
     keep_by_tier,
-    largest,
     random_k,
     top_k,
 )
@@ -63,7 +63,7 @@ def brute(row: np.ndarray, k: int) -> np.ndarray:
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 45))
 def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values, k):
     row = torch.tensor(values, dtype=torch.float32)
-    assert largest(row, k).numpy().tolist() == brute(row.numpy(), k).tolist()
+    assert find_largest(row, k).numpy().tolist() == brute(row.numpy(), k).tolist()
 
 
 @settings(max_examples=25)
@@ -76,7 +76,7 @@ def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values, k):
 def test_the_k_largest_of_a_long_row(d, k, levels, seed):
     """Above 65 536 entries a strided sample guesses a threshold; the choice stays exact, whatever it guesses."""
     row = np.random.default_rng(seed).integers(-levels, levels + 1, size=d).astype(np.float32)
-    assert (largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
+    assert (find_largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
 
 
 @pytest.mark.parametrize("on_the_stride", [0.0, 1.0, 9.0])
@@ -84,7 +84,7 @@ def test_the_k_largest_of_a_long_row(d, k, levels, seed):
 def test_the_k_largest_where_the_sample_misleads(on_the_stride, k):
     row = np.random.default_rng(0).normal(size=70_000).astype(np.float32)
     row[:: 70_000 // 4096] *= on_the_stride
-    assert (largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
+    assert (find_largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
 
 
 @every_layout

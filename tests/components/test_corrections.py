@@ -10,12 +10,12 @@ import torch
 from small import trained
 from torch import nn
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split
-from fedray.scenario.loader import read
-from fedray.simulation.rounds import begin
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import begin_progress
 from fedray.simulation.study import Study
 
 D, N = 3, 6  # the quadratics: numbers of a model, clients
@@ -41,8 +41,8 @@ def quadratic_study(method: dict[str, Any], **local: Any) -> Study:
         "partition": {"name": "natural"}}, "model": {"name": "linear", "objective": "half_mse"},
         "clients": {"number": N}, "local": {"lr": 0.1, "lr_decay": 1.0, "batch_size": "full", "steps": 5, **local},
     }  # fmt: skip
-    own = Own(quadratics(), lambda: nn.Linear(D, 1, bias=False))
-    return replace(build(read(tree), own), dtype=torch.float64)
+    own = UserObjects(quadratics(), lambda: nn.Linear(D, 1, bias=False))
+    return replace(build_study(read_scenario(tree), own), dtype=torch.float64)
 
 
 def minimiser() -> np.ndarray:
@@ -100,7 +100,7 @@ def test_feddyn_is_its_box() -> None:
     state, runtime = trained(study, 3)
     data = quadratics().train
     x, y = data.x.astype(np.float64).reshape(N, -1, D), data.y.astype(np.float64).reshape(N, -1)
-    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
+    w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     h, server = np.zeros((N, D)), np.zeros(D)
     for _ in range(3):
         ends = []
@@ -125,10 +125,10 @@ def gradient(i: int, w: np.ndarray) -> np.ndarray:
 
 def some(study: Study) -> Study:
     """A third of the clients a round, in turn."""
-    phase = study.method.phases[0]
+    phase = study.method.phase
     whole = phase.schedule
     part = replace(phase, schedule=lambda t, state: whole(t, state).take(np.arange(N) % 3 == t % 3))
-    return replace(study, method=replace(study.method, phases=(part,)))
+    return replace(study, method=replace(study.method, phase=part))
 
 
 def test_scaffold_is_its_box() -> None:
@@ -136,7 +136,7 @@ def test_scaffold_is_its_box() -> None:
     lr, steps = 0.1, 5
     study = some(quadratic_study({"name": "scaffold"}, steps=steps, lr=lr))
     state, runtime = trained(study, 4)
-    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
+    w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     own, shared = np.zeros((N, D)), np.zeros(D)
     for t in range(4):
         moves, changes = [], []
@@ -160,7 +160,7 @@ def test_ditto_is_its_box() -> None:
     lr, steps, pull = 0.1, 5, 0.7
     study = some(quadratic_study({"name": "ditto", "lambda": pull}, steps=steps, lr=lr))
     state, runtime = trained(study, 4)
-    w = begin(study, study.method.phases[0]).state.models[0].numpy().copy()
+    w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     mine: dict[int, np.ndarray] = {}
     for t in range(4):
         ends = []

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from small import scenario
 
 import fedray
-from fedray.assembly.study import build
+from fedray.assembly.study import build_study
 from fedray.components import aggregation, robust, server_optimizer
 from fedray.components.server_optimizer import TAU
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.exact_sum import merge
+from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State, Uploads
-from fedray.scenario.loader import read
+from fedray.scenario.loader import read_scenario
 
 COLUMNS = st.integers(1, 9)
 
@@ -91,7 +91,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
         robust.median,
         robust.trimmed_mean(f),
     ):
-        found = moved(robust.robust(rows, centre), bad)
+        found = moved(robust.robust_server(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
     assert (moved(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
 
@@ -99,7 +99,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
 @pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
 def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Centre) -> None:
     x, model = draws(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
-    one = robust.robust(aggregation.Rows(1, 4), centre)
+    one = robust.robust_server(aggregation.Rows(1, 4), centre)
     after = moved(one, x, 4, model)
     for k in (0, 1, 3):
         mine = x[[j for j in range(9) if model[j] == k]]
@@ -109,14 +109,14 @@ def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Ce
     blocks = [whole._replace(**{n: getattr(whole, n)[part] for n in ("delta", "client", "model", "replicate", "size")})
               for part in (slice(5, 9), slice(0, 5))]  # fmt: skip
     state = State(torch.zeros(4, 5), torch.zeros(4, 0, dtype=torch.int64), {})
-    assert torch.equal(one.step(state, merge([one.reduce(block) for block in blocks]), 0).models, after)
+    assert torch.equal(one.step(state, merge_stats([one.reduce(block) for block in blocks]), 0).models, after)
 
 
 def test_a_diverged_client_is_named_and_not_hidden() -> None:
     x = draws(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
-        robust.robust(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
+        robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
 
 
 def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
@@ -132,7 +132,7 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
     rows, lr, beta = aggregation.Rows(1, 1), 0.1, 0.8
-    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, kind, lr, beta)
+    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, kind, lr, beta)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
@@ -150,7 +150,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
     rows = aggregation.Rows(1, 2)
-    one = server_optimizer.optimised(aggregation.mean(rows), rows, 3, "yogi", 0.1)
+    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", 0.1)
     start = draws(2, 3, 9)
     state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
     state = one.step(state, one.reduce(uploads(draws(4, 3, 1), [0, 1, 0, 1])), 0)
@@ -170,7 +170,7 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
         tree = scenario(
             changes, {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
         )
-        return build(read(tree)).shards
+        return build_study(read_scenario(tree)).shards
 
     true, bad = shards({}), shards({"flipped": 0.2, "noisy": 0.1})
     who = []
@@ -206,7 +206,7 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
 )
 def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
     with pytest.raises(BadInput, match=text.replace("[", "\\[")) as wrong:
-        build(read(scenario(change)))
+        build_study(read_scenario(scenario(change)))
     assert "\n" not in str(wrong.value)
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.components.schedule import KINDS, Participation, full, sampled, schedule, strata
+from fedray.components.schedule import KINDS, Participation, invite_all, sample_clients, sample_strata, schedule
 from fedray.core.method import Schedule
 from fedray.core.types import Clients, Plan, State, Tier
 
@@ -39,9 +39,9 @@ def cases(draw: st.DrawFn, most_models: int = 7) -> Case:
 
 
 PEOPLE = {
-    "full": lambda case: full(case.clients),
-    "sampled": lambda case: sampled(case.clients, case.per_tier),
-    "strata": lambda case: strata(case.clients, case.per_tier),
+    "full": lambda case: invite_all(case.clients),
+    "sampled": lambda case: sample_clients(case.clients, case.per_tier),
+    "strata": lambda case: sample_strata(case.clients, case.per_tier),
 }
 
 
@@ -55,7 +55,7 @@ def models_a_round(case: Case, client: np.ndarray) -> np.ndarray:
 
 
 def triples(plan: Plan) -> list[tuple[int, int, int]]:
-    return list(zip(plan.client.tolist(), plan.model.tolist(), plan.replicate.tolist(), strict=True))
+    return list(zip(plan.client.tolist(), plan.model.tolist(), plan.world.tolist(), strict=True))
 
 
 @given(cases(), st.sampled_from(AGE_START))
@@ -72,7 +72,7 @@ def test_permutation_shows_every_model_to_every_client_once_an_age(case, age):
 @given(cases(), st.sampled_from(AGE_START))
 def test_permutation_shows_every_model_to_every_stratum_once_an_age(case, age):
     """The row is the stratum, whichever of its clients is drawn."""
-    people, plan = strata(case.clients, case.per_tier), made(case, "permutation", "strata", "stratum")
+    people, plan = sample_strata(case.clients, case.per_tier), made(case, "permutation", "strata", "stratum")
     seen: Counter[tuple[int, int, int]] = Counter()
     for t in range(age * case.models, (age + 1) * case.models):
         row = {(w, int(c)): s for w, seed in enumerate(case.seeds) for s, c in enumerate(people(seed, t).client)}
@@ -97,11 +97,11 @@ def test_round_t_alone_is_round_t_after_all_rounds_before(case, kind, people, t)
 def test_every_participant_trains_its_tiers_number_of_different_models(case, kind, people, t):
     rows = "stratum" if people == "strata" else "client"
     plan, who = made(case, kind, people, rows)(t, None), PEOPLE[people](case)
-    assert plan.client.dtype == plan.model.dtype == plan.replicate.dtype == np.int64
+    assert plan.client.dtype == plan.model.dtype == plan.world.dtype == np.int64
     assert ((plan.model >= 0) & (plan.model < case.models)).all()
     assert len(set(triples(plan))) == len(plan.client), "a client trains a model twice in one round"
     for world, seed in enumerate(case.seeds):
-        mine = plan.client[plan.replicate == world]
+        mine = plan.client[plan.world == world]
         chosen = who(seed, t).client
         assert sorted(mine.tolist()) == sorted(np.repeat(chosen, models_a_round(case, chosen)).tolist())
 
@@ -119,7 +119,7 @@ def test_participants_are_distinct_and_counted_per_tier(case, people, t):
 @given(cases(), st.integers(0, 9))
 def test_strata_partition_the_clients(case, seed):
     """Slot by slot the clients of all rounds: disjoint, complete, inside a tier, and of near equal size."""
-    people = strata(case.clients, case.per_tier)
+    people = sample_strata(case.clients, case.per_tier)
     rounds = [people(seed, t).client for t in range(250)]
     slots = [set(column) for column in zip(*(r.tolist() for r in rounds), strict=True)]
     assert sum(len(slot) for slot in slots) == len(set().union(*slots)), "a client is in two strata"
@@ -135,7 +135,7 @@ def test_strata_partition_the_clients(case, seed):
 def test_balanced_counts_differ_by_at_most_one(case, people, t):
     plan = made(case, "balanced", people, "stratum" if people == "strata" else "client")(t, None)
     for world in range(len(case.seeds)):
-        counts = np.bincount(plan.model[plan.replicate == world], minlength=case.models)
+        counts = np.bincount(plan.model[plan.world == world], minlength=case.models)
         assert counts.max() - counts.min() <= 1
 
 
@@ -159,7 +159,7 @@ def test_clients_seeds_and_ages_draw_different_permutations():
 
     def orders(age: int, world: int) -> list[tuple[int, ...]]:
         jobs = [plan(3 * age + t, None) for t in range(3)]
-        return list(zip(*(j.model[j.replicate == world].tolist() for j in jobs), strict=True))
+        return list(zip(*(j.model[j.world == world].tolist() for j in jobs), strict=True))
 
     assert len(set(orders(0, 0))) == 6
     assert orders(0, 0) != orders(0, 1)
@@ -192,7 +192,7 @@ def test_a_million_clients_are_sampled_in_no_time_and_space():
     import time
 
     clients = Clients((Tier("strong", 400_000, None), Tier("weak", 600_000)))
-    people: Participation = sampled(clients, (20, 30))
+    people: Participation = sample_clients(clients, (20, 30))
     plan = schedule(clients, 5, (0,), people, KINDS["permutation"](5, "client"))
     began = time.process_time()
     for t in range(50):

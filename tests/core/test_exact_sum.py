@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedray.core.errors import Overflow
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum, fold, merge
-from fedray.core.files import digest
+from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum, map_arrays, merge_stats
+from fedray.core.files import hash_tensors
 
 ROWS, WIDTH, GROUPS = 12, 5, 3
 SIZES = [1e-9, 1e-4, 0.9, 1.0, 1.1, 30.0, 1e6]  # below, at and above the point where the coarse limb is added
@@ -32,7 +32,7 @@ def uploads(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def total(parts: list[ExactSum]) -> Tensor:
-    return merge([{"sum": part} for part in parts])["sum"].value()
+    return merge_stats([{"sum": part} for part in parts])["sum"].value()
 
 
 def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:
@@ -134,7 +134,7 @@ def test_all_statistics_merge_in_any_order(order):
         }
 
     parts = [one(a) for a in range(5)]
-    first, other = merge(parts), merge([parts[a] for a in order])
+    first, other = merge_stats(parts), merge_stats([parts[a] for a in order])
     assert torch.equal(first["sum"].value(), other["sum"].value())
     assert torch.equal(first["count"].total, other["count"].total)
     assert first["count"].total.tolist() == [10, sum((a + 1) * a for a in range(5))]
@@ -152,11 +152,21 @@ def test_fold_reaches_every_tensor():
         "kept": Kept({(0, 0, 0): x}),
     }
     seen: list[Tensor] = []
-    fold(stats, lambda tensor: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    map_arrays(stats, lambda tensor: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
     assert len(seen) == 2 + 1 + 1 + 1  # both limbs
 
 
 def test_the_digest_sees_every_bit_and_name():
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0000002])
-    assert digest({"a": one}) == digest({"a": one.clone()})
-    assert len({digest({"a": one}), digest({"a": other}), digest({"b": one}), digest({"a": one.double()})}) == 4
+    assert hash_tensors({"a": one}) == hash_tensors({"a": one.clone()})
+    assert (
+        len(
+            {
+                hash_tensors({"a": one}),
+                hash_tensors({"a": other}),
+                hash_tensors({"b": one}),
+                hash_tensors({"a": one.double()}),
+            }
+        )
+        == 4
+    )

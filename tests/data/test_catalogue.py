@@ -11,7 +11,7 @@ import pytest
 
 from fedray.core.errors import BadInput
 from fedray.data import catalogue, text
-from fedray.data.catalogue import load
+from fedray.data.catalogue import load_data
 from fedray.data.types import pixel_moments
 
 
@@ -28,7 +28,7 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path, cache):
     raw = originals.fake_mnist(tmp_path)
     before = sorted(raw.iterdir())
-    data = load("mnist", tmp_path)
+    data = load_data("mnist", tmp_path)
     assert data.train.x.shape == (30, 1, 28, 28)
     assert data.train.x.dtype == np.uint8
     assert data.kind == "images"
@@ -42,11 +42,11 @@ def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path, cache)
 
 def test_mnist_is_read_from_unpacked_files(tmp_path):
     raw = originals.fake_mnist(tmp_path)
-    packed = load("mnist", tmp_path)
+    packed = load_data("mnist", tmp_path)
     for path in list(raw.iterdir()):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    assert np.array_equal(load("mnist", tmp_path).train.x, packed.train.x)
+    assert np.array_equal(load_data("mnist", tmp_path).train.x, packed.train.x)
 
 
 @pytest.mark.parametrize("packing", ["folder", "gz", "parts"])
@@ -62,7 +62,7 @@ def test_cifar10_is_read_from_every_packing(tmp_path, packing):
     else:
         for i in range(3):
             originals.pack(folder / f"cifar-10-python.part{i + 1}.tar.xz", dict(list(files.items())[i::3]), "w:xz")
-    data = load("cifar10", tmp_path)
+    data = load_data("cifar10", tmp_path)
     assert data.train.x.shape == (35, 3, 32, 32)
     assert data.test.x.shape == (5, 3, 32, 32)
     assert data.shift.shape == (1, 3, 1, 1)
@@ -74,12 +74,12 @@ def test_cifar100_and_svhn_are_read(tmp_path):
     from scipy.io import savemat
 
     originals.pack(tmp_path / "cifar-100-python.tar.gz", originals.cifar_files("cifar100"), "w:gz")
-    assert load("cifar100", tmp_path).classes == 100
+    assert load_data("cifar100", tmp_path).classes == 100
     (tmp_path / "SVHN").mkdir()
     for part, n in (("train", 12), ("test", 3)):
         x = np.random.default_rng(n).integers(0, 256, (32, 32, 3, n), np.uint8)
         savemat(tmp_path / "SVHN" / f"{part}_32x32.mat", {"X": x, "y": np.arange(n)[:, None] % 10 + 1})
-    data = load("svhn", tmp_path)
+    data = load_data("svhn", tmp_path)
     assert data.train.x.shape == (12, 3, 32, 32)
     assert data.test.y.tolist() == [1, 2, 3]
 
@@ -87,13 +87,13 @@ def test_cifar100_and_svhn_are_read(tmp_path):
 def test_an_archive_cannot_write_outside_the_cache(tmp_path):
     originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", {"../../escaped": b"x"}, "w:gz")
     with pytest.raises(BadInput, match=r"cifar-10-python.tar.gz is damaged"):
-        load("cifar10", tmp_path)
+        load_data("cifar10", tmp_path)
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path):
     originals.leaf(tmp_path)
-    data = load("femnist", tmp_path)
+    data = load_data("femnist", tmp_path)
     assert data.train.group.tolist() == [0] * 6 + [1] * 6 + [2] * 6
     assert data.test.group.tolist() == [0, 0, 1, 1, 2, 2]
     assert data.train.x[:, 0, 0, 0].tolist() == list(range(6)) * 3
@@ -106,7 +106,7 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path):
     speech = "".join(chr(ord("a") + i % 26) for i in range(600))
     (folder / "input.txt").write_text(f"Second Lord:\n{speech}\n\nFirst Lord:\n{speech.upper()}\n\nPage:\nAy.\n")
     for stride in (1, 80):
-        data = load("shakespeare", tmp_path, source="tiny", stride=stride)
+        data = load_data("shakespeare", tmp_path, source="tiny", stride=stride)
         assert data.kind == "tokens"
         assert data.sample == (80,)
         assert data.classes == 80
@@ -135,7 +135,7 @@ def test_printers_predict_vibration_from_speed_and_printer(tmp_path):
         for speed in (10, 30, 40):
             rows = "".join(f"{speed + i},3.0,4.0\n" for i in range(3))
             (folder / f"FL_Dataset_Printer{printer}_Speed{speed}.csv").write_text(rows)
-    data = load("printers", tmp_path)
+    data = load_data("printers", tmp_path)
     assert data.train.x.shape == (12, 3)
     assert data.test.x[:, 0].tolist() == [30.0] * 6
     assert np.all(data.train.y == 5)
@@ -145,14 +145,14 @@ def test_printers_predict_vibration_from_speed_and_printer(tmp_path):
     assert data.scale[0, 1:].tolist() == [1, 1]
     assert data.shift[0, 0] == 25
     assert np.array_equal(data.train.group, data.train.x[:, 1:].argmax(axis=1))
-    assert load("printers", tmp_path, speed="measured").test.x[:3, 0].tolist() == [30.0, 31.0, 32.0]
+    assert load_data("printers", tmp_path, speed="measured").test.x[:3, 0].tolist() == [30.0, 31.0, 32.0]
     with pytest.raises(BadInput, match=r"data.test_speed = 35: choose one of \[10, 30, 40\]"):
-        load("printers", tmp_path, test_speed=35)
+        load_data("printers", tmp_path, test_speed=35)
 
 
 def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path):
     originals.fake_uci(tmp_path)
-    data = load("uci/tiny", tmp_path)
+    data = load_data("uci/tiny", tmp_path)
     assert len(data.folds) == 2
     assert data.folds[1][1].tolist() == [0, 2]
     assert data.shift[:, 0].tolist() == [4.0, 5.0]
@@ -162,7 +162,7 @@ def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path):
 
 @pytest.mark.parametrize("name", ["sine", "interval", "cubic"])
 def test_toys_follow_their_mean(name):
-    data = load(name, clients=400, samples=50)
+    data = load_data(name, clients=400, samples=50)
     mean = (lambda x: x**3) if name == "cubic" else (lambda x: np.sin(2 * np.pi * x))
     error = data.train.y - mean(data.train.x)
     assert np.bincount(data.train.group).tolist() == [50] * 400
@@ -172,7 +172,7 @@ def test_toys_follow_their_mean(name):
         assert abs(error.std() - 3) < 0.1
         assert np.abs(data.train.x).max() <= 4
         assert data.test.x[-1, 0] == 6
-        assert not load("cubic", standardise=False).shift.any()
+        assert not load_data("cubic", standardise=False).shift.any()
         return
     assert abs(error.std() - np.sqrt(0.04 + 0.04 * np.mean(np.sin(2 * np.pi * data.train.x) ** 2))) < 0.01
     assert not data.shift.any()
@@ -183,11 +183,11 @@ def test_toys_follow_their_mean(name):
 
 def test_toys_and_digits_are_the_same_every_time():
     for name in ("sine", "interval", "cubic", "digits"):
-        one, two = load(name), load(name)
+        one, two = load_data(name), load_data(name)
         assert np.array_equal(one.train.x, two.train.x)
         assert np.array_equal(one.test.y, two.test.y)
-    assert not np.array_equal(load("sine").train.x, load("sine", seed=1).train.x)
-    digits = load("digits")
+    assert not np.array_equal(load_data("sine").train.x, load_data("sine", seed=1).train.x)
+    digits = load_data("digits")
     counts = np.bincount(digits.train.y) / (np.bincount(digits.train.y) + np.bincount(digits.test.y))
     assert np.all(np.abs(counts - 0.8) < 0.01)
     assert digits.train.x.max() == 16
@@ -208,17 +208,19 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
     for file in ("t.csv", "t.parquet"):
-        data = load("table", path=str(tmp_path / file), target="kind", group="site")
+        data = load_data("table", path=str(tmp_path / file), target="kind", group="site")
         assert data.class_names == ("no", "yes")
         assert data.train.x.shape == (32, 2)
         assert data.test.x.shape == (8, 2)
         assert np.unique(data.train.group).tolist() == [0, 1, 2, 3]
         assert data.columns["site"].tolist() == [f"s{g}" for g in data.train.group]
-    data = load("table", path=str(tmp_path / "t.csv"), target="a", features=["b"], test=str(tmp_path / "t.parquet"))
+    data = load_data(
+        "table", path=str(tmp_path / "t.csv"), target="a", features=["b"], test=str(tmp_path / "t.parquet")
+    )
     assert data.classes == 0
     assert data.train.y.shape == (40, 1)
     assert data.test.y.shape == (40, 1)
-    assert load("table", path=str(tmp_path / "t.csv"), target=["a", "b"], features=["b"]).outputs == 2
+    assert load_data("table", path=str(tmp_path / "t.csv"), target=["a", "b"], features=["b"]).outputs == 2
     for options, message in [
         ({"target": "nope"}, "no column nope"),
         ({}, "data.target is missing"),
@@ -227,30 +229,30 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path):
         ({"target": "kind", "task": "regression"}, "data.task must be classification"),
     ]:
         with pytest.raises(BadInput, match=message):
-            load("table", path=str(tmp_path / "t.csv"), **options)
+            load_data("table", path=str(tmp_path / "t.csv"), **options)
     frame.loc[3, "a"] = np.nan
     frame.to_csv(tmp_path / "gaps.csv")
     with pytest.raises(BadInput, match="column a has 1 missing values"):
-        load("table", path=str(tmp_path / "gaps.csv"), target="kind")
+        load_data("table", path=str(tmp_path / "gaps.csv"), target="kind")
 
 
 def test_own_data_sets_are_registered_by_name(monkeypatch):
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
 
     def mine(root, size=3):
-        return load("sine", clients=size)
+        return load_data("sine", clients=size)
 
-    catalogue.register("mine", mine)
-    catalogue.register("mine", mine)
-    assert len(load("mine", size=4).train.x) == 8
-    for name, loader in (("mine", load), ("mnist", mine), ("uci/x", mine)):
+    catalogue.register_data("mine", mine)
+    catalogue.register_data("mine", mine)
+    assert len(load_data("mine", size=4).train.x) == 8
+    for name, loader in (("mine", load_data), ("mnist", mine), ("uci/x", mine)):
         with pytest.raises(BadInput, match="is taken"):
-            catalogue.register(name, loader)
+            catalogue.register_data(name, loader)
 
 
 def test_every_option_of_a_loader_has_a_default():
-    for name in catalogue.NAMES:
-        parameters = list(inspect.signature(catalogue.source(name).load).parameters.values())[1:]
+    for name in catalogue.DATA_NAMES:
+        parameters = list(inspect.signature(catalogue.find_source(name).load).parameters.values())[1:]
         assert all(p.default is not p.empty for p in parameters), name
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from small import scenario, trained
 
-from fedray.assembly.study import build
-from fedray.scenario.loader import read
+from fedray.assembly.study import build_study
+from fedray.scenario.loader import read_scenario
 
 
 @pytest.mark.skipif("FEDRAY_DATA" not in os.environ, reason="the data sets' files are not here")
@@ -34,7 +34,7 @@ def test_natural_clients_are_tested_on_their_own_rows(
     natural = data["partition"]["name"] == "natural"
     tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
                      "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
-    study = build(read(tree))
+    study = build_study(read_scenario(tree))
     assert study.clients.number == clients
     shards, group = study.shards, study.shards.data.test.group
     for client in range(0, clients, 9):

@@ -96,13 +96,13 @@ def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(labels
     kept, rest = partition.withhold(cut, fraction, rng.stream(seed, "hold_out"))
     assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
     size = np.diff(cut.offsets)
-    assert np.array_equal(np.diff(rest.offsets), partition.withheld(size, fraction))
+    assert np.array_equal(np.diff(rest.offsets), partition.count_withheld(size, fraction))
     assert np.diff(kept.offsets).min() > 0
     assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
 
 
 def test_a_tenth_of_a_hundred_is_ten():
-    assert [int(partition.withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
+    assert [int(partition.count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
 
 
 def test_disjoint_classes_where_clients_times_classes_is_all():
@@ -129,7 +129,7 @@ def test_natural_and_column_keep_groups_together():
 def test_the_same_stream_gives_the_same_cut_and_another_seed_another():
     labels = np.repeat(np.arange(10), 50)
     for name in ("iid", "shards", "classes", "dirichlet"):
-        one, two, other = (partition.NAMES[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
+        one, two, other = (partition.PARTITIONS[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
         assert np.array_equal(one.rows, two.rows)
         assert np.array_equal(one.offsets, two.offsets)
         assert not np.array_equal(one.rows, other.rows)
@@ -139,7 +139,7 @@ def test_sixty_thousand_rows_to_a_thousand_clients_is_quick():
     labels = np.repeat(np.arange(10), 6000)
     for name in ("iid", "shards", "classes", "dirichlet"):
         start = time.process_time()
-        check(partition.NAMES[name](labels, 1000, rng.stream(0, "partition")), 60_000, 1000)
+        check(partition.PARTITIONS[name](labels, 1000, rng.stream(0, "partition")), 60_000, 1000)
         assert time.process_time() - start < 1.0  # about 0.02 s
 
 
@@ -163,7 +163,7 @@ TEN = np.repeat(np.arange(10), 10)
 )
 def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message):
     with pytest.raises(BadInput) as error:
-        partition.NAMES[name](TEN, clients, rng.stream(0, "partition"), **options)
+        partition.PARTITIONS[name](TEN, clients, rng.stream(0, "partition"), **options)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -171,13 +171,13 @@ def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message
 @pytest.mark.parametrize("name", ["classes", "dirichlet"])
 def test_real_targets_have_no_classes(name):
     with pytest.raises(BadInput, match="no classes"):
-        partition.NAMES[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
+        partition.PARTITIONS[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
 
 
 def test_unknown_names_and_options_are_refused():
     with pytest.raises(BadInput, match="did you mean dirichlet"):
-        partition.check_options("dirichelt", {})
+        partition.check_partition_options("dirichelt", {})
     with pytest.raises(BadInput, match=r"data.partition.alhpa: dirichlet has no such option"):
-        partition.check_options("dirichlet", {"alhpa": 1})
-    for name in partition.NAMES:
-        partition.check_options(name, {})
+        partition.check_partition_options("dirichlet", {"alhpa": 1})
+    for name in partition.PARTITIONS:
+        partition.check_partition_options(name, {})

@@ -9,15 +9,15 @@ import pytest
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data import catalogue
-from fedray.data.catalogue import load
+from fedray.data.catalogue import load_data
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in catalogue.NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
+    "name", [n for n in catalogue.DATA_NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
 )
 def test_missing_files_are_one_line_with_a_remedy(tmp_path, name):
     with pytest.raises(BadInput) as error:
-        load(name, tmp_path)
+        load_data(name, tmp_path)
     message = str(error.value)
     assert "\n" not in message
     assert name == "table" or (str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message)
@@ -35,26 +35,26 @@ def test_damaged_files_are_one_line_that_names_them(tmp_path):
     ):
         images.write_bytes(content)
         with pytest.raises(BadInput, match="damaged") as error:
-            load("mnist", tmp_path)
+            load_data("mnist", tmp_path)
         assert "\n" not in str(error.value)
         assert "MNIST" in str(error.value)
     folder = originals.fake_uci(tmp_path)
     (folder / "index_test_1.txt").write_text("77\n")
     with pytest.raises(BadInput, match=r"index_test_1.txt is damaged"):
-        load("uci/tiny", tmp_path)
+        load_data("uci/tiny", tmp_path)
     (folder / "data.txt").write_text("1 2 nan\n")
     with pytest.raises(BadInput, match=r"data.txt is damaged"):
-        load("uci/tiny", tmp_path)
+        load_data("uci/tiny", tmp_path)
     originals.leaf(tmp_path)
     (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
     with pytest.raises(BadInput, match=r"0.json is damaged"):
-        load("femnist", tmp_path)
+        load_data("femnist", tmp_path)
 
 
 def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path):
     originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", originals.cifar_files("cifar10"), "w:gz")
     with pytest.raises(BadInput, match="damaged"):
-        load("cifar10", tmp_path)  # torchvision compares checksums first
+        load_data("cifar10", tmp_path)  # torchvision compares checksums first
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path):
 )
 def test_wrong_requests_name_their_key(name, options, message):
     with pytest.raises(BadInput) as error:
-        load(name, **options)
+        load_data(name, **options)
     assert message in str(error.value)
 
 
@@ -84,10 +84,10 @@ def test_fetch_says_what_cannot_be_downloaded(tmp_path, monkeypatch):
         raise URLError("no network")
 
     with pytest.raises(BadInput, match="cannot be downloaded"):
-        catalogue.fetch("femnist", tmp_path)
+        catalogue.download_data("femnist", tmp_path)
     with pytest.raises(BadInput, match="no such data set"):
-        catalogue.fetch("nothing", tmp_path)
+        catalogue.download_data("nothing", tmp_path)
     monkeypatch.setattr(urllib.request, "urlopen", offline)
     with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
-        catalogue.fetch("uci/yacht", tmp_path)
+        catalogue.download_data("uci/yacht", tmp_path)
     assert not list((tmp_path / "UCI").rglob("*.txt"))

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fedray.core.errors import BadInput
-from fedray.data.catalogue import Dataset, load
+from fedray.data.catalogue import load_data
 from fedray.data.shards import build_shards
-from fedray.data.types import Split, regression
+from fedray.data.types import Dataset, Split, regression
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return load("digits")
+    return load_data("digits")
 
 
 def folded() -> Dataset:
@@ -152,7 +152,7 @@ def test_wrong_requests_name_their_key(digits, arguments, message):
 
 @pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
 def test_a_generated_client_is_the_same_in_any_population_and_company(options):
-    data = load("synthetic", test=10, **options)
+    data = load_data("synthetic", test=10, **options)
     small, large = (build_shards(data, "natural", {}, n, [3, 4]) for n in (100, 1_000_000))
     world, client = np.array([0, 1, 0, 1]), np.array([5, 5, 99, 0])
     some, other = small.fetch(world, client), large.fetch(world[::-1], client[::-1])
@@ -167,7 +167,7 @@ def test_a_generated_client_is_the_same_in_any_population_and_company(options):
 
 
 def test_a_generated_population_is_the_mixture_it_says():
-    data = load("synthetic", separation=0.7)
+    data = load_data("synthetic", separation=0.7)
     shards = build_shards(data, "iid", {}, 500, [0], hold_out=0.2)
     client = np.arange(500)
     got = shards.fetch(np.zeros(500, int), client)
@@ -186,7 +186,7 @@ def test_a_generated_population_is_the_mixture_it_says():
 
 
 def test_a_million_generated_clients_cost_what_ten_do():
-    shards = build_shards(load("synthetic"), "iid", {}, 1_000_000, [0])
+    shards = build_shards(load_data("synthetic"), "iid", {}, 1_000_000, [0])
     start = time.process_time()
     for k in range(10):
         shards.fetch(np.zeros(100, int), np.arange(100) * 9999 + k)

@@ -15,8 +15,9 @@ import torch
 
 from fedray.core.errors import FedrayError
 from fedray.data import store
-from fedray.data.catalogue import Split, load
+from fedray.data.catalogue import load_data
 from fedray.data.shards import build_shards
+from fedray.data.types import Split
 
 
 @pytest.mark.parametrize(
@@ -31,8 +32,8 @@ from fedray.data.shards import build_shards
 def test_a_split_survives_the_store(tmp_path, split):
     path = tmp_path / "a.arrow"
     site = np.array([f"s\u00e9{i}" for i in range(len(split.y))])
-    store.write(path, split, {"site": site, "age": np.arange(len(split.y))}, {"classes": 2})
-    back = store.read(path)
+    store.write_store(path, split, {"site": site, "age": np.arange(len(split.y))}, {"classes": 2})
+    back = store.map_store(path)
     for one, two in zip(split, back.split, strict=True):
         assert (one is None and two is None) or (one.dtype == two.dtype and np.array_equal(one, two))
     assert back.columns["site"].tolist() == site.tolist()
@@ -42,18 +43,18 @@ def test_a_split_survives_the_store(tmp_path, split):
 
 def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_path):
     path = tmp_path / "a.arrow"
-    store.write(path, Split(np.zeros((4, 2), np.float32), np.zeros(4, np.int64)))
+    store.write_store(path, Split(np.zeros((4, 2), np.float32), np.zeros(4, np.int64)))
     before = path.read_bytes()
-    x = torch.from_numpy(store.read(path).split.x)
+    x = torch.from_numpy(store.map_store(path).split.x)
     x += 1  # private to this process
     assert path.read_bytes() == before
-    assert not store.read(path).split.x.any()
+    assert not store.map_store(path).split.x.any()
 
 
 def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tmp_path, monkeypatch, cache):
     originals.fake_mnist(tmp_path)
-    loaded, first = load("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
-    monkeypatch.setattr("fedray.data.catalogue.load", None)
+    loaded, first = load_data("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
+    monkeypatch.setattr("fedray.data.catalogue.load_data", None)
     second = store.open_dataset("mnist", tmp_path)
     for data in (first, second):
         for part in ("train", "test"):
@@ -113,7 +114,7 @@ def test_two_writers_at_once_are_safe(tmp_path):
     sums = {queue.get(timeout=60) for _ in workers}
     for worker in workers:
         worker.join()
-    assert sums == {int(load("mnist", tmp_path).train.x.sum())}
+    assert sums == {int(load_data("mnist", tmp_path).train.x.sum())}
 
 
 def test_small_sets_need_no_store(cache):

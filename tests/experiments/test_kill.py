@@ -80,7 +80,7 @@ class Left(NamedTuple):
 def left(process: subprocess.Popen[str], out: Path) -> Left:
     summary, tables = finished(process, out), []
     for name in ("rounds", "clients"):
-        table = record.table(out, name)
+        table = record.read_table(out, name)
         kept = [column for column in table.column_names if column != "wall_seconds"]
         tables.append(sorted(table.select(kept).to_pylist(), key=repr))
     return Left((summary["model_hash"], summary["state_hash"]), *tables)

@@ -9,16 +9,14 @@ import pytest
 import torch
 from small import scenario, trained
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import State
-from fedray.data.catalogue import Dataset
-from fedray.data.types import Split, classification
+from fedray.data.types import Dataset, Split, classification
 from fedray.runtime.inline import Inline
-from fedray.runtime.stacking import Parts
-from fedray.scenario.loader import read
-from fedray.simulation.parts import read as read_part
-from fedray.simulation.parts import shares
+from fedray.runtime.stacking import StackWorkers
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.parts import read_part, split_plan
 from fedray.simulation.study import Part, Study
 
 CLIENTS, CLASSES, EACH = 4, 3, 20
@@ -52,7 +50,7 @@ def table(owner: np.ndarray | None = None, change: np.ndarray | None = None) -> 
 
 
 def study(*changes: dict[str, Any], data: Dataset | None = None) -> Study:
-    return build(read(scenario(STACK, *changes)), Own(data=table() if data is None else data))
+    return build_study(read_scenario(scenario(STACK, *changes)), UserObjects(data=table() if data is None else data))
 
 
 def bases_after(made: Study, rounds: int = 3) -> list[torch.Tensor]:
@@ -64,17 +62,17 @@ def bases_after(made: Study, rounds: int = 3) -> list[torch.Tensor]:
 def features(made: Study, state: State) -> np.ndarray:
     """The features of every client of the first world, `[N * EACH, n * C]`."""
     parts = Inline(made).host.parts
-    assert isinstance(parts, Parts)
+    assert isinstance(parts, StackWorkers)
     parts._meet(state)
     return torch.cat([parts.features(0, client) for client in range(made.clients.number)]).numpy()
 
 
 def seen_rows(part: Part, made: Study, fold: int) -> set[int]:
     """The rows that any job of a sub model of this fold reads in its training."""
-    plan = made.method.phases[0].schedule(0, None)
-    for one, _, own in ((s.part, s.jobs, s.plan) for s in shares(made, plan)):
+    plan = made.method.phase.schedule(0, None)
+    for one, _, own in ((s.part, s.jobs, s.plan) for s in split_plan(made, plan)):
         if one is part:
-            mine = own.take(own.replicate % part.folds == fold)
-            fetched = part.study.shards.fetch(mine.replicate, mine.client)
+            mine = own.take(own.world % part.folds == fold)
+            fetched = part.study.shards.fetch(mine.world, mine.client)
             return {int(r) for row, n in zip(fetched.rows, fetched.size, strict=True) for r in row[:n]}
     return set()

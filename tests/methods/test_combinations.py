@@ -12,12 +12,12 @@ import torch
 from small import copied, of_method
 
 import fedray
-from fedray.assembly.study import build
+from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.evaluation.clients import questions
+from fedray.evaluation.clients import known_questions
 from fedray.methods import METHODS
 from fedray.scenario.defaults import ONLY_ONE
-from fedray.scenario.loader import read
+from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -80,7 +80,7 @@ def test_known_clients_are_answered_as_they_were_scored(method: str) -> None:
     run = fedray.run(combined(method, "random", evaluate={"personal": True}, **gamma))
     study, right = run.study, []
     x, y = (part.numpy() for part in study.split("test", 0))
-    ask = questions(study, 0)
+    ask = known_questions(study, 0)
     for client in range(study.clients.number):
         asked = ask(client)
         said = run.predict(x[asked.rows], client=client).mean.argmax(-1)
@@ -111,8 +111,8 @@ def test_the_readme_says_what_goes_together(row: tuple[str, ...], change: str) -
     method, *said = row
     tree = of_method(method, CHANGES[change])
     if dict(zip(CHANGES, said, strict=True))[change] in ("any", "yes"):
-        assert build(read(tree)).method.name == method
+        assert build_study(read_scenario(tree)).method.name == method
         return
     with pytest.raises(BadInput, match=r"one model|server") as wrong:
-        build(read(tree))
+        build_study(read_scenario(tree))
     assert "\n" not in str(wrong.value)

@@ -13,19 +13,19 @@ from sklearn.linear_model import BayesianRidge
 from small import copied, scenario
 
 import fedray
-from fedray.assembly.study import build
+from fedray.assembly.study import build_study
 from fedray.components.aggregation import Rows, mean
-from fedray.components.distillation import Distil, student, taught
-from fedray.components.posterior import Sampler, Sampling, gaussian
+from fedray.components.distillation import Distil, average_teachers, train_student
+from fedray.components.posterior import Sampling, TeacherSampler, gaussian_server
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.exact_sum import merge
+from fedray.core.exact_sum import merge_stats
 from fedray.core.types import Net, State, Uploads
 from fedray.evaluation.regression import linear_variance
-from fedray.methods.bayesian_linear import evidence, unit
+from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions
 from fedray.metrics import regression
-from fedray.models import build_net
-from fedray.scenario.loader import read
+from fedray.models.catalogue import build_net
+from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -90,7 +90,7 @@ def test_the_variance_is_the_population_variance_of_the_uploads() -> None:
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     delta = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    server = gaussian(Rows(1, 1), Sampling("bootstrap", 7, [0], 5), weighting)
+    server = gaussian_server(Rows(1, 1), Sampling("bootstrap", 7, [0], 5), weighting)
     start = torch.zeros(1, 5)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
     whole = uploads(delta)
@@ -102,7 +102,7 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
         )
         for i in (slice(3, 7), slice(0, 3))
     ]
-    one, two = server.step(state, server.reduce(whole), 0), server.step(state, merge(parts), 0)
+    one, two = server.step(state, server.reduce(whole), 0), server.step(state, merge_stats(parts), 0)
     assert all(torch.equal(one.extra[name], two.extra[name]) for name in one.extra)
     plain = mean(Rows(1, 1), weighting)
     assert torch.equal(one.models, plain.step(state, plain.reduce(whole), 0).models)
@@ -111,7 +111,7 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
 def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() -> None:
     """What OMC tends to is the bootstrap's mean and population variance; statistics of BatchNorm are never drawn."""
     draws, uploaded = 4000, torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    server, start = gaussian(Rows(1, 1), Sampling("omc", draws, [0], 4)), torch.zeros(1, 6)
+    server, start = gaussian_server(Rows(1, 1), Sampling("omc", draws, [0], 4)), torch.zeros(1, 6)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
     after = server.step(state, server.reduce(uploads(uploaded)), 0)
     sample, rows = after.extra["sample"][0].double(), uploaded.double()
@@ -168,7 +168,7 @@ def test_evidence_maximisation_is_scikit_learns_bayesian_ridge() -> None:
     y = x @ generator.normal(size=5) + 0.3 * generator.normal(size=60)
     flat = {"alpha_1": 0.0, "alpha_2": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}  # no hyper-priors
     theirs = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=3000, **flat).fit(x, y)
-    ours = evidence(x, y)
+    ours = evidence_precisions(x, y)
     assert ours.mean == pytest.approx(theirs.coef_, rel=1e-6)
     assert (ours.alpha, ours.beta) == pytest.approx((theirs.lambda_, theirs.alpha_), rel=1e-5)
     assert ours.covariance == pytest.approx(theirs.sigma_, rel=1e-4, abs=1e-9)
@@ -181,7 +181,7 @@ def test_the_unit_prior_is_ridge_regression() -> None:
     generator = np.random.default_rng(3)
     x, y = generator.normal(size=(40, 3)), generator.normal(size=40)
     ridge = np.linalg.solve(x.T @ x + y.var() * np.eye(3), x.T @ y)
-    assert unit(x, y).mean == pytest.approx(ridge, rel=1e-10)
+    assert unit_precisions(x, y).mean == pytest.approx(ridge, rel=1e-10)
 
 
 def test_bayesian_linear_answers_from_the_first_round_and_sends_nothing() -> None:
@@ -190,12 +190,14 @@ def test_bayesian_linear_answers_from_the_first_round_and_sends_nothing() -> Non
     assert run.summary["totals"]["up_bytes"] == 0
     x, y = run.study.pooled(0)
     design = np.column_stack([x.double().numpy(), np.ones(len(x))])
-    assert run.progress.state.models[0].numpy() == pytest.approx(unit(design, y.double().numpy()[:, 0]).mean, rel=1e-5)
+    assert run.progress.state.models[0].numpy() == pytest.approx(
+        unit_precisions(design, y.double().numpy()[:, 0]).mean, rel=1e-5
+    )
 
 
 def test_bayesian_linear_refuses_a_deep_network() -> None:
     with pytest.raises(BadInput, match="choose linear or rbf"):
-        build(read(of("bayesian_linear")))
+        build_study(read_scenario(of("bayesian_linear")))
 
 
 @pytest.mark.parametrize("name", ["centralized", "deep_ensemble"])
@@ -205,7 +207,7 @@ def test_references_train_on_every_row(name: str) -> None:
     jobs = run.clients.to_pandas()
     assert set(jobs["client"]) == {0}
     assert set(jobs["samples"]) == {6 * 16}
-    assert len(jobs) == 2 * run.study.method.phases[0].models
+    assert len(jobs) == 2 * run.study.method.phase.models
 
 
 def test_centralized_is_fedavg_with_one_client() -> None:
@@ -274,11 +276,11 @@ def test_samples_keep_the_mean_of_the_uploads() -> None:
     rows = torch.randn(8, 6, generator=generator)
     middle, spread = rows.mean(0), rows.var(0, unbiased=False)
     number, key = 4000, rng.keys(0, "test", np.arange(4000))
-    drawn = Sampler("gaussian", number, 4).draw(key, middle, spread, rows)
+    drawn = TeacherSampler("gaussian", number, 4).draw(key, middle, spread, rows)
     assert bool(((drawn.mean(0) - middle)[:4].abs() <= 6 * (spread[:4] / number).sqrt()).all())
     assert bool(((drawn.var(0)[:4] / spread[:4] - 1).abs() <= 6 * (2 / number) ** 0.5).all())
     assert torch.equal(drawn[:, 4:], middle[4:].expand(number, -1))  # buffers are never sampled
-    hull = Sampler("dirichlet", number, 6).draw(key, middle, spread, rows)
+    hull = TeacherSampler("dirichlet", number, 6).draw(key, middle, spread, rows)
     assert bool((hull <= rows.amax(0) + 1e-6).all())
     assert bool((hull >= rows.amin(0) - 1e-6).all())
     assert bool(((hull.mean(0) - middle).abs() <= 6 * (spread / 9 / number).sqrt()).all())  # Var = s2 / (n + 1)
@@ -292,14 +294,14 @@ def test_one_teacher_at_temperature_one_teaches_itself() -> None:
     net, x = small_net(), torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
     row = net.init(0)[None]
     how = Distil(epochs=4, lr=0.1, batch_size=8, temperature=1.0)
-    assert torch.allclose(student(net, how, x, row, rng.keys(0, "test")), row[0], atol=1e-5)
+    assert torch.allclose(train_student(net, how, x, row, rng.keys(0, "test")), row[0], atol=1e-5)
 
 
 def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
     net, x = small_net(), torch.randn(60, 3, generator=torch.Generator().manual_seed(2))
     teachers = torch.stack([net.init(k) for k in range(4)])
     how = Distil(epochs=60, lr=0.1, batch_size=16)
-    target = taught(net, how, x, teachers).double()
+    target = average_teachers(net, how, x, teachers).double()
     assert target.sum(-1).numpy() == pytest.approx(np.ones(60), abs=1e-6)
 
     def distance(row: torch.Tensor) -> float:
@@ -307,11 +309,11 @@ def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
         said = torch.func.functional_call(net.module, views, (x,)).double().log_softmax(-1)
         return float((target * (target.clamp(min=1e-12).log() - said)).sum(-1).mean())
 
-    assert distance(student(net, how, x, teachers, rng.keys(0, "test"))) < 0.3 * distance(teachers[0])
+    assert distance(train_student(net, how, x, teachers, rng.keys(0, "test"))) < 0.3 * distance(teachers[0])
 
 
 def test_the_server_of_fedbe_holds_rows_that_no_client_has() -> None:
-    study = build(read(scenario({"method": {"name": "fedbe", "server_data": 0.25}})))
+    study = build_study(read_scenario(scenario({"method": {"name": "fedbe", "server_data": 0.25}})))
     total = sum(int(size) for size in study.shards.sizes(np.zeros(6, int), np.arange(6)))
     assert (total, len(study.shards.unlabelled(0))) == (180, 60)
     held = {row.numpy().tobytes() for row in study.shards.unlabelled(0).flatten(1)}

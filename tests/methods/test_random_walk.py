@@ -13,11 +13,11 @@ from scipy.stats import chi2
 from small import of_method
 
 import fedray
-from fedray.assembly.random_walk import graph_of, walks
-from fedray.components.random_walk import Graph, Outages, walk, walking
+from fedray.assembly.random_walk import make_graph, make_walk
+from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.scenario.loader import read
+from fedray.scenario.loader import read_scenario
 from fedray.scenario.random_walk import GraphKeys
 
 IRREGULAR = nx.barbell_graph(4, 2)  # degrees 1 to 4 and a bottleneck
@@ -37,8 +37,8 @@ def small(**keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kind", ["ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star"])
 def test_every_hop_goes_along_an_edge_or_nowhere(kind: str, seed: int) -> None:
-    graph = graph_of(GraphKeys(kind=kind), 12, seed)
-    path = walk([graph], 4, [seed], "uniform", Outages())
+    graph = make_graph(GraphKeys(kind=kind), 12, seed)
+    path = make_walks([graph], 4, [seed], "uniform", Outages())
     edges = {(a, b) for a, b in graph.edges.tolist()}
     for t in range(20):
         for a, b in zip(path.at(t)[0].tolist(), path.at(t + 1)[0].tolist(), strict=True):
@@ -48,17 +48,19 @@ def test_every_hop_goes_along_an_edge_or_nowhere(kind: str, seed: int) -> None:
 def test_the_path_is_a_function_of_seed_and_step_alone() -> None:
     """Round t alone equals round t after 0..t-1, one world alone equals it among others, and folds walk alike."""
     graph = graph_from(IRREGULAR)
-    late, early = (walk([graph], 3, [7], "metropolis", Outages(0.1, 0.1)) for _ in range(2))
+    late, early = (make_walks([graph], 3, [7], "metropolis", Outages(0.1, 0.1)) for _ in range(2))
     alone = late.at(50)
     for t in range(120):  # further than it remembers, and back
         early.at(t)
-    among = walk([graph_from(nx.cycle_graph(10)), graph, graph], 3, [1, 7, 7], "metropolis", Outages(0.1, 0.1)).at(50)
+    among = make_walks(
+        [graph_from(nx.cycle_graph(10)), graph, graph], 3, [1, 7, 7], "metropolis", Outages(0.1, 0.1)
+    ).at(50)
     assert (alone == early.at(50)).all() and (among[1] == alone[0]).all() and (among[1] == among[2]).all()
 
 
 def visits(graph: Graph, transition: str) -> IntArray:
     """How often each node is held, counted at steps far enough apart to be independent, over all walks."""
-    at = walk([graph], WALKS, [3], transition, Outages()).at
+    at = make_walks([graph], WALKS, [3], transition, Outages()).at
     nodes = len(graph.start) - 1
     # an even ring is periodic: a pair of neighbouring steps sees both of its halves
     seen = [at(t) for t in range(200, STEPS, 50)] + [at(t + 1) for t in range(225, STEPS, 50)]
@@ -95,7 +97,7 @@ def test_the_chi_square_test_can_fail() -> None:
 def test_nothing_is_lost_where_things_fail() -> None:
     """Every model has one holder in every step; who is out of order keeps what it holds and is handed nothing."""
     graph = graph_from(nx.complete_graph(8))
-    path, outages = walk([graph], 6, [5], "uniform", Outages(0.3, 0.3)), Outages(0.3, 0.3)
+    path, outages = make_walks([graph], 6, [5], "uniform", Outages(0.3, 0.3)), Outages(0.3, 0.3)
     moved = 0
     for t in range(60):
         at, after, down = path.at(t)[0], path.at(t + 1)[0], path.down(t)[0]
@@ -103,7 +105,7 @@ def test_nothing_is_lost_where_things_fail() -> None:
         goes = at != after
         assert not outages.nodes(np.array(5), t + 1, after[goes]).any()
         assert not outages.edges(np.array(5), t, at[goes], after[goes]).any()
-        plan = walking(path)(t, None)
+        plan = walk_schedule(path)(t, None)
         assert sorted(plan.model.tolist()) == np.flatnonzero(~down).tolist() and (at[plan.model] == plan.client).all()
         moved += int(goes.sum())
     assert 60 < moved < 60 * 6
@@ -113,11 +115,13 @@ def test_a_cut_edge_splits_the_walks(tmp_path: Path) -> None:
     """Both bridges of a ring of 6 are cut for ever: no model changes sides."""
     table = tmp_path / "failures.csv"
     table.write_text("first,last,node,neighbour\n0,1000,2,3\n0,1000,0,5\n3,4,1,\n")
-    scenario = read(small(clients={"number": 6}, graph={"failures": str(table)}))
-    path = walks(scenario, 6, (0,))
+    scenario = read_scenario(small(clients={"number": 6}, graph={"failures": str(table)}))
+    path = make_walk(scenario, 6, (0,))
     sides = [path.at(t)[0] >= 3 for t in range(40)]
     assert all((side == sides[0]).all() for side in sides)
-    assert not walking(path)(3, None).client.tolist().count(1) and not walking(path)(4, None).client.tolist().count(1)
+    assert not walk_schedule(path)(3, None).client.tolist().count(1) and not walk_schedule(path)(
+        4, None
+    ).client.tolist().count(1)
 
 
 @pytest.mark.usefixtures("no_report")
@@ -136,7 +140,7 @@ def test_bytes_of_a_hop_are_the_model(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_one_model_that_stays_is_local_training(tmp_path: Path) -> None:
     """All nodes but the holder's are out of order: the walk is that client's own training, bit for bit."""
-    path = walks(read(small(method={"models": 1})), 6, (0,))
+    path = make_walk(read_scenario(small(method={"models": 1})), 6, (0,))
     home = int(path.at(0)[0, 0])
     table = tmp_path / "failures.csv"
     table.write_text("first,last,node\n" + "".join(f"0,99,{i}\n" for i in range(6) if i != home))
@@ -160,7 +164,7 @@ def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> N
     keys = {"compress": {"kind": "topk", "ratio": 0.05}, "method": {"models": 2}, "clients": {"number": 6}}
     zero = fedray.run(small(**keys, rounds=0), out=tmp_path / "zero")
     run = fedray.run(small(**keys), out=tmp_path / "run")
-    path = walks(read(small(**keys)), 6, (0,))
+    path = make_walk(read_scenario(small(**keys)), 6, (0,))
     for k in range(2):
         if path.at(3)[0, k] == path.at(4)[0, k]:
             continue
@@ -190,17 +194,17 @@ def test_what_cannot_be_walked_is_refused(keys: dict[str, Any], line: str, tmp_p
 
 def test_a_graph_too_large_is_not_begun() -> None:
     with pytest.raises(BadInput, match=r"a complete graph has about 5e\+05 edges"):
-        graph_of(GraphKeys(kind="complete"), 1000, 0)
+        make_graph(GraphKeys(kind="complete"), 1000, 0)
 
 
 def test_an_edge_file_is_the_graph(tmp_path: Path) -> None:
     path = tmp_path / "edges.csv"
     path.write_text("node,neighbour\n0,1\n1,2\n2,0\n2,3\n")
-    graph = graph_of(GraphKeys(kind="edges", edges=str(path)), 4, 0)
+    graph = make_graph(GraphKeys(kind="edges", edges=str(path)), 4, 0)
     assert graph.edges.tolist() == [[0, 1], [0, 2], [1, 2], [2, 3]]
     with pytest.raises(BadInput, match="graph.edges = ~no_such_user/x: no such path"):
-        graph_of(GraphKeys(kind="edges", edges="~no_such_user/x"), 4, 0)
+        make_graph(GraphKeys(kind="edges", edges="~no_such_user/x"), 4, 0)
     with pytest.raises(BadInput, match="not connected"):
-        graph_of(GraphKeys(kind="edges", edges=str(path)), 5, 0)
+        make_graph(GraphKeys(kind="edges", edges=str(path)), 5, 0)
     with pytest.raises(BadInput, match="names node 3, but clients.number is 3"):
-        graph_of(GraphKeys(kind="edges", edges=str(path)), 3, 0)
+        make_graph(GraphKeys(kind="edges", edges=str(path)), 3, 0)

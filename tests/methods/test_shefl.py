@@ -17,17 +17,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedray.api import Run
-from fedray.assembly.user_objects import Own
+from fedray.assembly.user_objects import UserObjects
 from fedray.components.aggregation import Rows, by_tier, paper_eq2
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method
-from fedray.core.text import amount
+from fedray.core.text import format_bytes
 from fedray.core.types import Plan, Server, State, Tier, Uploads
-from fedray.experiments.check import explain
+from fedray.experiments.check import explain_scenario
 from fedray.experiments.run import run_inline
-from fedray.methods import METHODS, Composition, Setting
-from fedray.runtime.worker import Host
-from fedray.scenario.loader import dump, read
+from fedray.methods import METHODS, Composition
+from fedray.methods.setting import Setting
+from fedray.runtime.worker import Worker
+from fedray.scenario.loader import dump_scenario, read_scenario
 from fedray.storage import directory
 
 K, N = 3, 12
@@ -60,10 +61,10 @@ def run(tmp_path: Path) -> Run_:
 
     def one(own: Composition | None = None, **overrides: Any) -> Run:
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        scenario = read(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
-        directory.prepare(out, dump(scenario))
-        run_inline(scenario, out, Own(method=own), lambda shown: None)
-        return Run(out, Own(method=own))
+        scenario = read_scenario(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
+        directory.make_run_directory(out, dump_scenario(scenario))
+        run_inline(scenario, out, UserObjects(method=own), lambda shown: None)
+        return Run(out, UserObjects(method=own))
 
     return one
 
@@ -85,13 +86,13 @@ def only(k: int) -> Composition:
 
     def compose(setting: Setting) -> Method:
         method = METHODS["fed_ensemble"](setting)
-        phase = method.phases[0]
+        phase = method.phase
 
         def plan(t: int, state: State | None) -> Plan:
             everything = phase.schedule(t, state)
             return everything.take(everything.model == k)
 
-        return replace(method, phases=(replace(phase, schedule=plan),))
+        return replace(method, phase=replace(phase, schedule=plan))
 
     return compose
 
@@ -132,7 +133,7 @@ def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run):
 
 def test_the_paper_is_the_default():
     """Each part taken away gives other models: top-k, the strong tier, equal groups."""
-    scenario = read({"method": {"name": "shefl"}, "data": {"name": "digits"}})
+    scenario = read_scenario({"method": {"name": "shefl"}, "data": {"name": "digits"}})
     tiers = scenario.clients.tiers
     assert (tiers["hpc"].models_per_round, tiers["lpc"].models_per_round) == ("all", 1)
     assert (tiers["hpc"].share, tiers["lpc"].share) == (0.5, 0.5)
@@ -316,8 +317,8 @@ def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
 def test_check_foretells_the_bytes_of_a_round(run):
     done = run(rounds=1, participation=HALF)
     up, down = (sum(job[name] for job in jobs_of(done)) for name in ("up_bytes", "down_bytes"))
-    wanted = f"about {amount(down)} down and {amount(up)} up a round, if all jobs count"
-    assert wanted in explain(read(done.path / "scenario.yaml"))
+    wanted = f"about {format_bytes(down)} down and {format_bytes(up)} up a round, if all jobs count"
+    assert wanted in explain_scenario(read_scenario(done.path / "scenario.yaml"))
 
 
 ROUGH = {
@@ -349,12 +350,12 @@ def test_no_computed_job_is_discarded(run, monkeypatch):
     """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
     trained = []
 
-    def train(self: Host, t: int, plan: Plan, *rest: Any) -> Any:
+    def train(self: Worker, t: int, plan: Plan, *rest: Any) -> Any:
         trained.extend((t + 1, *job) for job in zip(*(column.tolist() for column in plan), strict=True))
         return original(self, t, plan, *rest)
 
-    original = Host.train
-    monkeypatch.setattr(Host, "train", train)
+    original = Worker.train
+    monkeypatch.setattr(Worker, "train", train)
     jobs = jobs_of(run(**ROUGH, rounds=12))
     status = Counter(job["status"] for job in jobs)
     assert set(status) == {"ok", "late", "dropped", "unavailable", "past deadline"}
@@ -468,7 +469,7 @@ def test_error_feedback_resumes_with_the_same_bits(run, kind, tmp_path):
     (half / "summary.json").unlink()
     for name in ("round-000004", "round-000005"):
         shutil.rmtree(half / "checkpoints" / name)
-    run_inline(read(half / "scenario.yaml"), half, Own(), lambda shown: None)
+    run_inline(read_scenario(half / "scenario.yaml"), half, UserObjects(), lambda shown: None)
     again = Run(half)
     for name in ("model_hash", "state_hash"):
         assert again.summary[name] == whole.summary[name]

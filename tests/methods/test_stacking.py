@@ -15,11 +15,10 @@ from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_aft
 import fedray
 from fedray.core.types import Plan, State
 from fedray.data.stacking import LeaveOut
-from fedray.models.net import load
+from fedray.models.net import load_module
 from fedray.runtime.inline import Inline
-from fedray.simulation.parts import read as read_part
-from fedray.simulation.parts import shares, sizes
-from fedray.simulation.rounds import begin, one_round
+from fedray.simulation.parts import job_sizes, read_part, split_plan
+from fedray.simulation.rounds import begin_progress, run_round
 
 
 @BOTH
@@ -69,7 +68,7 @@ def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
         for client in range(CLIENTS):
             x = torch.from_numpy(table().train.x[client * EACH : (client + 1) * EACH])
             here = range(client * part.models, (client + 1) * part.models)
-            each = [load(part.study.net, own.models[m])(x).softmax(-1) for m in here]
+            each = [load_module(part.study.net, own.models[m])(x).softmax(-1) for m in here]
             want = torch.stack(each).mean(0).detach().numpy()
             mine = found[client * EACH : (client + 1) * EACH, i * CLASSES : (i + 1) * CLASSES]
             np.testing.assert_allclose(mine, want, atol=1e-5)
@@ -88,14 +87,14 @@ def test_a_sub_model_is_fedavg_on_the_other_clients() -> None:
 def test_the_order_of_the_jobs_changes_no_bit(folds: dict[str, Any]) -> None:
     made = study(folds)
     state, _ = trained(made, 6)
-    phase = made.method.phases[0]
+    phase = made.method.phase
 
     def backwards(t: int, state: State | None) -> Plan:
         return phase.schedule(t, state).take(slice(None, None, -1))
 
-    runtime, progress = Inline(made), begin(made, phase)
+    runtime, progress = Inline(made), begin_progress(made, phase)
     for _ in range(6):
-        progress.state = one_round(made, runtime, replace(phase, schedule=backwards), progress)[2]
+        progress.state = run_round(made, runtime, replace(phase, schedule=backwards), progress)[2]
         progress.round += 1
     assert torch.equal(progress.state.models, state.models)
     assert int(state.counters[0, 0]) == 3
@@ -123,10 +122,10 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
 def test_every_job_has_the_rows_it_trains_on(folds: dict[str, Any]) -> None:
     """Sizes known before training are those of the shards, and a row is in all sub models of a base but one."""
     made = study(folds)
-    plan = made.method.phases[0].schedule(0, None)
-    size = sizes(made, plan)
-    for share in shares(made, plan):
-        fetched = share.part.study.shards.fetch(share.plan.replicate, share.plan.client)
+    plan = made.method.phase.schedule(0, None)
+    size = job_sizes(made, plan)
+    for share in split_plan(made, plan):
+        fetched = share.part.study.shards.fetch(share.plan.world, share.plan.client)
         assert fetched.size.tolist() == size[share.jobs].tolist()
         assert size[share.jobs].sum() == CLIENTS * EACH * (share.part.folds - 1)
 

@@ -19,11 +19,11 @@ from small import scenario
 import fedray
 from fedray.core.types import FloatArray
 from fedray.data.types import Dataset, Split
-from fedray.evaluation.loss_plane import FINE, basis, loss_plane
-from fedray.evaluation.regression import decomposition
+from fedray.evaluation.loss_plane import FINE, measure_loss_plane, plane_basis
+from fedray.evaluation.regression import bias_variance
 from fedray.models.loss import per_sample
-from fedray.models.net import features
-from fedray.runtime.worker import Host
+from fedray.models.net import last_layer_inputs
+from fedray.runtime.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -69,8 +69,8 @@ class Limit(NamedTuple):
 
 def limit(run: fedray.Run) -> Limit:
     study, d = run.study, run.study.net.layout.d
-    phi = features(study.net.module, torch.from_numpy(toy().train.x)).double().numpy()
-    at = features(study.net.module, torch.from_numpy(toy().test.x)).double().numpy()
+    phi = last_layer_inputs(study.net.module, torch.from_numpy(toy().train.x)).double().numpy()
+    at = last_layer_inputs(study.net.module, torch.from_numpy(toy().test.x)).double().numpy()
     solve = np.linalg.solve(phi @ phi.T, np.column_stack([toy().train.y[:, 0], phi @ at.T]))
     covariance = WEIGHT_SD**2 * (at @ at.T - at @ phi.T @ solve[:, 1:])
     weights = run.progress.state.models.double().numpy().reshape(study.worlds, -1, d)
@@ -84,7 +84,7 @@ def members() -> Limit:
 
 def test_every_member_fits_the_training_data(members: Limit) -> None:
     run = trained(replicates=3)
-    phi = features(run.study.net.module, torch.from_numpy(toy().train.x))
+    phi = last_layer_inputs(run.study.net.module, torch.from_numpy(toy().train.x))
     assert (run.progress.state.models @ phi.T - torch.from_numpy(toy().train.y[:, 0])).abs().max() < 1e-2
 
 
@@ -145,7 +145,7 @@ def test_bias_variance_and_noise_add_up_to_the_error() -> None:
     generator = np.random.default_rng(0)
     truth = np.sin(np.linspace(0, 6, 50))
     answers = [truth + 0.3 + 0.2 * generator.normal(size=50) for _ in range(4000)]
-    rows = decomposition(answers, truth)
+    rows = bias_variance(answers, truth)
     error = np.mean([(answer - truth) ** 2 for answer in answers])
     assert rows[0]["bias2"] + np.mean([row["variance"] for row in rows]) == pytest.approx(error, rel=1e-9, abs=1e-4)
     assert rows[0]["bias2"] == pytest.approx(0.09, abs=6 * 2 * 0.3 * 0.2 / np.sqrt(50 * 4000))
@@ -186,10 +186,10 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
     keys = {"method": {"models": 3}, "rounds": 20, "model": None, "local": {"lr": 0.2, "epochs": 2}}
     run = fedray.run(scenario(keys, {"model": model}))
     study, state = run.study, run.progress.state
-    found = loss_plane(study, state)
+    found = measure_loss_plane(study, state)
     assert found is not None
     assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found.loss)
-    host = Host(study)
+    host = Worker(study)
     x, y = study.pooled(0, 100)
     keep = torch.linspace(0, len(x) - 1, min(FINE[host.engine.name][1], len(x))).long()
     out = host.engine.outputs(
@@ -206,7 +206,7 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
 
 def test_the_basis_of_a_plane_is_orthonormal_and_holds_its_three_points() -> None:
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
-    axes, points = basis(rows)
+    axes, points = plane_basis(rows)
     assert (axes @ axes.T).numpy() == pytest.approx(np.eye(2), abs=1e-12)
     again = rows[0].double() + torch.from_numpy(points) @ axes
     assert torch.allclose(again, rows.double(), atol=1e-12)

@@ -11,13 +11,13 @@ from scipy import special
 from fedray.core.errors import BadInput
 from fedray.metrics.ensemble import (
     average,
+    average_for_client,
     by_client,
     drift_score,
     entropies,
-    interval,
-    moments,
+    interval_95,
+    mixture_moments,
     personal_weights,
-    personalised,
     probabilities,
     uncertainty,
     z_scores,
@@ -48,10 +48,10 @@ def test_average_of_probabilities_and_of_logits():
 def test_one_model_answers_for_itself(kind):
     alone = LOGITS[0] if kind == "outputs" else probabilities(LOGITS[0])
     np.testing.assert_allclose(average(LOGITS[:1], kind), alone)
-    np.testing.assert_allclose(personalised(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
+    np.testing.assert_allclose(average_for_client(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
     assert (personal_weights(LOSSES[:, :1], 0.1) == 1).all()
     assert (uncertainty(probabilities(LOGITS[:1])).knowledge == 0).all()
-    assert (moments(LOGITS[:1]).variance == 0).all()
+    assert (mixture_moments(LOGITS[:1]).variance == 0).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,8 +60,8 @@ def test_the_order_of_the_models_does_not_matter(kind):
     weights = personal_weights(LOSSES, 0.5)
     np.testing.assert_allclose(average(LOGITS[order], kind), average(LOGITS, kind), rtol=1e-12)
     np.testing.assert_allclose(personal_weights(LOSSES[:, order], 0.5), weights[:, order], rtol=1e-12)
-    shuffled = personalised(LOGITS[order], weights[:, order], kind=kind)
-    np.testing.assert_allclose(shuffled, personalised(LOGITS, weights, kind=kind), rtol=1e-12)
+    shuffled = average_for_client(LOGITS[order], weights[:, order], kind=kind)
+    np.testing.assert_allclose(shuffled, average_for_client(LOGITS, weights, kind=kind), rtol=1e-12)
 
 
 @given(finite_losses, st.one_of(st.just(0.0), st.just(np.inf), st.floats(1e-300, 1e300)))
@@ -82,7 +82,7 @@ def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average():
     np.testing.assert_allclose(personal_weights(LOSSES, 1e12), 0.2)
     np.testing.assert_allclose(personal_weights(LOSSES, 0.7), special.softmax(-LOSSES / 0.7, axis=-1))
     assert personal_weights([[1.0, 3.0, 1.0, 1.0]], 0)[0] == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
-    uniform = personalised(LOGITS, personal_weights(LOSSES, np.inf), np.zeros(12, int))
+    uniform = average_for_client(LOGITS, personal_weights(LOSSES, np.inf), np.zeros(12, int))
     np.testing.assert_allclose(uniform, average(LOGITS))
     for gamma in (-1.0, np.nan):
         with pytest.raises(BadInput, match=r"predict\.gamma"):
@@ -95,16 +95,16 @@ def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(g
     weights = personal_weights(losses, gamma)
     assert weights.tolist() == [[1, 0, 0], [1 / 3] * 3, [1 / 3] * 3]
     outputs = np.stack([LOGITS[0], np.full((12, 4), np.nan), np.full((12, 4), np.inf)])
-    np.testing.assert_allclose(personalised(outputs, weights, 0), probabilities(LOGITS[0]))
+    np.testing.assert_allclose(average_for_client(outputs, weights, 0), probabilities(LOGITS[0]))
 
 
 def test_personalised_answers_each_sample_with_its_clients_weights():
     weights, client = personal_weights(LOSSES, 0.3), RNG.integers(7, size=12)
-    everyone = personalised(LOGITS, weights)
+    everyone = average_for_client(LOGITS, weights)
     assert everyone.shape == (7, 12, 4)
-    chosen = personalised(LOGITS, weights, client)
+    chosen = average_for_client(LOGITS, weights, client)
     np.testing.assert_allclose(chosen, everyone[client, np.arange(12)])
-    np.testing.assert_allclose(personalised(LOGITS, weights, 3), everyone[3])
+    np.testing.assert_allclose(average_for_client(LOGITS, weights, 3), everyone[3])
     np.testing.assert_allclose(chosen.sum(-1), 1.0)
 
 
@@ -115,16 +115,16 @@ def test_losses_of_replicates_keep_their_leading_axis():
 
 def test_moments_are_the_population_ones_and_the_mixtures():
     outputs, variances = LOGITS[..., 0], np.exp(LOGITS[..., 1])
-    mean, variance = moments(outputs)
+    mean, variance = mixture_moments(outputs)
     np.testing.assert_allclose(mean, outputs.mean(0))
     np.testing.assert_allclose(variance, outputs.var(0))
-    mixture = moments(outputs, variances=variances)
+    mixture = mixture_moments(outputs, variances=variances)
     np.testing.assert_allclose(mixture.variance, (variances + outputs**2).mean(0) - outputs.mean(0) ** 2)
     weights = personal_weights(LOSSES, 0.5)[0]
-    weighted = moments(outputs, weights)
+    weighted = mixture_moments(outputs, weights)
     np.testing.assert_allclose(weighted.mean, weights @ outputs)
     np.testing.assert_allclose(weighted.variance, weights @ outputs**2 - (weights @ outputs) ** 2)
-    lower, upper = interval(mean, variance)
+    lower, upper = interval_95(mean, variance)
     np.testing.assert_allclose(upper - lower, 2 * 1.96 * outputs.std(0))
 
 

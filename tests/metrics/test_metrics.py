@@ -73,7 +73,7 @@ def test_disagreement_is_the_mean_over_pairs():
 
 
 def test_classification_in_one_call():
-    scores = classification.classification(torch.from_numpy(MEMBERS), torch.from_numpy(Y))
+    scores = classification.classification_scores(torch.from_numpy(MEMBERS), torch.from_numpy(Y))
     alone = [classification.accuracy(member, Y) for member in MEMBERS]
     assert scores["accuracy"] == classification.accuracy(PROBS, Y)
     assert (scores["accuracy_min"], scores["accuracy_max"]) == (min(alone), max(alone))
@@ -83,12 +83,12 @@ def test_classification_in_one_call():
         *("accuracy", "f1_weighted", "nll", "brier", "ece", "entropy", "disagreement"),
         *("accuracy_min", "accuracy_mean", "accuracy_max"),
     }
-    assert classification.classification(MEMBERS, Y, answer=MEMBERS[2])["accuracy"] == alone[2]
+    assert classification.classification_scores(MEMBERS, Y, answer=MEMBERS[2])["accuracy"] == alone[2]
     assert all(type(value) is float for value in scores.values())
 
 
 def test_an_ensemble_is_no_worse_than_its_members_on_average():
-    scores = classification.classification(MEMBERS, Y)
+    scores = classification.classification_scores(MEMBERS, Y)
     assert scores["nll"] <= np.mean([classification.nll(member, Y) for member in MEMBERS])  # Jensen
     assert scores["brier"] <= np.mean([classification.brier(member, Y) for member in MEMBERS])
 
@@ -137,8 +137,8 @@ def test_calibrated_predictions_cover_and_have_a_flat_pit():
 
 def test_regression_in_one_call_gives_both_readings_of_the_noise():
     members, y = RNG.normal(size=(5, 40)), RNG.normal(size=40)
-    plain = regression.regression(members, y)
-    both = regression.regression(members, y, noise=0.5, residual=0.5)
+    plain = regression.regression_scores(members, y)
+    both = regression.regression_scores(members, y, noise=0.5, residual=0.5)
     mean, spread = members.mean(0), members.var(0)
     assert plain["nll"] == both["nll_none"] == pytest.approx(regression.gaussian_nll(mean, spread, y))
     assert both["nll"] == both["nll_residual"] == pytest.approx(regression.gaussian_nll(mean, spread + 0.5, y))
@@ -150,14 +150,14 @@ def test_regression_in_one_call_gives_both_readings_of_the_noise():
 
 
 def test_one_member_without_noise_meets_the_floor():
-    scores = regression.regression(np.zeros((1, 3)), np.ones(3), floor=0.25)
+    scores = regression.regression_scores(np.zeros((1, 3)), np.ones(3), floor=0.25)
     assert scores["sharpness"] == pytest.approx(0.5)
     assert np.isfinite(scores["nll"])
 
 
 def test_members_with_their_own_variance_are_a_mixture():
     members, y = np.array([[0.0], [2.0]]), np.array([1.0])
-    scores = regression.regression(members, y, variances=np.array([[1.0], [3.0]]))
+    scores = regression.regression_scores(members, y, variances=np.array([[1.0], [3.0]]))
     assert scores["sharpness"] == pytest.approx(np.sqrt(3.0))  # mean variance 2 + variance of the means 1
 
 

@@ -9,7 +9,8 @@ from torch import nn
 from torch.func import functional_call
 
 from fedray.core.errors import BadInput
-from fedray.models import NAMES, build_net, load, names, net_of, register, state_dict
+from fedray.models.catalogue import MODEL_NAMES, build_net, model_names, register_model
+from fedray.models.net import load_module, net_of, state_dict
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
 SMALL = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}
@@ -48,7 +49,7 @@ def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(name, shape, o
     assert row.shape == (net.layout.d,)
     assert row.dtype == torch.float32
 
-    module = load(net, row)
+    module = load_module(net, row)
     with torch.no_grad():
         outputs = module(x)
         again = functional_call(copy.deepcopy(net.module).eval(), net.layout.views(row), (x,))
@@ -58,7 +59,9 @@ def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(name, shape, o
 
     trainable = [p for p in net.module.parameters() if p.requires_grad]
     assert net.layout.trainable == sum(p.numel() for p in trainable)
-    assert torch.equal(row[: net.layout.trainable], nn.utils.parameters_to_vector(load(net, row).parameters()).detach())
+    assert torch.equal(
+        row[: net.layout.trainable], nn.utils.parameters_to_vector(load_module(net, row).parameters()).detach()
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11"])
@@ -127,7 +130,7 @@ def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres():
     expected = torch.exp(-((x - centres[:, 0]) ** 2) / (2 * 0.08**2))
     torch.testing.assert_close(features(x), expected)
     row = net.init(0)
-    torch.testing.assert_close(load(net, row)(x)[:, 0], expected @ row)
+    torch.testing.assert_close(load_module(net, row)(x)[:, 0], expected @ row)
     same, other = (build_net("rbf", (1,), 1, "half_mse", seed=seed).module[0].centres for seed in (4, 5))
     assert torch.equal(centres, same)
     assert not torch.equal(centres, other)
@@ -143,7 +146,7 @@ def test_lstm_reads_the_order_of_the_text():
     net = build_net("lstm", (6,), 11, "cross_entropy", hidden=8)
     assert net.module.lstm.num_layers == 2
     assert build_net("lstm", (80,), 80, "cross_entropy").module.lstm.hidden_size == 256
-    module, tokens = load(net, net.init(0)), torch.arange(6)[None]
+    module, tokens = load_module(net, net.init(0)), torch.arange(6)[None]
     assert not torch.equal(module(tokens), module(tokens.flip(1)))
 
 
@@ -162,16 +165,16 @@ def test_a_users_module_may_have_frozen_parameters_and_constants():
     net = net_of(Mine, "mine", "cross_entropy", 2)
     assert net.layout.names == ("head.weight", "head.bias", "scale")
     assert (net.layout.trainable, net.layout.d, net.layout.counters) == (10, 14, ())
-    one, two = load(net, net.init(1)), load(net, net.init(2))
+    one, two = load_module(net, net.init(1)), load_module(net, net.init(2))
     assert torch.equal(one.frozen.weight, two.frozen.weight)
     assert not torch.equal(one.head.weight, two.head.weight)
 
 
 def test_every_builtin_is_tested_and_users_can_add_theirs():
-    assert {name for name, _, _ in CASES} == set(NAMES)
-    register("users_own", lambda input_shape, outputs, bias=True: nn.Linear(input_shape[0], outputs, bias=bias))
+    assert {name for name, _, _ in CASES} == set(MODEL_NAMES)
+    register_model("users_own", lambda input_shape, outputs, bias=True: nn.Linear(input_shape[0], outputs, bias=bias))
     assert build_net("users_own", (4,), 3, "cross_entropy", bias=False).layout.d == 12
-    assert "users_own" in names()
+    assert "users_own" in model_names()
 
 
 class Counter(nn.Linear):
@@ -193,7 +196,7 @@ BAD = [
     (lambda: build_net("rbf", (1, 8, 8), 1, "mse"), "not vectors"),
     (lambda: build_net("rbf", (1,), 1, "mse", width=0), "above 0"),
     (lambda: build_net("lstm", (1, 8, 8), 1, "cross_entropy"), "not sequences"),
-    (lambda: register("cnn", lambda input_shape, outputs: nn.Identity()), "taken"),
+    (lambda: register_model("cnn", lambda input_shape, outputs: nn.Identity()), "taken"),
     (lambda: net_of(nn.Flatten, "empty", "mse", 1), "no trainable"),
     (lambda: net_of(lambda: nn.LazyLinear(3), "lazy", "mse", 3), "lazy"),
     (lambda: net_of(Counter, "counter", "mse", 1), "persistent=False"),

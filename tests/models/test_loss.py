@@ -7,7 +7,8 @@ from scipy import stats
 from torch.nn import functional
 
 from fedray.core.errors import BadInput
-from fedray.models import gaussian, per_sample
+from fedray.models import split_gaussian
+from fedray.models.loss import per_sample
 
 GENERATOR = torch.Generator().manual_seed(1)
 OUTPUTS = torch.randn(6, 4, generator=GENERATOR)
@@ -28,7 +29,7 @@ def test_squares_are_summed_over_outputs():
 
 
 def test_gaussian_nll_is_the_negative_log_density():
-    mean, variance = (part.double().numpy() for part in gaussian(OUTPUTS))
+    mean, variance = (part.double().numpy() for part in split_gaussian(OUTPUTS))
     expected = -stats.norm(mean, np.sqrt(variance)).logpdf(TARGETS[:, :2]).sum(1)
     assert per_sample("gaussian_nll", OUTPUTS, TARGETS[:, :2]).numpy() == pytest.approx(expected, rel=1e-4)
     collapsed = torch.tensor([[0.0, -1000.0]])

@@ -19,7 +19,7 @@ from fake_runs import write_run
 from fedray.core.errors import BadInput
 from fedray.report import clients, compare, curves, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.page import SECTIONS
-from fedray.report.read import Run, read_run
+from fedray.report.read import ReadRun, read_run
 from fedray.report.write import write_report
 
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
@@ -107,7 +107,7 @@ def test_a_report_stands_alone(folder: Path, name: str) -> None:
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str) -> None:
     run = read_run(folder / name)
     absent = OF_STACKS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
-    with style.context():
+    with style.figure_style():
         drawn = {draw for draw in DRAWS if draw(run) is not None}
     assert drawn == set(DRAWS) - absent - OF_WALKS
 
@@ -118,7 +118,7 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(folder: Pat
     bases = {"stack_folds": np.array([[0.5, 0.25], [1.0, 0.75]]), "stack_bases": np.array(["0 (mlp)", "1 (cnn)"])}
     weights = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
     run.pictures.update(bases, confusion_average=np.ones((classes, classes)), meta_weights=weights)
-    with style.context():
+    with style.figure_style():
         titles = [
             draw(run).get_label() for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)
         ]
@@ -179,7 +179,7 @@ def test_several_runs_are_compared(folder: Path, tmp_path: Path) -> None:
         assert piece in text
     assert "method.models" not in text  # the same in all runs
     runs = [read_run(folder / name) for name in ("classes", "repeated", "numbers")]
-    head, rows = compare.table(runs)
+    head, rows = compare.comparison_table(runs)
     best = [row[0].text for row in rows if row[head.index("accuracy")].best]
     assert best == ["repeated"]
     assert rows[0][head.index("RMSE")].text == "-"
@@ -226,7 +226,7 @@ def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> N
     rng = np.random.default_rng(0)
     y = rng.normal(size=200)
     run.pictures["predictive"] = np.stack([rng.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
-    with style.context():
+    with style.figure_style():
         figure = predictions.figure_predictive(run)
     assert figure is not None
     assert figure.axes[0].get_xlabel() == "target (its own units)"
@@ -236,7 +236,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
     """A member at the right edge is named on its left."""
     run = read_run(folder / "classes")
     run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
-    with style.context():
+    with style.figure_style():
         figure = predictions.figure_loss_plane(run)
         assert figure is not None
         figure.draw_without_rendering()
@@ -250,7 +250,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
 def test_a_job_map_shows_every_model_of_a_client() -> None:
     row, x, model = np.array([0, 0, 1]), np.array([0, 0, 0]), np.array([2, 1, 0])
     image = jobs._cells(row, x, model, np.zeros(3, bool), (2, 1), 5)
-    paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in style.colours(5)])
+    paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in style.pick_colors(5)])
     np.testing.assert_allclose(image[:, 0, :3], paint[[1, 2, 0, 0]])
     full = jobs._cells(np.zeros(3, int), np.zeros(3, int), np.arange(3), np.zeros(3, bool), (1, 1), 3)
     assert full.shape == (1, 1, 4)
@@ -275,7 +275,7 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
     for name, column in (("sim_seconds", pa.array(seconds)), ("status", pa.array(status.tolist()))):
         table = table.set_column(table.column_names.index(name), name, column)
     changed = replace(run, clients=table)
-    with style.context():
+    with style.figure_style():
         waits, often = gantt.figure_gantt(changed), jobs.figure_participation(changed)
         before = gantt.figure_gantt(run)
     assert waits is not None and often is not None and before is not None
@@ -286,7 +286,7 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
 
 def test_bytes_of_a_curve_are_those_of_the_rounds(folder: Path) -> None:
     run = read_run(folder / "classes")
-    found = curves.against(run, "bytes")
+    found = curves.draw_against(run, "bytes")
     assert found is not None
     assert found[0][-1] == run.summary["totals"]["up_bytes"] + run.summary["totals"]["down_bytes"]
 
@@ -326,5 +326,5 @@ def test_the_same_run_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_run_without_rows_has_no_figures() -> None:
-    run = Run("empty", {}, "", {}, {}, {}, None, None, {})
+    run = ReadRun("empty", {}, "", {}, {}, {}, None, None, {})
     assert all(draw(run) is None for draw in DRAWS)

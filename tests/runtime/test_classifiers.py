@@ -13,16 +13,16 @@ from small import copied, fed, rows, scenario, trained
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
-from fedray.core.exact_sum import merge
+from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
-from fedray.data.catalogue import Dataset
 from fedray.data.stacking import LeaveOut
-from fedray.runtime.classifiers import Votes
+from fedray.data.types import Dataset
+from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
 from fedray.scenario import classifiers
-from fedray.scenario.loader import read
-from fedray.scenario.names import CLASSIFIERS
-from fedray.simulation.rounds import begin
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.names import CLASSIFIER_TEXTS
+from fedray.simulation.rounds import begin_progress
 from fedray.simulation.study import Study
 
 FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
@@ -36,7 +36,7 @@ def beside(base: dict[str, Any], *changes: dict[str, Any], data: Dataset | None 
 
 def shares(made: Study, x: torch.Tensor = X) -> np.ndarray:
     """How base 1 votes without each fold, `[F, n, C]`."""
-    return Votes(made.parts).shares(1, 0, range(made.parts[1].folds), x)
+    return FittedVotes(made.parts).shares(1, 0, range(made.parts[1].folds), x)
 
 
 @BOTH
@@ -58,7 +58,7 @@ def test_a_vote_is_the_share_of_the_clients_classifiers(folds: dict[str, Any]) -
         np.testing.assert_allclose(found[fold], counts / voters)
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", CLASSIFIER_TEXTS)
 def test_other_data_of_a_client_changes_no_vote_of_the_fold_that_leaves_it_out(name: str) -> None:
     changed = table(change=np.arange(2 * EACH, 3 * EACH))
     before, after = shares(beside({"name": name})), shares(beside({"name": name}, data=changed))
@@ -73,7 +73,7 @@ def test_other_data_in_a_fold_changes_no_vote_of_that_fold() -> None:
     assert (before == after).reshape(3, -1).all(1).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", CLASSIFIER_TEXTS)
 def test_a_client_of_one_class_votes_for_no_other(name: str) -> None:
     found = shares(beside({"name": name}, data=table(owner=np.arange(CLIENTS * EACH) % CLASSES)))
     want = (1 - np.eye(CLASSES)) / (CLASSES - 1)
@@ -112,12 +112,12 @@ def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
 def test_who_fits_the_classifiers_changes_no_bit() -> None:
     """Each round's jobs dealt to two processes' worth of hosts, each of which fits what it needs, with two threads."""
     made = beside(FOREST, WITHIN)
-    phase, want = made.method.phases[0], trained(made, 6)[0]
-    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin(made, phase).state
+    phase, want = made.method.phase, trained(made, 6)[0]
+    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made, phase).state
     for t in range(6):
         plan = phase.schedule(t, state)
         stats = [host.train(t, plan.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
-        state = phase.server.step(state, merge(stats), t)
+        state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})
     assert torch.equal(*(host.outputs(here, "test", 1)[0, 0] for host in hosts))
@@ -145,7 +145,7 @@ def test_the_run_answers_and_scores_its_votes(run: fedray.Run) -> None:
     last = run.rounds.to_pylist()[-1]
     said = run.predict(table().test.x).probabilities
     assert (said.argmax(-1) == table().test.y).mean() == pytest.approx(last["accuracy"])
-    for i, each in ((1, shares(run.study)), (2, Votes(run.study.parts).shares(2, 0, range(CLIENTS), X))):
+    for i, each in ((1, shares(run.study)), (2, FittedVotes(run.study.parts).shares(2, 0, range(CLIENTS), X))):
         right = [(one.argmax(-1) == table().test.y).mean() for one in each]
         assert [last[f"accuracy_base_{i}_fold_{f}"] for f in range(CLIENTS)] == pytest.approx(right)
     jobs = run.clients.to_pandas()
@@ -190,6 +190,6 @@ def check(tmp_path: Path, bases: str, line: str, *changes: str) -> None:
 
 
 def test_every_classifier_has_options_and_they_are_read_back() -> None:
-    assert list(classifiers.OPTIONS) == list(CLASSIFIERS)
-    given = read(scenario(STACK, {"method": {"bases": [{"name": "mlp"}, FOREST]}}))
+    assert list(classifiers.OPTIONS) == list(CLASSIFIER_TEXTS)
+    given = read_scenario(scenario(STACK, {"method": {"bases": [{"name": "mlp"}, FOREST]}}))
     assert given.method.options["bases"][1] == FOREST

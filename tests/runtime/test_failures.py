@@ -24,9 +24,10 @@ import fedray
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.method import Method
 from fedray.core.types import IntArray, Plan, State, Stats
-from fedray.methods import METHODS, Setting
+from fedray.methods import METHODS
+from fedray.methods.setting import Setting
 from fedray.runtime import failures
-from fedray.runtime.worker import Host
+from fedray.runtime.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -39,22 +40,22 @@ def without(name: str, client: int, rounds: tuple[int, ...]) -> Callable[[Settin
 
     def compose(setting: Setting) -> Method:
         method = METHODS[name](setting)
-        phase = method.phases[0]
+        phase = method.phase
 
         def schedule(t: int, state: State | None) -> Plan:
             plan = phase.schedule(t, state)
             return plan.take(plan.client != client) if t in rounds else plan
 
-        return replace(method, phases=(replace(phase, schedule=schedule), *method.phases[1:]))
+        return replace(method, phase=replace(phase, schedule=schedule))
 
     return compose
 
 
 def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: tuple[int, ...] = ROUNDS) -> None:
     """The blocks that hold a job of the poisoned client raise, or hand out NaN for it, in some rounds."""
-    block = Host._block
+    block = Worker._block
 
-    def poison(self: Host, t: int, real: Any, *more: Any) -> Any:
+    def poison(self: Worker, t: int, real: Any, *more: Any) -> Any:
         there = real.plan.client == POISONED
         if t in rounds and there.any() and raises is not None:
             raise type(raises)(*raises.args)
@@ -63,7 +64,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: 
             uploads.delta[torch.from_numpy(there)] = torch.nan
         return uploads, loss
 
-    monkeypatch.setattr(Host, "_block", poison)
+    monkeypatch.setattr(Worker, "_block", poison)
 
 
 def hashes(run: fedray.Run) -> tuple[str, str]:
@@ -113,10 +114,10 @@ def test_a_skipped_client_is_one_that_never_took_part(
 
 
 def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Host, *_: Any) -> Any:
+    def fail(self: Worker, *_: Any) -> Any:
         raise RuntimeError("nobody can")
 
-    monkeypatch.setattr(Host, "_block", fail)
+    monkeypatch.setattr(Worker, "_block", fail)
     with pytest.warns(UserWarning, match="left out"):
         done = fedray.run(scenario(SKIP, {"evaluate": {"every": 4}}))
     first, last = done.rounds.to_pylist()
@@ -150,7 +151,7 @@ def halves(bad: set[int], size: int) -> tuple[list[list[int]], list[int], int]:
             raise ValueError("bad")
         return {}, torch.zeros(len(index))
 
-    done, errors = failures.attempt(work, str, True, np.arange(size))
+    done, errors = failures.try_jobs(work, str, True, np.arange(size))
     return [part.jobs.tolist() for part in done], sorted(errors), len(trained)
 
 
@@ -172,7 +173,7 @@ def test_a_passing_fault_is_none() -> None:
             raise OSError("the disk was away")
         return {}, torch.zeros(len(index))
 
-    done, errors = failures.attempt(work, str, False, np.arange(4))
+    done, errors = failures.try_jobs(work, str, False, np.arange(4))
     assert (len(done), errors) == (2, {})
 
 
@@ -185,13 +186,13 @@ def test_divergence_is_told_at_once() -> None:
         raise Diverged("round 1: training diverged at client 3")
 
     with pytest.raises(Diverged):
-        failures.attempt(work, str, False, np.arange(4))
+        failures.try_jobs(work, str, False, np.arange(4))
     assert len(calls) == 1
 
 
 def test_tracebacks_fit_into_a_reply() -> None:
     errors = {job: "Traceback\n" + "x" * 1990 + f"\nValueError: {job}" for job in range(1000)}
-    short = failures.shortened(errors)
+    short = failures.shorten_traceback(errors)
     assert short[0] == errors[0]
     assert short[999] == "ValueError: 999"
     assert sum(map(len, short.values())) < failures.MOST_TEXT + 1000 * 200
@@ -203,10 +204,10 @@ def test_a_limit_ends_a_sleep_and_gives_back_the_timer_it_found() -> None:
     outer = signal.setitimer(signal.ITIMER_REAL, 0.4)
     try:
         began = time.monotonic()
-        with pytest.raises(TimeoutError, match="longer than client_timeout = 0.1 s"), failures.limited(0.1):
+        with pytest.raises(TimeoutError, match="longer than client_timeout = 0.1 s"), failures.limit_seconds(0.1):
             time.sleep(60)
         assert time.monotonic() - began < 30
-        with failures.limited(60):
+        with failures.limit_seconds(60):
             pass
         assert not heard
         time.sleep(0.5)

@@ -13,16 +13,16 @@ from small import copied, scenario, trained
 from torch import nn
 
 import fedray
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
-from fedray.core.files import digest
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.files import hash_tensors
 from fedray.core.types import Plan
-from fedray.evaluation.clients import best_pass, over_clients, questions
+from fedray.evaluation.clients import best_pass, known_questions, over_known_clients
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
 from fedray.runtime.personal import own_models
-from fedray.scenario.loader import read
-from fedray.simulation.rounds import begin, one_round
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import begin_progress, run_round
 from fedray.training import block as lanes
 
 SMALL = {"rounds": 3, "evaluate": {"personal": True}}
@@ -45,20 +45,20 @@ def test_dittos_global_model_is_fedavgs_bit_for_bit(no_report: None) -> None:
 
 def test_ditto_without_pull_is_local_training() -> None:
     """lambda = 0: each personal model is what the client gets by training alone from the first model."""
-    study = build(read(scenario({"method": {"name": "ditto", "lambda": 0}})))
-    phase = study.method.phases[0]
+    study = build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": 0}})))
+    phase = study.method.phase
     state, runtime = trained(study, 3)
-    host, start = runtime.host, begin(study, phase).state.models[0]
+    host, start = runtime.host, begin_progress(study, phase).state.models[0]
     for client in range(6):
         alone = start[None].expand(2, -1)
         for t in range(3):
             plan = Plan(np.full(2, client), np.zeros(2, int), np.zeros(2, int))
-            size = study.shards.sizes(plan.replicate, plan.client)
+            size = study.shards.sizes(plan.world, plan.client)
             steps = lanes.steps_of(size, phase.local)
-            key = fedray.core.rng.keys(study.seeds[plan.replicate], "personal", t, plan.client, plan.model)
-            fetched = study.shards.fetch(plan.replicate, plan.client)
+            key = fedray.core.rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
+            fetched = study.shards.fetch(plan.world, plan.client)
             width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
-            index, weight = lanes.batches(fetched.rows.numpy(), size, steps, width, key)
+            index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
 
             def batch(
                 lo: int, hi: int, index: Any = index, fetched: Any = fetched
@@ -75,7 +75,10 @@ def test_ditto_without_pull_is_local_training() -> None:
 
 def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
     weak, strong = (
-        trained(build(read(scenario({"method": {"name": "ditto", "lambda": pull}, "local": {"lr": 0.01}}))), 3)
+        trained(
+            build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": pull}, "local": {"lr": 0.01}}))),
+            3,
+        )
         for pull in (0.0, 60.0)
     )
     distance = [
@@ -113,14 +116,14 @@ LG = {"method": {"name": "lg_fedavg", "shared_layers": 1}}
 @pytest.mark.parametrize("compress", [{}, {"kind": "topk", "ratio": 0.5, "error_feedback": True}, {"kind": "int8"}])
 def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None:
     """Bytes count the shared layer only, the server's copy of the others never moves, and nobody reads it again."""
-    study = build(read(scenario(LG, {"compress": compress})))
-    phase, layout = study.method.phases[0], study.net.layout
+    study = build_study(read_scenario(scenario(LG, {"compress": compress})))
+    phase, layout = study.method.phase, study.net.layout
     mask = torch.from_numpy(layout.mask(phase.private))
     assert phase.private == trained_layers(layout)[:1]
     assert int((~mask).sum()) == 8 * 10 + 10
-    progress, runtime = begin(study, phase), Inline(study)
+    progress, runtime = begin_progress(study, phase), Inline(study)
     first = progress.state.models.clone()
-    plan, table, state, _ = one_round(study, runtime, phase, progress)
+    plan, table, state, _ = run_round(study, runtime, phase, progress)
     assert (table.down_bytes == 4 * 90).all()
     assert (table.up_bytes <= 4 * 90).all()
     assert torch.equal(state.models[:, mask], first[:, mask])
@@ -135,14 +138,14 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
         other.restore(runtime.private())
         stats, _ = other.train(1, plan, state._replace(models=models), phase)
         assert float(stats["sum"].value()[:, mask].abs().max()) == 0.0
-        ends.append(digest({str(k): v for k, v in stats["sum"].limbs.items()}))
+        ends.append(hash_tensors({str(k): v for k, v in stats["sum"].limbs.items()}))
     assert ends[0] == ends[1]
 
 
 def test_a_clients_private_layer_changes_no_other_upload() -> None:
     """And a private layer that the loss does not read changes no upload at all."""
-    study = build(read(scenario(LG, {"server": {"robust": "median"}})))  # this server keeps each upload
-    phase, mask = study.method.phases[0], torch.from_numpy(study.net.layout.mask(study.method.phases[0].private))
+    study = build_study(read_scenario(scenario(LG, {"server": {"robust": "median"}})))  # this server keeps each upload
+    phase, mask = study.method.phase, torch.from_numpy(study.net.layout.mask(study.method.phase.private))
     state, runtime = trained(study, 1)
     plan = phase.schedule(1, state)
     kept = runtime.private()
@@ -172,13 +175,13 @@ class Idle(nn.Module):
 
 def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> None:
     whole = {"data": {"partition": {"name": "iid"}}, "local": {"batch_size": "full"}}  # no batch of one sample
-    study = build(read(scenario(LG, whole)), Own(model=Idle))
-    phase, layout = study.method.phases[0], study.net.layout
+    study = build_study(read_scenario(scenario(LG, whole)), UserObjects(model=Idle))
+    phase, layout = study.method.phase, study.net.layout
     assert phase.private == ("idle", "norm")
     mask = torch.from_numpy(layout.mask(phase.private))
     assert int(mask.sum()) == 20 + 4 * 64
     state, runtime = trained(study, 2)
-    first = begin(study, phase).state
+    first = begin_progress(study, phase).state
     assert torch.equal(state.models[:, mask], first.models[:, mask])
     assert int(state.counters.max()) == 0
     variance = layout.views(runtime.private()["layers/rows"])["norm.running_var"]
@@ -219,18 +222,18 @@ def test_every_method_under_every_schedule(method: str, kind: str, no_report: No
     """With partial participation: finite, repeatable, and private rows only of those who trained."""
     tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
                      "participation": {"fraction": 0.5}, "rounds": 2})  # fmt: skip
-    study = build(read(tree))
+    study = build_study(read_scenario(tree))
     state, runtime = trained(study, 2)
     assert bool(torch.isfinite(state.models).all())
     met = set()
     for t in range(2):
-        plan = study.method.phases[0].schedule(t, state)
-        met |= set(zip(plan.replicate.tolist(), plan.client.tolist(), plan.model.tolist(), strict=True))
+        plan = study.method.phase.schedule(t, state)
+        met |= set(zip(plan.world.tolist(), plan.client.tolist(), plan.model.tolist(), strict=True))
     private = runtime.private()
-    for name in study.method.phases[0].own:
+    for name in study.method.phase.own:
         held = {tuple(key) for key in private[f"{name}/keys"].tolist()}
         assert held == met if kind != "adaptive" else len(held) <= 6 * 3  # adaptive plans read the state of their round
-    assert len({digest({"models": trained(study, 2)[0].models}) for _ in range(2)}) == 1
+    assert len({hash_tensors({"models": trained(study, 2)[0].models}) for _ in range(2)}) == 1
 
 
 @pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])
@@ -239,7 +242,7 @@ def test_known_clients_are_answered_by_averaged_logits_too(method: str, no_repor
     keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
     run = fedray.run(scenario(keys, {"evaluate": {"personal": True}, "data": {"partition": {"name": "iid"}}}))
     x, y = run.study.split("test", 0)
-    ask = questions(run.study, 0)
+    ask = known_questions(run.study, 0)
     each = []
     for client in range(6):
         asked = ask(client)
@@ -266,6 +269,6 @@ def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
         each = pictures["client_accuracy"]
     last = run.rounds.to_pylist()[-1]
     assert each.shape == (6,)
-    for name, value in over_clients(each).items():
+    for name, value in over_known_clients(each).items():
         assert last[name] == pytest.approx(value)
     assert "One client in ten stays below" in (run.path / "report.html").read_text()

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from fedray.assembly.study import build, dataset
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study, open_data
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
-from fedray.data.catalogue import Dataset
-from fedray.data.types import Split, classification, limited
+from fedray.data.types import Dataset, Split, classification, limit_rows
 from fedray.experiments.run import run_inline
 from fedray.methods import METHODS
-from fedray.scenario.loader import NamedCell, Scenario, cells, dump, read, resolved
+from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
+from fedray.scenario.schema import Scenario
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios").rglob("*.yaml"))
@@ -55,7 +55,9 @@ def tiny(scenario: Scenario) -> Scenario:
 
 def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
     """The scenario without its table, and with other keys."""
-    return read({key: value for key, value in resolved(scenario).items() if key not in ("table", "published")}, small)
+    return read_scenario(
+        {key: value for key, value in to_plain(scenario).items() if key not in ("table", "published")}, small
+    )
 
 
 def short(scenario: Scenario) -> Scenario:
@@ -75,20 +77,20 @@ def short(scenario: Scenario) -> Scenario:
     return alone(scenario, small)
 
 
-def data_of(scenario: Scenario) -> Own:
+def data_of(scenario: Scenario) -> UserObjects:
     """The data set; where its files are not on this machine, noise of its shape for pictures, and a skip for others.
 
     Any other complaint is a failure.
     """
     try:
-        dataset(scenario, Own())
+        open_data(scenario, UserObjects())
     except BadInput as error:
         if "FEDRAY_DATA" not in str(error):
             raise
         if scenario.data.name not in SHAPES:
             pytest.skip(str(error))
-        return Own(data=noise(scenario.data.name))
-    return Own()
+        return UserObjects(data=noise(scenario.data.name))
+    return UserObjects()
 
 
 def noise(name: str) -> Dataset:
@@ -104,7 +106,7 @@ def kinds(scenario: Scenario) -> list[NamedCell]:
     base = NamedCell("base", scenario, {})
     by = {
         (c.scenario.method.name, c.scenario.schedule.kind, c.scenario.data.partition.name): c
-        for c in reversed([base, *cells(scenario)])
+        for c in reversed([base, *read_cells(scenario)])
         if c.scenario.method.name in METHODS
     }
     return list(by.values())
@@ -112,10 +114,10 @@ def kinds(scenario: Scenario) -> list[NamedCell]:
 
 @every_file
 def test_it_resolves_and_survives_yaml(path: Path) -> None:
-    scenario = read(path)
-    assert read(dump(scenario)) == scenario
-    for cell in cells(scenario):
-        assert read(dump(cell.scenario)) == cell.scenario
+    scenario = read_scenario(path)
+    assert read_scenario(dump_scenario(scenario)) == scenario
+    for cell in read_cells(scenario):
+        assert read_scenario(dump_scenario(cell.scenario)) == cell.scenario
         assert all(0 < value <= 1 for name, value in cell.published.items() if name.startswith("accuracy")), cell.name
 
 
@@ -139,7 +141,7 @@ TRAINED = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.ste
 
 @pytest.mark.parametrize("path", TRAINED)  # slow: the networks of another file on other pictures
 def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path) -> None:
-    scenario = read(path)
+    scenario = read_scenario(path)
     own = data_of(scenario)
     tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in kinds(scenario)]
     tried += [(short(scenario), tmp_path / "deep")] if scenario.model.name in DEEP else []
@@ -150,19 +152,19 @@ def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path) -> None:
         assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
 
 
-def trained(scenario: Scenario, out: Path, own: Own) -> dict[str, Any]:
+def trained(scenario: Scenario, out: Path, own: UserObjects) -> dict[str, Any]:
     """The summary of a run, without its report."""
     out.mkdir()
     if own.data is not None:
-        own = replace(own, data=limited(own.data, scenario.data.options["limit"]))
+        own = replace(own, data=limit_rows(own.data, scenario.data.options["limit"]))
     return run_inline(scenario, out, own, lambda shown: None)
 
 
 @every_file
 def test_every_cell_builds_as_it_is(path: Path) -> None:
-    scenario = read(path)
+    scenario = read_scenario(path)
     own = data_of(scenario)
-    for cell in cells(scenario):
+    for cell in read_cells(scenario):
         if cell.scenario.method.name in METHODS:
-            study = build(read(resolved(cell.scenario), {"replicates": 1}), own)
+            study = build_study(read_scenario(to_plain(cell.scenario), {"replicates": 1}), own)
             assert study.clients.number == study.shards.number, cell.name

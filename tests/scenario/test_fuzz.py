@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from small import fed
 
 from fedray.assembly import memory
-from fedray.assembly.study import build
+from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.data import images
 from fedray.scenario import names, options
-from fedray.scenario.nested import merge
+from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import _SECTIONS, section_fields
 from fedray.tuning.sweep_file import read_sweep
 
@@ -36,7 +36,12 @@ MEMORY = 300e6  # bytes there are
 SPARE = 300e6  # bytes for what has no estimate: libraries that load, tables of metrics, what malloc keeps
 SECONDS, ENOUGH = 60.0, 2.0  # CPU seconds: more is a hang; so long a training runs
 BUNDLED = ("digits", "sine", "interval", "cubic", "synthetic")
-TABLES = {"method": names.METHODS, "data": names.DATA, "model": names.MODELS, "partition": names.PARTITIONS}
+TABLES = {
+    "method": names.METHOD_TEXTS,
+    "data": names.DATA_TEXTS,
+    "model": names.MODEL_TEXTS,
+    "partition": names.PARTITION_TEXTS,
+}
 SECTIONS = {"method": "method", "data": "data", "model": "model", "partition": "data.partition"}
 NUMBERS = [
     *(0, 1, -1, 2, 3, 7, 100, 1000, 9999, 10**4, 65_536, 10**5, 10**6, 10**7, 10**9, 10**12, 2**62, 2**63),
@@ -58,8 +63,8 @@ def trees() -> list[dict[str, Any]]:
         if tree["data"]["name"] not in BUNDLED:
             tree["data"] = {"name": "digits", "limit": 300}
         cells = [cell.get("overrides", {}).get("method.name") for cell in tree.pop("table", [])]
-        found += [tree, *(merge(tree, {"method": {"name": name}}) for name in {*cells} if name)]
-    return [merge(tree, SMALL) for tree in found]
+        found += [tree, *(merge_keys(tree, {"method": {"name": name}}) for name in {*cells} if name)]
+    return [merge_keys(tree, SMALL) for tree in found]
 
 
 def keys() -> list[Path_]:
@@ -138,7 +143,7 @@ def forget() -> float:
 @pytest.fixture(autouse=True)
 def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
     """Little memory, no data files, and the digits read once."""
-    monkeypatch.setattr(memory, "memory", lambda: MEMORY)
+    monkeypatch.setattr(memory, "machine_memory", lambda: MEMORY)
     monkeypatch.setattr(images, "_digits", cache(images._digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
@@ -198,7 +203,7 @@ def sweeps() -> list[dict[str, Any]]:
     for path in sorted((ROOT / "tune").glob("*.yaml")):
         tree = yaml.safe_load(path.read_text())
         if isinstance(tree["scenario"], str):
-            tree["scenario"] = merge(TREES[1], SMALL)
+            tree["scenario"] = merge_keys(TREES[1], SMALL)
         tree.get("overrides", {}).pop("data.name", None)
         found.append(tree)
     return found
@@ -221,7 +226,7 @@ def lines_of_a_sweep(text: str) -> list[str]:
         file = Path(folder) / "odd.yaml"
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
         try:
-            build(read_sweep(file).scenario({}))
+            build_study(read_sweep(file).scenario({}))
         except BadInput as wrong:
             return str(wrong).splitlines()
     return []

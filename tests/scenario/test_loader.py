@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
-from fedray.core.text import shown
+from fedray.core.text import quote_value
 from fedray.scenario import defaults, names, options, yaml_text
-from fedray.scenario.loader import Scenario, cells, dump, read, resolved, tier_table
+from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
+from fedray.scenario.rules import tier_table
+from fedray.scenario.schema import Scenario
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -160,7 +162,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
 
 def line_of(source: Any, overrides: Any = ()) -> str:
     with pytest.raises(BadInput) as caught:
-        read(source, overrides)
+        read_scenario(source, overrides)
     line = str(caught.value)
     assert line and len(line.splitlines()) == 1 and line.isprintable(), line
     assert len(line) < 700, line
@@ -223,7 +225,7 @@ def test_billion_laughs_is_refused_before_it_is_built() -> None:
 
 
 def test_defaults_are_those_of_fed_ensemble() -> None:
-    s = read({"seed": 0})
+    s = read_scenario({"seed": 0})
     assert (s.method.name, s.method.models, s.data.name, s.clients.number) == ("fed_ensemble", 5, "digits", 100)
     assert (s.local.lr, s.local.batch_size, s.local.lr_decay, s.local.lr_decay_every) == (0.01, 16, 0.99, 10)
     assert (s.local.epochs, s.local.steps, s.participation.fraction, s.schedule.rows) == (10, None, 1.0, "client")
@@ -231,35 +233,35 @@ def test_defaults_are_those_of_fed_ensemble() -> None:
 
 
 def test_a_method_brings_its_defaults_and_given_keys_win() -> None:
-    assert read("method: {name: fedprox}").method.options == {"mu": 0.01}
-    assert read("method: {name: fedprox}").method.models == 1
-    fedag = read("method: {name: fedag}")
+    assert read_scenario("method: {name: fedprox}").method.options == {"mu": 0.01}
+    assert read_scenario("method: {name: fedprox}").method.models == 1
+    fedag = read_scenario("method: {name: fedag}")
     assert (fedag.local.batch_size, fedag.local.epochs, fedag.rounds, fedag.clients.number) == (1, 40, 5, 10)
-    assert read("method: {name: fedag}\nlocal: {steps: 3}").local.epochs is None
-    shefl = read("method: {name: shefl}")
+    assert read_scenario("method: {name: fedag}\nlocal: {steps: 3}").local.epochs is None
+    shefl = read_scenario("method: {name: shefl}")
     assert [(t.name, t.number, t.models_per_round) for t in tier_table(shefl, 100)] == [
         ("hpc", 50, None),
         ("lpc", 50, 1),
     ]
     assert (shefl.compress.kind, shefl.compress.ratio, shefl.compress.resource_ratio) == ("topk", 0.1, 5.0)
-    assert read("method: {name: shefl}\ncompress: {ratio: 0.02}").compress.ratio == 0.02
-    assert read("method: {name: bayesian_linear}").model.name == "linear"
-    assert read("method: {name: bayesian_linear}\nmodel: {name: mlp}").model.options["hidden"] == [50]
+    assert read_scenario("method: {name: shefl}\ncompress: {ratio: 0.02}").compress.ratio == 0.02
+    assert read_scenario("method: {name: bayesian_linear}").model.name == "linear"
+    assert read_scenario("method: {name: bayesian_linear}\nmodel: {name: mlp}").model.options["hidden"] == [50]
 
 
-@pytest.mark.parametrize("method", names.METHODS)
+@pytest.mark.parametrize("method", names.METHOD_TEXTS)
 def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
-    for data in [*names.DATA, "uci/energy"]:
+    for data in [*names.DATA_TEXTS, "uci/energy"]:
         extra = {"path": "a.csv", "target": "y"} if data == "table" else {}
         if data != "uci/NAME":
-            s = read({"method": {"name": method}, "data": {"name": data, **extra}})
-            assert read(dump(s)) == s
+            s = read_scenario({"method": {"name": method}, "data": {"name": data, **extra}})
+            assert read_scenario(dump_scenario(s)) == s
 
 
 def test_option_tables_name_only_known_names() -> None:
     for kind, tables in options.OPTIONS.items():
-        assert set(tables) <= set(names.known(kind))
-    assert set(defaults.DEFAULTS) <= set(names.METHODS)
+        assert set(tables) <= set(names.known_names(kind))
+    assert set(defaults.DEFAULTS) <= set(names.METHOD_TEXTS)
     for tables in options.OPTIONS.values():
         for table in tables.values():
             for default, kind_of in table.values():
@@ -281,66 +283,66 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         assert set(table) == set(taken), name
         assert all(list(d) == list(taken[k]) if isinstance(d, list) else d == taken[k] for k, (d, _) in table.items())
     for name, table in options.OPTIONS["partition"].items():
-        assert set(table) - set(label_noise.Wrong._fields) == set(keywords(partition.NAMES[name], 3)), name
+        assert set(table) - set(label_noise.Wrong._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
     for name, table in options.OPTIONS["data"].items():
-        assert set(table) - {"limit"} <= set(keywords(dataset.source(name).load, 1)), name
-    for name in names.MODELS:
-        assert name in catalogue.NAMES
-    assert set(names.PARTITIONS) == set(partition.NAMES)
+        assert set(table) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
+    for name in names.MODEL_TEXTS:
+        assert name in catalogue.MODEL_NAMES
+    assert set(names.PARTITION_TEXTS) == set(partition.PARTITIONS)
 
 
 def test_the_clients_of_a_toy_follow_clients_number() -> None:
     for keys in ({"clients": {"number": 7}}, {"data": {"clients": 7}}):
-        s = read({**keys, "data": {"name": "sine", **keys.get("data", {})}})
+        s = read_scenario({**keys, "data": {"name": "sine", **keys.get("data", {})}})
         assert (s.clients.number, s.data.options["clients"]) == (7, 7)
-    assert read({"data": {"name": "cubic"}}).data.options["clients"] == 10
-    assert read({"data": {"name": "synthetic"}, "clients": {"number": 10**6}}).clients.number == 10**6
+    assert read_scenario({"data": {"name": "cubic"}}).data.options["clients"] == 10
+    assert read_scenario({"data": {"name": "synthetic"}, "clients": {"number": 10**6}}).clients.number == 10**6
 
 
 def test_another_name_starts_its_section_afresh() -> None:
     base = {"method": {"name": "fedprox", "mu": 0.5}, "model": {"name": "mlp", "hidden": [7]}}
-    assert read(base, ["method.name=fedavg"]).method.options == {}
-    assert read(base, ["model.name=lstm"]).model.options["hidden"] == 256
+    assert read_scenario(base, ["method.name=fedavg"]).method.options == {}
+    assert read_scenario(base, ["model.name=lstm"]).model.options["hidden"] == 256
     five = {"method": {"name": "fed_ensemble", "models": 10}}
-    assert read(five, ["method.name=fedavg"]).method.models == 1
-    assert read(five, ["method.name=shefl"]).method.models == 10
-    assert read(dump(read(base)), ["method.name=fed_ensemble"]).method.models == 5
+    assert read_scenario(five, ["method.name=fedavg"]).method.models == 1
+    assert read_scenario(five, ["method.name=shefl"]).method.models == 10
+    assert read_scenario(dump_scenario(read_scenario(base)), ["method.name=fed_ensemble"]).method.models == 5
 
 
 def test_overrides_are_yaml_scalars_and_lists() -> None:
     said = ["rounds=3", "method.name=fed_ensemble", "local.lr=1e-3", "model.hidden=[4, 5]", "predict.gamma=.inf"]
-    s = read(
+    s = read_scenario(
         {"rounds": 9, "local": {"steps": 4}}, [*said, "local.epochs=2", "clients.number=1e6", "data.name=uci/energy"]
     )
     assert (s.rounds, s.local.lr, s.model.options["hidden"], s.clients.number) == (3, 0.001, [4, 5], 10**6)
     assert (s.local.epochs, s.local.steps, s.data.name) == (2, None, "uci/energy")
-    assert read(RICH, ["evaluate.stop_at="]).evaluate.stop_at is None
-    assert read({}, {"local": {"lr": 0.5}, "local.steps": 2, "seed": np.int64(4)}).local.lr == 0.5
-    assert read({"method": {"name": "shefl"}}, ["clients.tiers.hpc.number=5"]) == read(
+    assert read_scenario(RICH, ["evaluate.stop_at="]).evaluate.stop_at is None
+    assert read_scenario({}, {"local": {"lr": 0.5}, "local.steps": 2, "seed": np.int64(4)}).local.lr == 0.5
+    assert read_scenario({"method": {"name": "shefl"}}, ["clients.tiers.hpc.number=5"]) == read_scenario(
         {"method": {"name": "shefl"}, "clients": {"tiers": {"hpc": {"number": 5}}}}
     )
 
 
 def test_source_may_be_a_path_text_or_dict(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text(dump(read(RICH)), encoding="utf-8")
-    assert read(file) == read(str(file)) == read(file.read_text()) == read(RICH)
+    file.write_text(dump_scenario(read_scenario(RICH)), encoding="utf-8")
+    assert read_scenario(file) == read_scenario(str(file)) == read_scenario(file.read_text()) == read_scenario(RICH)
     before = copy.deepcopy(RICH)
-    read(RICH, ["rounds=1", "clients.tiers.hpc.number=2"])
+    read_scenario(RICH, ["rounds=1", "clients.tiers.hpc.number=2"])
     assert before == RICH
 
 
 def test_a_scenario_survives_its_yaml() -> None:
-    s = read(RICH)
-    assert read(dump(s)) == s and dump(read(dump(s))) == dump(s)
-    assert read(resolved(s)) == s
-    assert list(resolved(s)) == list(resolved(read({})))
+    s = read_scenario(RICH)
+    assert read_scenario(dump_scenario(s)) == s and dump_scenario(read_scenario(dump_scenario(s))) == dump_scenario(s)
+    assert read_scenario(to_plain(s)) == s
+    assert list(to_plain(s)) == list(to_plain(read_scenario({})))
     odd = {"1e-3": "yes", "no": "1_0", "x": "0x1f", "é": "line\nbreak\x85", "t": "2001-01-01", "n": "null", "f": 1e-7}
-    assert read(dump(replace(s, published=odd))).published == odd
+    assert read_scenario(dump_scenario(replace(s, published=odd))).published == odd
 
 
 def test_cells_are_complete_scenarios() -> None:
-    fedavg, epochs, one = cells(read(RICH))
+    fedavg, epochs, one = read_cells(read_scenario(RICH))
     assert (fedavg.name, fedavg.scenario.method.models, fedavg.published) == ("fedavg", 1, {"accuracy": 89.78})
     assert fedavg.scenario.compress.kind == "dense"  # shefl's own default goes with shefl
     assert fedavg.scenario.compress.ratio == 0.02  # what the file says stays
@@ -348,20 +350,24 @@ def test_cells_are_complete_scenarios() -> None:
     assert (epochs.scenario.local.epochs, epochs.scenario.local.steps) == (2, None)
     assert [t.number for t in tier_table(epochs.scenario, 20)] == [3, 17]
     assert [t.name for t in tier_table(one.scenario, 20)] == ["phone"]
-    assert cells(read(dump(read(RICH)))) == cells(read(RICH))
-    base = read({"rounds": 2})
-    assert [cell.name for cell in cells(base)] == ["base"] and cells(base)[0].scenario == base
+    assert read_cells(read_scenario(dump_scenario(read_scenario(RICH)))) == read_cells(read_scenario(RICH))
+    base = read_scenario({"rounds": 2})
+    assert [cell.name for cell in read_cells(base)] == ["base"] and read_cells(base)[0].scenario == base
 
 
 def test_tiers_add_up() -> None:
     third = {"share": 1 / 3}
-    s = read({"clients": {"number": 100, "tiers": {"a": third, "b": third, "c": third}}})
+    s = read_scenario({"clients": {"number": 100, "tiers": {"a": third, "b": third, "c": third}}})
     assert [t.number for t in tier_table(s, 100)] == [34, 33, 33]
-    assert [t.name for t in tier_table(read({}), 7)] == ["client"] and tier_table(read({}), 7)[0].number == 7
-    mixed = read({"clients": {"number": 11, "tiers": {"a": {"number": 4}, "b": {"share": 0.5}, "c": {}, "d": {}}}})
+    assert [t.name for t in tier_table(read_scenario({}), 7)] == ["client"] and tier_table(read_scenario({}), 7)[
+        0
+    ].number == 7
+    mixed = read_scenario(
+        {"clients": {"number": 11, "tiers": {"a": {"number": 4}, "b": {"share": 0.5}, "c": {}, "d": {}}}}
+    )
     assert [t.number for t in tier_table(mixed, 11)] == [4, 3, 2, 2]
-    assert read({"clients": {"tiers": {"a": {"number": 4}, "b": {"number": 3}}}}).clients.number == 7
-    natural = read({"data": {"name": "femnist"}, "participation": {"per_round": 200}})
+    assert read_scenario({"clients": {"tiers": {"a": {"number": 4}, "b": {"number": 3}}}}).clients.number == 7
+    natural = read_scenario({"data": {"name": "femnist"}, "participation": {"per_round": 200}})
     assert natural.clients.number is None
     with pytest.raises(BadInput, match=r"participation.per_round = 200, but clients.number is 105"):
         tier_table(natural, 105)
@@ -371,7 +377,7 @@ def test_tiers_add_up() -> None:
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.integers(1, 10**9))
 def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float], number: int) -> None:
     shares = [w / sum(weights) for w in weights]
-    s = read({"clients": {"number": number, "tiers": {f"t{i}": {"share": w} for i, w in enumerate(shares)}}})
+    s = read_scenario({"clients": {"number": number, "tiers": {f"t{i}": {"share": w} for i, w in enumerate(shares)}}})
     counts = [tier.number for tier in tier_table(s, number)]
     assert sum(counts) == number
     assert all(abs(n - share * number) < 1.001 for n, share in zip(counts, shares, strict=True))
@@ -379,18 +385,18 @@ def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float
 
 @pytest.mark.parametrize("share", [0, 1, 2, 0.5, 0.25, 0.2, 0.1, 1 / 3, 0.33, 0.333])
 def test_gpu_shares_that_ray_schedules(share: float) -> None:
-    assert read({"clients": {"tiers": {"a": {"num_gpus": share}}}}).clients.tiers["a"].num_gpus == share
+    assert read_scenario({"clients": {"tiers": {"a": {"num_gpus": share}}}}).clients.tiers["a"].num_gpus == share
 
 
 def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_OWN", {kind: {} for kind in names._OWN})
     assert "is not a known model" in line_of("model: {name: mine, depth: 3}")
-    names.allow("model", "mine", "a network of mine")
-    s = read("model: {name: mine, depth: 3}")
-    assert s.model.options == {"depth": 3} and read(dump(s)) == s
+    names.allow_name("model", "mine", "a network of mine")
+    s = read_scenario("model: {name: mine, depth: 3}")
+    assert s.model.options == {"depth": 3} and read_scenario(dump_scenario(s)) == s
     for kind, name in (("model", "mlp"), ("model", "a/../b"), ("models", "x"), ("data", "uci/x")):
         with pytest.raises(BadInput):
-            names.allow(kind, name)  # type: ignore[arg-type]
+            names.allow_name(kind, name)  # type: ignore[arg-type]
 
 
 def test_reading_needs_neither_torch_nor_ray() -> None:
@@ -399,8 +405,8 @@ def test_reading_needs_neither_torch_nor_ray() -> None:
 
 
 def test_values_are_shown_short() -> None:
-    assert shown("a" * 10**6).endswith("...") and len(shown(list(range(10**4)))) <= 60
-    assert shown(10**400) == "about 10^400" and shown(True) == "true"
+    assert quote_value("a" * 10**6).endswith("...") and len(quote_value(list(range(10**4)))) <= 60
+    assert quote_value(10**400) == "about 10^400" and quote_value(True) == "true"
 
 
 JUNK = st.recursive(
@@ -415,7 +421,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), inner, max_size=3),
     max_leaves=6,
 )
-RESOLVED = resolved(read(RICH))
+RESOLVED = to_plain(read_scenario(RICH))
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -448,14 +454,14 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 @given(mutated())
 def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None:
     try:
-        scenario: Scenario = read(tree)
+        scenario: Scenario = read_scenario(tree)
     except BadInput as wrong:
         line = str(wrong)
         assert line and len(line.splitlines()) == 1 and line.isprintable(), line
         return
-    again = read(dump(scenario))
+    again = read_scenario(dump_scenario(scenario))
     assert again == scenario
-    assert cells(again) == cells(scenario)
+    assert read_cells(again) == read_cells(scenario)
     if scenario.clients.number is not None:
         assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
 
@@ -463,10 +469,10 @@ def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
-    text = dump(read(RICH))
+    text = dump_scenario(read_scenario(RICH))
     at = data.draw(st.integers(0, len(text)))
     damaged = text[:at] + data.draw(st.text(max_size=5)) + text[at + data.draw(st.integers(0, 20)) :]
     try:
-        read(damaged)
+        read_scenario(damaged)
     except BadInput as wrong:
         assert str(wrong) and str(wrong).isprintable(), repr(str(wrong))

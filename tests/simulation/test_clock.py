@@ -21,13 +21,13 @@ from fedray.simulation.clock import (
     OK,
     PAST_DEADLINE,
     UNAVAILABLE,
-    Rule,
-    Timed,
-    Work,
+    CountingRule,
+    JobCosts,
+    RoundTiming,
     time_round,
 )
-from fedray.simulation.devices import DAY, Devices, diurnal, traced, windows
-from fedray.training.block import batches, padded_batch, seen
+from fedray.simulation.devices import DAY, Devices, diurnal_availability, read_trace, window_availability
+from fedray.training.block import deal_batches, padded_batch, samples_seen
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "trace.csv"
 STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps
@@ -47,12 +47,14 @@ def everyone(clients: Clients, worlds: int = 1) -> Plan:
     return Plan(who, np.zeros_like(who), np.repeat(np.arange(worlds), clients.number))
 
 
-def timed(plan: Plan, clients: Clients = TWO, rule: Rule = Rule(), steps: object = 10, **how: object) -> Timed:  # noqa: B008
+def timed(
+    plan: Plan, clients: Clients = TWO, rule: CountingRule = CountingRule(), steps: object = 10, **how: object
+) -> RoundTiming:  # noqa: B008
     """A round of jobs that send nothing."""
     none = np.zeros(len(plan.client), dtype=np.int64)
-    work = Work(np.broadcast_to(np.array(steps), len(none)), none, none)
+    work = JobCosts(np.broadcast_to(np.array(steps), len(none)), none, none)
     devices = how.get("devices", Devices(clients))
-    seeds = np.array(how.get("seeds", range(int(plan.replicate.max()) + 1)))
+    seeds = np.array(how.get("seeds", range(int(plan.world.max()) + 1)))
     now = np.array(how.get("now", np.zeros(len(seeds))), dtype=float)
     return time_round(devices, rule, seeds, how.get("t", 0), plan, work, now)  # type: ignore[arg-type]
 
@@ -62,8 +64,8 @@ def timed(plan: Plan, clients: Clients = TWO, rule: Rule = Rule(), steps: object
 
 def test_a_job_computes_and_transfers():
     tier = Tier("one", 1, seconds_per_step=0.5, uplink=100.0, downlink=400.0, latency=0.25)
-    work = Work(np.array([6]), np.array([200]), np.array([800]))
-    one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    work = JobCosts(np.array([6]), np.array([200]), np.array([800]))
+    one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
     assert one.job.tolist() == [6 * 0.5 + 200 / 100 + 800 / 400 + 2 * 0.25]
     assert one.round.tolist() == one.job.tolist()
 
@@ -72,8 +74,8 @@ def test_a_job_computes_longer_with_larger_batches():
     """A step costs its own seconds and those of the samples in it."""
     tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, **STEP)
     none = np.array([0])
-    work = Work(np.array([6]), none, none, np.array([6 * 32]))
-    one = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    work = JobCosts(np.array([6]), none, none, np.array([6 * 32]))
+    one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
     assert one.round.tolist() == pytest.approx([6 * (0.5 + 32 * 0.01)])
 
 
@@ -81,22 +83,24 @@ def test_a_job_computes_longer_with_larger_batches():
 def test_samples_of_a_job_are_those_of_its_batches(size, steps, batch_size):
     n, s = np.array([size]), np.array([steps])
     width = int(padded_batch(n, batch_size)[0])
-    dealt = batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
-    assert int((dealt.weight > 0).sum()) == seen(n, s, batch_size)[0]
+    dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
+    assert int((dealt.weight > 0).sum()) == samples_seen(n, s, batch_size)[0]
 
 
 @pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])
 def test_models_are_trained_one_after_another_or_side_by_side(together, seconds):
     """Steps of 4 and 6 seconds, transfers of 3 seconds each: transfers share the line either way."""
     tier = Tier("hpc", 1, None, seconds_per_step=1.0, uplink=1.0, downlink=1.0, side_by_side=together)
-    work = Work(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
-    both = time_round(Devices(Clients((tier,))), Rule(), np.array([0]), 0, plan_of((0, 0), (0, 1)), work, np.zeros(1))
+    work = JobCosts(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
+    both = time_round(
+        Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0), (0, 1)), work, np.zeros(1)
+    )
     assert both.round.tolist() == [seconds]
     assert seconds == (both.job.max() if together else both.job.sum()), "as a picture of the jobs shows it"
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, Work]:
+def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, JobCosts]:
     """Two tiers, up to three worlds, some clients with several models."""
     tiers = tuple(
         Tier(name, draw(st.integers(1, 4)), None, seconds_per_step=draw(st.floats(0.01, 9)), uplink=10.0, downlink=20.0,
@@ -108,7 +112,7 @@ def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, Work]:
     jobs = draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
     columns = np.array(jobs).T
     numbers = np.array(draw(st.lists(st.tuples(*[st.integers(1, 50)] * 3), min_size=len(jobs), max_size=len(jobs)))).T
-    return clients, Plan(columns[1], columns[2], columns[0]), Work(*numbers)
+    return clients, Plan(columns[1], columns[2], columns[0]), JobCosts(*numbers)
 
 
 @given(rounds())
@@ -124,7 +128,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client(case):
         tier = clients.tiers[int(client >= clients.tiers[0].number)]
         busy = (max(parts) if tier.side_by_side else sum(parts)) + sum(transfer[world, client])
         longest[world] = max(longest[world], busy)
-    got = time_round(Devices(clients), Rule(), np.arange(3), 0, plan, work, np.zeros(3))
+    got = time_round(Devices(clients), CountingRule(), np.arange(3), 0, plan, work, np.zeros(3))
     np.testing.assert_allclose(got.round, longest, rtol=1e-12)
     assert (got.status == OK).all()
 
@@ -134,10 +138,12 @@ def test_the_order_of_a_plan_changes_nothing(case, shuffle, dropout):
     clients, plan, work = case
     order = np.random.default_rng(shuffle).permutation(len(plan.client))
     clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
-    rule = Rule((2, 1), min(dropout, 0.9), 5.0)
-    devices = Devices(clients, available=diurnal())
+    rule = CountingRule((2, 1), min(dropout, 0.9), 5.0)
+    devices = Devices(clients, available=diurnal_availability())
     one = time_round(devices, rule, np.arange(3), 0, plan, work, np.zeros(3))
-    two = time_round(devices, rule, np.arange(3), 0, plan.take(order), Work(*(x[order] for x in work[:3])), np.zeros(3))
+    two = time_round(
+        devices, rule, np.arange(3), 0, plan.take(order), JobCosts(*(x[order] for x in work[:3])), np.zeros(3)
+    )
     assert (one.status[order] == two.status).all()
     np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
 
@@ -161,24 +167,26 @@ def test_spread_is_lognormal_and_a_clients_own():
 
 def test_over_commitment_counts_the_first_of_each_tier():
     """Steps 30, 10, 20 in either tier; two of each are wanted, and the round ends when they are there."""
-    got = timed(everyone(TWO), rule=Rule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
+    got = timed(everyone(TWO), rule=CountingRule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
     assert got.status.tolist() == [LATE, OK, OK, LATE, OK, OK]
     assert got.round.tolist() == [2.0 * 20]
-    assert timed(everyone(TWO), rule=Rule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
+    assert timed(everyone(TWO), rule=CountingRule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
 
 
 def test_over_commitment_breaks_ties_by_the_lower_client():
-    assert timed(everyone(TWO), rule=Rule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
+    assert timed(everyone(TWO), rule=CountingRule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
 
 
 def test_over_commitment_of_everybody_is_none():
     plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
-    assert timed(plan, rule=Rule((3, 3)), steps=steps).status.tolist() == timed(plan, steps=steps).status.tolist()
-    assert timed(plan, rule=Rule((3, 3)), steps=steps).round.tolist() == timed(plan, steps=steps).round.tolist()
+    assert (
+        timed(plan, rule=CountingRule((3, 3)), steps=steps).status.tolist() == timed(plan, steps=steps).status.tolist()
+    )
+    assert timed(plan, rule=CountingRule((3, 3)), steps=steps).round.tolist() == timed(plan, steps=steps).round.tolist()
 
 
 def test_all_jobs_of_a_client_share_its_status():
-    got = timed(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=Rule((1, 1)))
+    got = timed(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=CountingRule((1, 1)))
     assert got.status.tolist() == [LATE, LATE, LATE, OK]
 
 
@@ -186,7 +194,7 @@ def test_dropout_has_the_frequency_asked_for():
     """30 % of 20 000 clients within 4 standard errors; and they are others in another round."""
     clients = Clients((Tier("client", 20_000),))
     plan = everyone(clients)
-    gone = [timed(plan, clients, Rule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
+    gone = [timed(plan, clients, CountingRule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
     for one in gone:
         assert abs(one.mean() - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
     both = (gone[0] & gone[1]).mean()
@@ -194,10 +202,10 @@ def test_dropout_has_the_frequency_asked_for():
 
 
 def test_dropout_is_missed_at_once_or_at_the_deadline():
-    plan, rule = everyone(TWO, worlds=50), Rule(dropout=0.5)
+    plan, rule = everyone(TWO, worlds=50), CountingRule(dropout=0.5)
     steps = np.tile([10, 11, 12, 10, 11, 12], 50)
     free = timed(plan, rule=rule, steps=steps)
-    bound = timed(plan, rule=Rule(dropout=0.5, deadline=100.0), steps=steps)
+    bound = timed(plan, rule=CountingRule(dropout=0.5, deadline=100.0), steps=steps)
     assert free.status.tolist() == bound.status.tolist()
     busy = np.where(free.status == OK, free.job, 0).reshape(50, 6).max(1)
     missed = (free.status == DROPPED).reshape(50, 6).any(1)
@@ -207,26 +215,26 @@ def test_dropout_is_missed_at_once_or_at_the_deadline():
 
 
 def test_nobody_is_waited_for_after_the_deadline():
-    got = timed(everyone(TWO), rule=Rule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
+    got = timed(everyone(TWO), rule=CountingRule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
     assert got.status.tolist() == [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK]
     assert got.round.tolist() == [20.0]
-    early = timed(everyone(TWO), rule=Rule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
+    early = timed(everyone(TWO), rule=CountingRule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
     assert early.round.tolist() == [30.0], "with everybody there the round ends before its deadline"
 
 
 def test_a_full_round_waited_for_its_deadline():
     """Over-commitment: a tier that has its first n does not wait for those who never come."""
-    full = timed(everyone(TWO), rule=Rule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    full = timed(everyone(TWO), rule=CountingRule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
     assert full.status.tolist() == [PAST_DEADLINE, OK, OK, OK, OK, OK]
     assert full.round.tolist() == [24.0]
-    short = timed(everyone(TWO), rule=Rule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    short = timed(everyone(TWO), rule=CountingRule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
     assert short.round.tolist() == [50.0]
 
 
 def test_a_client_without_data_took_the_place_of_one_with():
     """It answers nothing, so it neither is among the first nor keeps the round waiting."""
     slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0, **STEP),))
-    got = timed(everyone(slow), slow, Rule((2,)), steps=[0, 10, 11])
+    got = timed(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
     assert got.status.tolist() == [NO_DATA, OK, OK]
     assert timed(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
 
@@ -234,7 +242,7 @@ def test_a_client_without_data_took_the_place_of_one_with():
 def test_time_stood_still_while_nobody_was_there():
     """A round without a client that is there ends when the first of them comes."""
     clients = Clients((Tier("client", 3, seconds_per_step=1.0, **STEP),))
-    away = windows(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
+    away = window_availability(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
     devices = Devices(clients, available=away)
     now, seen = np.zeros(1), []
     for t in range(4):
@@ -251,7 +259,7 @@ def test_time_stood_still_while_nobody_was_there():
 
 def test_one_who_is_there_without_data_does_not_keep_time_standing_still():
     clients = Clients((Tier("client", 2, seconds_per_step=1.0, **STEP),))
-    away = windows(np.array([1]), np.array([200.0]), np.array([300.0]))
+    away = window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
     got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
     assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
     assert got.round.tolist() == [200.0]
@@ -271,20 +279,20 @@ def test_the_spread_of_devices_is_the_same_on_every_machine():
 def test_diurnal_clients_are_there_half_of_each_day():
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
     for now in (0.0, 12_345.6, 9.7 * DAY):
-        there = diurnal()(seeds, who, np.full(20_000, now)) == 0
+        there = diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
         assert abs(there.mean() - 0.5) < 4 * 0.5 / 20_000**0.5
-    one, next_day = (diurnal()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + DAY))
+    one, next_day = (diurnal_availability()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + DAY))
     assert (one == next_day).all()
-    opposite = diurnal()(seeds, who, np.full(20_000, 5e3 + DAY / 2)) == 0
+    opposite = diurnal_availability()(seeds, who, np.full(20_000, 5e3 + DAY / 2)) == 0
     assert (one != opposite).all()
 
 
 @given(st.floats(0, 1e9), st.integers(0, 10**6))
 def test_who_waits_for_a_diurnal_client_meets_it(now, client):
     seed, who = np.array([0]), np.array([client])
-    wait = diurnal()(seed, who, np.array([now]))
+    wait = diurnal_availability()(seed, who, np.array([now]))
     assert 0 <= wait[0] <= DAY / 2 + 1
-    assert diurnal()(seed, who, np.array([now]) + wait)[0] == 0
+    assert diurnal_availability()(seed, who, np.array([now]) + wait)[0] == 0
 
 
 @given(
@@ -293,7 +301,7 @@ def test_who_waits_for_a_diurnal_client_meets_it(now, client):
 )
 def test_windows_say_how_long_until_a_client_is_there(rows, asked):
     client, start, length = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    wait = windows(client, start.astype(float), (start + length).astype(float))
+    wait = window_availability(client, start.astype(float), (start + length).astype(float))
     who, now = np.array(asked).T
     got = wait(np.zeros(len(who), dtype=np.int64), who, now.astype(float))
     for (one, at), seconds in zip(asked, got, strict=True):
@@ -307,7 +315,7 @@ def test_windows_say_how_long_until_a_client_is_there(rows, asked):
 
 def test_the_example_of_the_documentation():
     clients = Clients((Tier("client", 4, seconds_per_step=0.01, uplink=1e6, downlink=1e7, spread=0.3),))
-    devices, who = traced(clients, EXAMPLE), np.arange(4)
+    devices, who = read_trace(clients, EXAMPLE), np.arange(4)
     assert devices.figure("seconds_per_step", who).tolist() == [0.004, 0.02, 0.01, 0.01]
     assert devices.figure("uplink", who).tolist() == [2.5e6, 0.4e6, 0.1e6, 1e6]
     assert devices.figure("downlink", who).tolist() == [12.5e6, 5e6, 1e7, 1e7]
@@ -327,7 +335,7 @@ def test_the_example_of_the_documentation():
 def test_csv_and_parquet_say_the_same(tmp_path):
     clients = Clients((Tier("client", 4),))
     pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
-    one, two = traced(clients, EXAMPLE), traced(clients, tmp_path / "trace.parquet")
+    one, two = read_trace(clients, EXAMPLE), read_trace(clients, tmp_path / "trace.parquet")
     assert one.figures.keys() == two.figures.keys()
     for name in one.figures:
         np.testing.assert_array_equal(one.figures[name], two.figures[name])
@@ -339,7 +347,7 @@ def test_csv_and_parquet_say_the_same(tmp_path):
 
 def test_a_trace_without_windows_leaves_everybody_there(tmp_path):
     (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
-    assert traced(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
+    assert read_trace(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
 
 
 BAD = {
@@ -368,7 +376,7 @@ def test_a_bad_trace_is_one_line(what, tmp_path):
     if text is not None:
         path.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput, match=message) as bad:
-        traced(Clients((Tier("client", 4),)), path)
+        read_trace(Clients((Tier("client", 4),)), path)
     line = str(bad.value)
     assert line.startswith(f"clients.trace = {path}: ")
     assert "\n" not in line
@@ -377,5 +385,5 @@ def test_a_bad_trace_is_one_line(what, tmp_path):
 def test_a_file_that_is_no_parquet_is_one_line(tmp_path):
     (tmp_path / "t.parquet").write_text("client,uplink\n0,5\n")
     with pytest.raises(BadInput, match="cannot be read") as bad:
-        traced(Clients((Tier("client", 4),)), tmp_path / "t.parquet")
+        read_trace(Clients((Tier("client", 4),)), tmp_path / "t.parquet")
     assert "\n" not in str(bad.value)

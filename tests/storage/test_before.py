@@ -18,7 +18,7 @@ import torch
 from small import rows
 
 import fedray
-from fedray.tuning.tune import tune
+from fedray.tuning.tune import run_sweep
 
 BEFORE = Path(__file__).parent / "before"
 
@@ -75,7 +75,7 @@ def test_a_sweep_of_the_version_before_goes_on(tmp_path: Path) -> None:
     """Its three trials stay as they are, and two more come."""
     folder = taken("sweep", tmp_path)
     old = pq.read_table(folder / "trials.parquet").to_pylist()
-    tune(folder / "sweep.yaml", folder, trials=5, resume=True, say=lambda line: None)
+    run_sweep(folder / "sweep.yaml", folder, trials=5, resume=True, say=lambda line: None)
     new = pq.read_table(folder / "trials.parquet").to_pylist()
     assert len(new) == 5
     for before, after in zip(old, new, strict=False):

@@ -27,7 +27,7 @@ from fedray.core.files import write_atomically
 from fedray.core.types import State
 from fedray.simulation.interfaces import Progress
 from fedray.storage import checkpoint
-from fedray.storage.checkpoint import load, rounds, save
+from fedray.storage.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
 
 
 def progress(round: int, scale: float = 1.0) -> Progress:
@@ -55,8 +55,8 @@ def test_what_is_saved_is_loaded_to_the_bit(round: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         kept, private = progress(round, 1e-30), {"residual/rows": torch.rand(3, 2)}
-        save(Path(folder), kept, private)
-        loaded, own = load(Path(folder))
+        save_checkpoint(Path(folder), kept, private)
+        loaded, own = load_checkpoint(Path(folder))
         assert same(kept, loaded)
         assert own.keys() == private.keys()
         assert torch.equal(own["residual/rows"], private["residual/rows"])
@@ -64,10 +64,10 @@ def test_what_is_saved_is_loaded_to_the_bit(round: int) -> None:
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for round in (2, 4, 6, 8):
-        save(tmp_path, progress(round), keep=2)
-    assert rounds(tmp_path) == [6, 8]
-    assert load(tmp_path)[0].round == 8
-    assert same(load(tmp_path, 6)[0], progress(6))
+        save_checkpoint(tmp_path, progress(round), keep=2)
+    assert checkpoint_rounds(tmp_path) == [6, 8]
+    assert load_checkpoint(tmp_path)[0].round == 8
+    assert same(load_checkpoint(tmp_path, 6)[0], progress(6))
 
 
 def no_space(*args: object, **kwargs: object) -> None:
@@ -84,17 +84,17 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[..., None]
 ) -> None:
     """Whether the disk is full or the process dies, and the next attempt works."""
-    save(tmp_path, progress(2))
+    save_checkpoint(tmp_path, progress(2))
     monkeypatch.setattr(checkpoint, step, end)
     with pytest.raises(FedrayError if end is no_space else KeyboardInterrupt) as caught:
-        save(tmp_path, progress(4), keep=1)
+        save_checkpoint(tmp_path, progress(4), keep=1)
     if end is no_space:
         assert re.search("cannot write the checkpoint .*round-000004: No space left on device: free", str(caught.value))
         assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
-    assert rounds(tmp_path) == [2]
-    assert same(load(tmp_path)[0], progress(2))
+    assert checkpoint_rounds(tmp_path) == [2]
+    assert same(load_checkpoint(tmp_path)[0], progress(2))
     monkeypatch.undo()
-    save(tmp_path, progress(4), keep=1)
+    save_checkpoint(tmp_path, progress(4), keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004"]
 
 
@@ -137,23 +137,23 @@ DAMAGE += [lambda path: path.write_text("[1]"), lambda path: path.write_text("nu
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_one_line_that_names_the_file(tmp_path: Path, file: str, damage: Callable[[Path], None]) -> None:
     """Not one flipped bit is accepted, and the checkpoint before it can still be used as the line says."""
-    save(tmp_path, progress(2))
-    path = save(tmp_path, progress(4)) / file
+    save_checkpoint(tmp_path, progress(2))
+    path = save_checkpoint(tmp_path, progress(4)) / file
     damage(path)
     with pytest.raises(FedrayError) as caught:
-        load(tmp_path)
+        load_checkpoint(tmp_path)
     line = str(caught.value)
     assert line.startswith(f"{path} is damaged ("), line
     assert line.endswith(f"remove {path.parent} to resume from the checkpoint before it")
     assert len(line.splitlines()) == 1
-    assert same(load(tmp_path, 2)[0], progress(2))
+    assert same(load_checkpoint(tmp_path, 2)[0], progress(2))
 
 
 def test_other_tensors_in_the_file_are_noticed(tmp_path: Path) -> None:
-    path = save(tmp_path, progress(2)) / "state.safetensors"
+    path = save_checkpoint(tmp_path, progress(2)) / "state.safetensors"
     save_file({**load_file(path), "models": torch.zeros(4, 7)}, path)
     with pytest.raises(FedrayError, match=r"state.safetensors is damaged \(its digest differs\)"):
-        load(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path, no_report: None) -> None:
@@ -170,12 +170,12 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: P
 
 
 def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
-    path = save(tmp_path, progress(2))
+    path = save_checkpoint(tmp_path, progress(2))
     for name in ("round-000002.bak", "round-000009 (copy)"):
         shutil.copytree(path, tmp_path / name)
-    assert rounds(tmp_path) == [2]
-    assert load(tmp_path)[0].round == 2
-    save(tmp_path, progress(3))
+    assert checkpoint_rounds(tmp_path) == [2]
+    assert load_checkpoint(tmp_path)[0].round == 2
+    save_checkpoint(tmp_path, progress(3))
 
 
 def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path, no_report: None) -> None:
@@ -248,7 +248,7 @@ def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Pat
     assert len(said) == 1
     assert re.fullmatch(r"fedray: cannot write .*: No space left on device.*: free space.*", said[0]), said
     folder = small_disk / "run" / "checkpoints"
-    safe = rounds(folder)
+    safe = checkpoint_rounds(folder)
     assert 1 < len(safe) < 12
     before = {round: (folder / f"round-{round:06d}" / "state.safetensors").read_bytes() for round in safe}
     again = fed("resume", small_disk / "run")
@@ -257,7 +257,7 @@ def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Pat
     assert "Traceback" not in again.err
     for round in safe:
         assert (folder / f"round-{round:06d}" / "state.safetensors").read_bytes() == before[round]
-        assert load(folder, round)[0].round == round
+        assert load_checkpoint(folder, round)[0].round == round
     subprocess.run(["mount", "-o", "remount,size=30m", str(small_disk)], check=True)
     done = fed("resume", small_disk / "run")
     assert done.status == 0, done.err

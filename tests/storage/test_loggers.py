@@ -12,7 +12,7 @@ from small import fed, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.scenario.loader import read
+from fedray.scenario.loader import read_scenario
 from fedray.storage.loggers import build_loggers, mlflow, wandb
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
@@ -117,8 +117,11 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
 
 
 def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
-    assert read(scenario()).loggers == []
-    assert read(scenario({"loggers": ["wandb", "mlflow:sqlite:///x.db"]})).loggers == ["wandb", "mlflow:sqlite:///x.db"]
+    assert read_scenario(scenario()).loggers == []
+    assert read_scenario(scenario({"loggers": ["wandb", "mlflow:sqlite:///x.db"]})).loggers == [
+        "wandb",
+        "mlflow:sqlite:///x.db",
+    ]
     (tmp_path / "s.yaml").write_text("rounds: 1\n")
     for value, says in (("tensorbord:x", "did you mean tensorboard?"), ("'wandb:'", "nothing behind the colon")):
         told = fed("check", tmp_path / "s.yaml", f"loggers={value}")

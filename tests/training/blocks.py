@@ -12,7 +12,7 @@ from fedray.models.net import net_of
 from fedray.training import block as blocks
 from fedray.training import conv, mlp, vmap
 
-ENGINES = {"mlp": mlp, "conv": conv, "vmap": vmap}
+ENGINES = {"mlp": mlp.train_mlp, "conv": conv.train_conv, "vmap": vmap.train_vmap}
 
 
 def perceptron(activation: type[nn.Module] = nn.ReLU, objective: str = "cross_entropy", out: int = 4) -> Net:
@@ -65,7 +65,7 @@ def make_block(
     steps = blocks.steps_of(size, local)
     who = who[np.argsort(-steps[who], kind="stable")]
     rows = (who[:, None] * n + np.arange(n)).astype(np.int64)
-    index, weight = blocks.batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))
+    index, weight = blocks.deal_batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         return x[index[lo:hi]], targets[index[lo:hi]]

@@ -16,10 +16,10 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
-from fedray.models import build_net
+from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
 from fedray.training import conv, loop
-from fedray.training.choice import choose
+from fedray.training.choice import choose_engine
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -124,13 +124,13 @@ def test_a_module_of_ones_own_trains_as_the_loop_would(kind: str) -> None:
     module, engine, why = OWN[kind]
     net = net_of(module, "own", "cross_entropy", 4)
     net.module.double()  # what is not in the row, too
-    chosen = choose(net, "cpu", torch.zeros(6, dtype=torch.float64))
+    chosen = choose_engine(net, "cpu", torch.zeros(6, dtype=torch.float64))
     assert chosen.name == engine
     assert why in chosen.why
     if kind == "leaves torch":
         return  # a number that left torch has no gradient to compare
     block = make_block(net, (6,), LOCALS["momentum"], [16, 8, 12], torch.float64, epochs=3)
-    torch.testing.assert_close(chosen.train(net, block).final, loop.train(net, block).final, rtol=0, atol=1e-10)
+    torch.testing.assert_close(chosen.train(net, block).final, loop.train_loop(net, block).final, rtol=0, atol=1e-10)
 
 
 def three_classes() -> Dataset:
@@ -174,9 +174,9 @@ def test_members_that_are_evaluated_together_answer_like_one_at_a_time(monkeypat
     net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[4, 6], hidden=[8])
     rows = torch.stack([net.init(k) for k in range(5)]).double()
     x, none = torch.randn(5, 20, 1, 12, 12, dtype=torch.float64), torch.zeros(5, 0, dtype=torch.int64)
-    want = loop.outputs(net, rows, none, x)
+    want = loop.loop_outputs(net, rows, none, x)
     for side_by_side, most in ((12, 1 << 22), (2, 1 << 22), (2, 2 * 6 * 12 * 12 * 7), (1, 1)):  # 7 rows at a time, one
         monkeypatch.setattr(conv, "MOST_LANES", {"cpu": side_by_side})
         monkeypatch.setattr(conv, "ANSWERED", {"cpu": most})
-        torch.testing.assert_close(conv.outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
-    assert choose(net).outputs is conv.outputs
+        torch.testing.assert_close(conv.conv_outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
+    assert choose_engine(net).outputs is conv.conv_outputs

@@ -26,7 +26,7 @@ def test_every_engine_equals_the_loop_in_float64_after_50_steps(
     net, sizes = NETS[engine](), [17, 20, 9, 20]
     block = make_block(net, SHAPES[engine], LOCALS[kind], sizes, torch.float64, offset, epochs=10, anchor=anchor)
     assert block.steps.max() == 50
-    reference, trained = loop.train(net, block), ENGINES[engine].train(net, block)
+    reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
     moved = (reference.final - block.start).abs().max()
     assert moved > 1e-2
     assert (trained.final - reference.final).abs().max() < 1e-10
@@ -43,15 +43,15 @@ def test_regression_objectives_equal_the_loop(objective: str, activation: type[n
     if objective == "gaussian_nll":
         whole = block.read
         block = block._replace(read=lambda a, b: (whole(a, b)[0], whole(a, b)[1][..., :1]))
-    assert (mlp.train(net, block).final - loop.train(net, block).final).abs().max() < 1e-10
+    assert (mlp.train_mlp(net, block).final - loop.train_loop(net, block).final).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float32_stays_within_rounding_of_the_loop(engine: str) -> None:
     net = NETS[engine]()
     block = make_block(net, SHAPES[engine], LOCALS["momentum"], [20, 12, 20], torch.float32)
-    reference = loop.train(net, block).final
-    assert (ENGINES[engine].train(net, block).final - reference).abs().max() < 1e-4
+    reference = loop.train_loop(net, block).final
+    assert (ENGINES[engine](net, block).final - reference).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -66,11 +66,11 @@ def test_a_lane_has_the_same_bits_in_every_company(engine: str, data: st.DataObj
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
     everyone = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch)
     order = np.argsort(-blocks.steps_of(np.array(sizes), everyone.local), kind="stable")
-    whole = dict(zip(order.tolist(), ENGINES[engine].train(net, everyone).final, strict=True))
+    whole = dict(zip(order.tolist(), ENGINES[engine](net, everyone).final, strict=True))
     some = data.draw(st.lists(st.sampled_from(range(len(sizes))), min_size=2, max_size=6, unique=True))
     part = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch, lanes=some)
     mine = np.array(some)[np.argsort(-blocks.steps_of(np.array(sizes)[some], everyone.local), kind="stable")]
-    for lane, final in zip(mine.tolist(), ENGINES[engine].train(net, part).final, strict=True):
+    for lane, final in zip(mine.tolist(), ENGINES[engine](net, part).final, strict=True):
         assert torch.equal(final, whole[lane])
 
 
@@ -80,7 +80,7 @@ def test_batches_deal_every_row_once_an_epoch(sizes: list[int], width: int, epoc
     size = np.sort(np.array(sizes))[::-1].copy()
     steps = blocks.steps_of(size, local)
     rows = np.arange(len(size))[:, None] * 100 + np.arange(size.max())
-    index, weight = blocks.batches(rows, size, steps, width, rng.keys(3, "batches", 0, np.arange(len(size))))
+    index, weight = blocks.deal_batches(rows, size, steps, width, rng.keys(3, "batches", 0, np.arange(len(size))))
     for lane, n in enumerate(size):
         mine = index[:, lane][weight[:, lane] > 0].numpy()
         assert sorted(mine.tolist()) == sorted(list(range(lane * 100, lane * 100 + n)) * epochs)

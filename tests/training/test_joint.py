@@ -10,18 +10,18 @@ import pytest
 import torch
 from sweeps import BASE, run, sweep, told
 
-from fedray.assembly.user_objects import Own
+from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.types import Local
-from fedray.models import build_net
-from fedray.scenario.loader import read
+from fedray.models.catalogue import build_net
+from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint
 from fedray.storage import tables as record
 from fedray.training import joint, mlp
-from fedray.training.block import Block, Rates, Trained, batches
+from fedray.training.block import Block, Rates, Trained, deal_batches
 from fedray.tuning.objectives import read_objective
-from fedray.tuning.trial import Job, carry_out
+from fedray.tuning.trial import Job, train_jobs
 
 CLOCK = "wall_seconds"
 RAGGED = {"data.partition": {"name": "dirichlet", "alpha": 0.3}, "participation.per_round": 5}
@@ -37,22 +37,22 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(lanes, learning rates) of every block of two and more trials."""
     seen: list[tuple[int, int]] = []
-    honest = joint.joined
+    honest = joint.join_blocks
 
     def joined(parts: Any, order: Any) -> Block:
         block = honest(parts, order)
         seen.append((len(block.start), len(np.unique(block.rates.lr))))
         return block
 
-    monkeypatch.setattr(joint, "joined", joined)
+    monkeypatch.setattr(joint, "join_blocks", joined)
     return seen
 
 
 def left(folder: Path) -> tuple[Any, ...]:
     """All that a run leaves but its clock: rows, jobs, the newest state."""
-    tables = [record.table(folder, name) for name in ("rounds", "clients")]
+    tables = [record.read_table(folder, name) for name in ("rounds", "clients")]
     rows = [table.drop_columns([c for c in (CLOCK,) if c in table.column_names]).to_pylist() for table in tables]
-    progress, private = checkpoint.load(folder / "checkpoints")
+    progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
     state = progress.state
     whole = {"models": state.models, **state.extra, **private}
     return (*rows, {name: value.numpy().tobytes() for name, value in whole.items()})
@@ -94,13 +94,13 @@ def test_trials_side_by_side_are_the_trials_alone(name: str, tmp_path: Path, blo
 def test_a_pruned_trial_leaves_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops computing at once; what the others compute is what they compute alone."""
     lanes: list[int] = []
-    honest = mlp.train
+    honest = mlp.train_mlp
 
     def counted(net: Any, block: Block) -> Trained:
         lanes.append(len(block.start))
         return honest(net, block)
 
-    monkeypatch.setattr(mlp, "train", counted)
+    monkeypatch.setattr(mlp, "train_mlp", counted)
     found = sweep({"local.lr": [0.3, 0.2, 1e-4, 2e-4]}, sampler="grid", trials=None, together=4,
                   pruner={"name": "asha", "warmup": 1, "reduction": 2})  # fmt: skip
     _, trials = run(found, tmp_path / "s")
@@ -125,7 +125,7 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
     found = sweep({"local.lr": [0.3, 0.1, 0.01]}, sampler="grid", trials=None, together=3,
                   overrides={"checkpoint.every": 2})  # fmt: skip
     undisturbed = told(run(found, tmp_path / "whole")[1])
-    saved, calls = checkpoint.save, []
+    saved, calls = checkpoint.save_checkpoint, []
 
     def killed(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
@@ -137,26 +137,29 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
         patch.setattr(checkpoint, "save", killed)
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "cut")
-    stands = [checkpoint.rounds(folder / "checkpoints")[-1] for folder in sorted((tmp_path / "cut/trials").iterdir())]
+    stands = [
+        checkpoint.checkpoint_rounds(folder / "checkpoints")[-1]
+        for folder in sorted((tmp_path / "cut/trials").iterdir())
+    ]
     assert stands == [4, 2, 2]
     assert told(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
 
 
 def test_a_directory_of_another_training_is_not_taken_for_the_trials(tmp_path: Path) -> None:
     goal = (read_objective("", "accuracy"),)
-    one, two = (read({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
-    first, other = (Job(0, scenario, tmp_path / "trial", goal, Own()) for scenario in (one, two))
-    (alone,) = carry_out([Job(0, two, tmp_path / "alone", goal, Own())])
-    carry_out([first])
-    (found,) = carry_out([other])
+    one, two = (read_scenario({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
+    first, other = (Job(0, scenario, tmp_path / "trial", goal, UserObjects()) for scenario in (one, two))
+    (alone,) = train_jobs([Job(0, two, tmp_path / "alone", goal, UserObjects())])
+    train_jobs([first])
+    (found,) = train_jobs([other])
     assert alone.state == found.state == "complete" and found.values == alone.values
-    assert read(tmp_path / "trial" / "scenario.yaml") == two
+    assert read_scenario(tmp_path / "trial" / "scenario.yaml") == two
 
 
 def test_the_seconds_of_trials_side_by_side_add_up_to_the_sweeps(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.3, 0.2, 0.1, 0.05]}, sampler="grid", trials=None, together=4)
     summary, trials = run(found, tmp_path / "s")
-    clocks = [record.table(tmp_path / "s" / row["run_directory"], "rounds")[CLOCK][-1].as_py() for row in trials]
+    clocks = [record.read_table(tmp_path / "s" / row["run_directory"], "rounds")[CLOCK][-1].as_py() for row in trials]
     assert max(clocks) * 0.9 < summary["seconds_trained"] < sum(clocks)
 
 
@@ -167,7 +170,7 @@ def test_a_lane_of_its_own_rates_has_the_bits_of_a_block_of_them() -> None:
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(66, 6, generator=g), torch.randint(3, (66,), generator=g)
     keys = rng.keys(0, "batches", np.arange(lanes))
-    index, weight = batches(np.arange(66).reshape(6, 11), size, size, 4, keys)
+    index, weight = deal_batches(np.arange(66).reshape(6, 11), size, size, 4, keys)
     start = torch.stack([net.init(k) for k in range(lanes)])
     offset = 0.1 * torch.randn(start.shape, generator=g)
     given = [(0.3, 0.01, 0.0), (0.017, 0.3, 0.5), (1.1, 0.0, 0.07)]
@@ -178,8 +181,8 @@ def test_a_lane_of_its_own_rates_has_the_bits_of_a_block_of_them() -> None:
         return Block(start[who], counters, lambda a, b: (x[index[a:b][:, who]], y[index[a:b][:, who]]), weight[:, who],
                      size[who], local, rates[0], keys[who], 6, None, offset[who], own)  # fmt: skip
 
-    mixed = mlp.train(net, block([0, 1, 2, 3, 4, 5], given[0], Rates(*np.repeat(np.array(given).T, 2, axis=1))))
+    mixed = mlp.train_mlp(net, block([0, 1, 2, 3, 4, 5], given[0], Rates(*np.repeat(np.array(given).T, 2, axis=1))))
     for at, rates in enumerate(given):
-        alone = mlp.train(net, block([2 * at, 2 * at + 1], rates, None))
+        alone = mlp.train_mlp(net, block([2 * at, 2 * at + 1], rates, None))
         assert torch.equal(alone.final, mixed.final[2 * at : 2 * at + 2])
         assert torch.equal(alone.loss, mixed.loss[2 * at : 2 * at + 2])

@@ -16,12 +16,12 @@ from small import rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
-from fedray.core.exact_sum import merge
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
-from fedray.runtime.worker import Host
-from fedray.scenario.loader import read
+from fedray.runtime.worker import Worker
+from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import first_state
 from fedray.simulation.study import Study
 
@@ -57,36 +57,36 @@ def study(engine: str, batch_size: int | str) -> Study:
             "local": {"batch_size": batch_size, "momentum": 0.9},
         },
     )
-    return build(read(given), Own(model=module))
+    return build_study(read_scenario(given), UserObjects(model=module))
 
 
 def next_models(made: Study, state: State, actor: list[int], width: int) -> tuple[Tensor, Tensor, np.ndarray]:
     """Models and counters after a round, and each job's loss; job j is done by process `actor[j]`."""
-    phase = made.method.phases[0]
+    phase = made.method.phase
     plan, dealt = phase.schedule(0, None), np.array(actor)
     loss, stats = np.full(len(dealt), np.nan), []
     for number in np.unique(dealt):
-        host = Host(made)
+        host = Worker(made)
         host.engine = replace(host.engine, width=min(width, host.engine.width))
         mine = np.flatnonzero(dealt == number)
         part, row = host.train(0, plan.take(mine), state, phase)
         stats.append(part)
         loss[mine] = row.loss
-    after = phase.server.step(state, merge(stats[::-1]), 0)
+    after = phase.server.step(state, merge_stats(stats[::-1]), 0)
     return after.models, after.counters, loss
 
 
 @cache
 def whole(engine: str, batch_size: int | str) -> tuple[Tensor, Tensor, np.ndarray]:
     made = study(engine, batch_size)
-    assert Host(made).engine.name == engine
-    return next_models(made, first_state(made, made.method.phases[0]), [0] * CLIENTS * WORLDS, 10**6)
+    assert Worker(made).engine.name == engine
+    return next_models(made, first_state(made, made.method.phase), [0] * CLIENTS * WORLDS, 10**6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_never_share_a_network_that_an_engine_writes_into(engine: str) -> None:
     """`loop` and `vmap` put weights into the module: one thread at a time."""
-    assert Host(study(engine, 8), threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
+    assert Worker(study(engine, 8), threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -99,7 +99,7 @@ def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataO
     actor = data.draw(st.lists(st.integers(0, 4), min_size=jobs, max_size=jobs))
     width = data.draw(st.integers(2, 9))
     want = whole(engine, batch_size)
-    models, counters, loss = next_models(made, first_state(made, made.method.phases[0]), actor, width)
+    models, counters, loss = next_models(made, first_state(made, made.method.phase), actor, width)
     assert torch.equal(models, want[0])
     assert torch.equal(counters, want[1])
     np.testing.assert_array_equal(loss, want[2])

@@ -12,7 +12,7 @@ from small import fed, scenario
 
 import fedray
 from fedray.core.types import Net
-from fedray.runtime.worker_info import doubt, together
+from fedray.runtime.worker_info import join_worker_facts, warn_if_dependent
 from fedray.training import mlp
 from fedray.training.block import Block, Trained
 
@@ -21,14 +21,14 @@ def test_lanes_that_see_their_neighbours_are_noticed_and_warned_of(
     tmp_path: Path, no_report: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test trains the same lanes in different company; here their number leaks into the weights."""
-    honest = mlp.train
+    honest = mlp.train_mlp
 
     def leaking(net: Net, block: Block) -> Trained:
         done = honest(net, block)
         return done._replace(final=done.final + 1e-6 * len(block.start))
 
     fedray.run(scenario({"rounds": 1}), out=tmp_path / "fine")  # warnings are errors here
-    monkeypatch.setattr(mlp, "train", leaking)
+    monkeypatch.setattr(mlp, "train_mlp", leaking)
     with pytest.warns(UserWarning, match="results repeat for the same packing only"):
         fedray.run(scenario({"rounds": 1}), out=tmp_path / "leaking")
     told = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
@@ -39,14 +39,14 @@ def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
     """A GPU tier beside a CPU tier: both engines; one actor in doubt is enough for a warning."""
     cpu = {"engine": {"name": "conv", "width": 8, "device": "cpu"}, "lanes_independent": True}
     gpu = {"engine": {"name": "conv", "width": 256, "device": "cuda"}, "lanes_independent": False}
-    assert together([cpu, cpu]) == cpu
-    mixed = together([gpu, cpu, gpu])
+    assert join_worker_facts([cpu, cpu]) == cpu
+    mixed = join_worker_facts([gpu, cpu, gpu])
     assert (mixed["engine"], mixed["engines"]) == (gpu["engine"], [gpu["engine"], cpu["engine"]])
     with pytest.warns(UserWarning, match="self-test failed"):
-        doubt(mixed)
+        warn_if_dependent(mixed)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        doubt(together([cpu, cpu]))
+        warn_if_dependent(join_worker_facts([cpu, cpu]))
 
 
 def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fedray.tuning.tune import tune
+from fedray.tuning.tune import run_sweep
 
 BASE: dict[str, Any] = {
     "runtime": "inline",
@@ -28,7 +28,7 @@ def sweep(space: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 def run(found: dict[str, Any], out: Path, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs a sweep in this process: its summary and the rows of trials.parquet."""
-    summary = tune(found, out, say=lambda line: None, **options)
+    summary = run_sweep(found, out, say=lambda line: None, **options)
     return summary, rows(out)
 
 

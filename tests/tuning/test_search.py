@@ -23,7 +23,7 @@ GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 
 
 def opened(out: Path, name: str = "sweep") -> optuna.Study:
-    return optuna.load_study(study_name=name, storage=optuna_study.opened(str(out / "study.journal")))
+    return optuna.load_study(study_name=name, storage=optuna_study.open_storage(str(out / "study.journal")))
 
 
 def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     def wait(flying: Any, return_when: str) -> tuple[set[Future[Any]], None]:
         busy.append(len(flying))
         first = min(flying, key=lambda future: jobs[future].trial)
-        first.set_result(training.carry_out([jobs[first]]))
+        first.set_result(training.train_jobs([jobs[first]]))
         return {first}, None
 
-    monkeypatch.setattr("fedray.tuning.tune.workers", lambda *_: nullcontext(submit))
+    monkeypatch.setattr("fedray.tuning.tune.make_workers", lambda *_: nullcontext(submit))
     monkeypatch.setattr(search, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
     found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None, together=1)
@@ -151,7 +151,7 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
 
     with monkeypatch.context() as patch:
         if moment == "in a training":
-            patch.setattr(checkpoint, "save", killed(checkpoint.save, 8))
+            patch.setattr(checkpoint, "save", killed(checkpoint.save_checkpoint, 8))
         elif moment == "before the tell":
             patch.setattr(optuna.Study, "tell", killed(optuna.Study.tell, 3))
         else:
@@ -186,8 +186,8 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     assert summary["rounds_trained"] == 20
     for row in trials:
         folder = tmp_path / "s" / row["run_directory"]
-        done = set(tables.table(folder, "clients")["round"].to_pylist())
-        assert max(done) == row["rounds"] == checkpoint.rounds(folder / "checkpoints")[-1]
+        done = set(tables.read_table(folder, "clients")["round"].to_pylist())
+        assert max(done) == row["rounds"] == checkpoint.checkpoint_rounds(folder / "checkpoints")[-1]
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
@@ -221,7 +221,7 @@ def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> No
     summary, trials = run(found, tmp_path / "s")
     assert all(row["rounds"] < 40 for row in trials)
     for row in trials:
-        course = tables.table(tmp_path / "s" / row["run_directory"], "rounds").to_pylist()
+        course = tables.read_table(tmp_path / "s" / row["run_directory"], "rounds").to_pylist()
         assert course[-1]["up_bytes"] > 15_000
         within = [point for point in course if point["up_bytes"] <= 15_000]
         assert row["values"]["accuracy"] == within[-1]["hold_out_accuracy"]
@@ -235,7 +235,7 @@ def test_the_test_set_is_left_to_the_winners(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["worst_client_accuracy", "nll"])
     summary, trials = run(found, tmp_path / "s")
     for row in trials:
-        for name in tables.table(tmp_path / "s" / row["run_directory"], "rounds").column_names:
+        for name in tables.read_table(tmp_path / "s" / row["run_directory"], "rounds").column_names:
             assert name.startswith("hold_out_") or name in (
                 "replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"
             )  # fmt: skip

@@ -12,9 +12,9 @@ from sweeps import BASE, LR, sweep
 from fedray.core.errors import BadInput
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import read_objective, value_of
-from fedray.tuning.space import corners, grid, read_space
+from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space
 from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.tune import tune
+from fedray.tuning.tune import run_sweep
 
 FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
 
@@ -23,18 +23,18 @@ FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
 def test_every_shipped_sweep_is_read_and_its_corners_are_scenarios(path: Path) -> None:
     found = read_sweep(path)
     assert found.scenario({}).data.hold_out == 0.2
-    assert len(list(corners(found.space))) >= 2
+    assert len(list(enumerate_corners(found.space))) >= 2
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
-    tree = yaml_text.load(path)
+    tree = yaml_text.load_yaml(path)
     if isinstance(tree["scenario"], str):
         tree["scenario"] = str(path.parent / tree["scenario"])
     tree["overrides"] = {**tree.get("overrides", {}), "rounds": 2}
     if tree["overrides"].get("data.name", "digits") != "digits" and "FEDRAY_DATA" not in os.environ:
         pytest.skip("the data sets' files are not here")
-    summary = tune({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda line: None)
+    summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda line: None)
     assert (summary["complete"], summary["trainings"]) == (1, 1)
 
 
@@ -90,7 +90,7 @@ def test_a_bad_sweep_is_one_line(keys: dict[str, Any], line: str) -> None:
 def test_an_objective_that_the_data_cannot_give_is_one_line(name: str, tmp_path: Path) -> None:
     objective = {"name": name, "target": 0.1} if "to_" in name else name
     with pytest.raises(BadInput, match=r"cannot be had from digits, which has classes: (did you mean|choose)"):
-        tune(sweep({"local.lr": LR}, objectives=[objective]), tmp_path / "out")
+        run_sweep(sweep({"local.lr": LR}, objectives=[objective]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -102,7 +102,7 @@ def test_what_is_better_lower_is_minimised(name: str) -> None:
 def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
     """The name is the study's in its storage: the copy in the run directory goes on with the same one."""
     first = read_sweep(FILES[0].with_name("quick.yaml"))
-    (tmp_path / "sweep.yaml").write_text(yaml_text.write(dict(first.source)))
+    (tmp_path / "sweep.yaml").write_text(yaml_text.write_yaml(dict(first.source)))
     assert read_sweep(tmp_path / "sweep.yaml").name == first.name == "quick"
 
 
@@ -114,7 +114,7 @@ def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:
             "method.models": {"type": "int", "low": 1, "high": 5, "step": 2},
         }
     )
-    points = grid(space)
+    points = enumerate_grid(space)
     assert len(points) == 3 * 3 + 3
     assert {p["method.models"] for p in points} == {1, 3, 5}
     assert all(("local.momentum" in p) == (p["local.optimizer"] == "sgd") for p in points)

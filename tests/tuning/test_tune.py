@@ -46,7 +46,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
     found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}},
                   overrides={"rounds": 40, "checkpoint.every": 1}, **how)  # fmt: skip
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml_text.write(found))
+    file.write_text(yaml_text.write_yaml(found))
     command = [sys.executable, "-m", "fedray", "tune", str(file), "--out", str(tmp_path / "cut")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     begun = tmp_path / "cut" / "trials" / "00002" / "checkpoints" / "round-000003"
@@ -76,7 +76,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
 )
 def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml_text.write({**sweep({"local.lr": LR}), **keys}))
+    file.write_text(yaml_text.write_yaml({**sweep({"local.lr": LR}), **keys}))
     done = fedray("tune", file, "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(line)
@@ -87,7 +87,7 @@ def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, t
 def test_trials_as_ray_tasks_find_what_inline_trials_find(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.2, 0.3]}, sampler="grid", jobs=2, pruner={"name": "median", "startup": 5})
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml_text.write({**found, "overrides": {"runtime": "ray"}}))
+    file.write_text(yaml_text.write_yaml({**found, "overrides": {"runtime": "ray"}}))
     done = fedray("tune", file, "--out", tmp_path / "ray")
     assert done.returncode == 0, done.stderr
     assert told(rows(tmp_path / "ray")) == told(run({**found, "jobs": 1}, tmp_path / "inline")[1])

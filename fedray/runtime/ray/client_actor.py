@@ -9,32 +9,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.runtime import environment, messages
 from fedray.runtime.environment import device_of
 from fedray.runtime.messages import Piece
 from fedray.runtime.ray.random_walk import Holder, Key, Orders, Parcel, Report
-from fedray.runtime.stacking import hosted
-from fedray.runtime.worker import Host
-from fedray.runtime.worker_info import facts
-from fedray.scenario.loader import Scenario
+from fedray.runtime.stacking import make_worker
+from fedray.runtime.worker import Worker
+from fedray.runtime.worker_info import worker_facts
+from fedray.scenario.schema import Scenario
 
 
-class Client:
+class ClientActor:
     """One `Host` for all the clients that live here."""
 
-    def __init__(self, scenario: Scenario, own: Own, index: int, gpus: float, cpus: float) -> None:
+    def __init__(self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float) -> None:
         environment.one_thread()
         self.scenario, self.own = scenario, own
         self.index, self.gpus, self.cpus = index, gpus, cpus
-        self.told = False  # what the clients that live here kept to themselves, since this process began
+        self.restored = False  # what the clients that live here kept to themselves, since this process began
 
     @cached_property
-    def host(self) -> Host:
+    def host(self) -> Worker:
         """Built by the first call, so that an error on the way reaches the caller as every other does."""
-        return hosted(build(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus)))
+        return make_worker(
+            build_study(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus))
+        )
 
     def ready(self) -> int:
         """Answers when the actor can work; its process id."""
@@ -43,12 +45,12 @@ class Client:
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of this actor."""
-        return facts(self.host)
+        return worker_facts(self.host)
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""
         plan = message.plans[self.index]
-        phase = self.host.study.method.phases[0]
+        phase = self.host.study.method.phase
         self._complete()
         return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
 
@@ -85,11 +87,11 @@ class Client:
     def restore(self, private: dict[str, Any]) -> None:
         """Forgets the private vectors and takes these."""
         self.host.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
-        self.told = True
+        self.restored = True
 
     def _complete(self) -> None:
         """An actor that died and came back between two calls says so: nobody else would have noticed."""
-        if not self.told and any(phase.own for phase in self.host.study.method.phases):
+        if not self.restored and self.host.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
     def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:

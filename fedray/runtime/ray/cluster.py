@@ -31,30 +31,30 @@ POST = "post"
 PASSED = ("FEDRAY_PATIENCE",)  # variables of the driver that every worker gets
 
 
-def room() -> placement.Room:
+def free_room() -> placement.Room:
     """What the cluster has, right now."""
     has = ray.cluster_resources()
     plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
     return placement.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
 
 
-def nodes() -> int:
+def live_nodes() -> int:
     """How many nodes the cluster has, right now."""
     return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
-def here() -> NodeAffinitySchedulingStrategy:
+def this_node() -> NodeAffinitySchedulingStrategy:
     """On this node: the run directory is on its disk, and an actor without CPUs may start anywhere else."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def has() -> str:
+def has_resources() -> str:
     """What the cluster has, for a message."""
-    there = room()
-    return f"the cluster has {nodes()} nodes, {there.cpus:g} CPU, {there.gpus:g} GPU"
+    there = free_room()
+    return f"the cluster has {live_nodes()} nodes, {there.cpus:g} CPU, {there.gpus:g} GPU"
 
 
-def made(kind: Any, seats: list[placement.Seat], posts: bool, *shared: Any) -> list[Any]:
+def make_actors(kind: Any, seats: list[placement.ActorSpec], posts: bool, *shared: Any) -> list[Any]:
     """Actors in their seats; `shared` are their first arguments. posts: whether they take calls of each other (in the
     concurrency group POST) while they work."""
     remote: Any = ray.remote
@@ -65,17 +65,17 @@ def made(kind: Any, seats: list[placement.Seat], posts: bool, *shared: Any) -> l
             num_gpus=seat.num_gpus,
             resources=seat.resources,
             max_restarts=-1,
-            runtime_env=workplace(),
+            runtime_env=worker_environment(),
         ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
         for index, seat in enumerate(seats)
     ]
 
 
-class Reseat(FedrayError):
+class ClusterChanged(FedrayError):
     """The actors no longer fit into what is left of the cluster: others are made."""
 
 
-def steady(method: Callable[P, T]) -> Callable[P, T]:
+def retry_when_moved(method: Callable[P, T]) -> Callable[P, T]:
     """A method of the runtime that begins anew once the actors were seated anew under it."""
 
     @wraps(method)
@@ -83,13 +83,13 @@ def steady(method: Callable[P, T]) -> Callable[P, T]:
         while True:
             try:
                 return method(*arguments, **named)
-            except Reseat:
+            except ClusterChanged:
                 arguments[0].reseat()  # type: ignore[attr-defined]  # itself
 
     return again
 
 
-def cause(error: RayTaskError, who: str) -> FedrayError:
+def explain_error(error: RayTaskError, who: str) -> FedrayError:
     """What an actor raised: one of ours as it is, anything else in one line (the report of Ray is chained to it)."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, FedrayError):
@@ -97,14 +97,14 @@ def cause(error: RayTaskError, who: str) -> FedrayError:
     return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
 
 
-def refused(error: Exception, who: str) -> None:
+def raise_if_refused(error: Exception, who: str) -> None:
     """Raises if an actor could not even be made: waiting for it, or making it again, would end the same way."""
     if isinstance(error, RayActorError) and error.actor_init_failed:
         told = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {told[-1].strip()[:300]}") from error
 
 
-def workplace() -> dict[str, Any]:
+def worker_environment() -> dict[str, Any]:
     """The runtime environment of every worker: its variables, and the driver's own import path.
 
     A class from a user's own folder is sent by its name, so the worker has to find its module where the driver did.
@@ -125,7 +125,7 @@ def _visible(outside: bool) -> None:
         ray_constants.ENABLE_RAY_CLUSTER = outside  # for this one, which read the variable when it imported Ray
 
 
-def connect(address: str | None, actors: int) -> bool:
+def connect_to_ray(address: str | None, actors: int) -> bool:
     """Connects to a cluster, or starts a local one that only this machine can reach; True if the caller has to end it
     (`ray.shutdown` leaves a cluster that was there before).
 
@@ -139,7 +139,7 @@ def connect(address: str | None, actors: int) -> bool:
                 f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
             )
         return False
-    environment.prepare()
+    environment.prepare_process()
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if address is not None:
         environment.reach(address)
@@ -150,11 +150,11 @@ def connect(address: str | None, actors: int) -> bool:
             why = " ".join(str(error).split())[:200]
             raise BadInput(f"--address {address}: {why}: start Ray there first") from error
         return True
-    local(max(os.cpu_count() or 1, actors))
+    start_local_ray(max(os.cpu_count() or 1, actors))
     return True
 
 
-def local(cpus: int, resources: dict[str, float] | None = None) -> None:
+def start_local_ray(cpus: int, resources: dict[str, float] | None = None) -> None:
     """Starts a Ray of one machine: no dashboard, and every port on loopback."""
     _visible(False)
     ray.init(
@@ -164,16 +164,16 @@ def local(cpus: int, resources: dict[str, float] | None = None) -> None:
 
 
 @contextmanager
-def tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
+def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
     """A function (function, *arguments) -> future that runs them as tasks of one CPU each on a cluster, for sweeps.
 
     Args:
         number: how many run at once; a local cluster is made large enough. gpus: of each task.
     """
-    started = connect(address, number)
+    started = connect_to_ray(address, number)
 
     def send(function: Callable[..., Any], *arguments: Any) -> Any:
-        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=workplace())
+        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=worker_environment())
         return task.remote(*arguments).future()
 
     try:

@@ -15,14 +15,22 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from fedray.assembly.study import build
-from fedray.assembly.user_objects import Own
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
 from fedray.runtime import environment
-from fedray.runtime.ray.cluster import PATIENCE, cause, connect, has, here, refused, workplace
-from fedray.runtime.ray.runtime import Rays
-from fedray.runtime.session import Snapshot, coordinate
-from fedray.scenario.loader import Scenario
+from fedray.runtime.ray.cluster import (
+    PATIENCE,
+    connect_to_ray,
+    explain_error,
+    has_resources,
+    raise_if_refused,
+    this_node,
+    worker_environment,
+)
+from fedray.runtime.ray.runtime import RayRuntime
+from fedray.runtime.session import Snapshot, run_session
+from fedray.scenario.schema import Scenario
 from fedray.storage.loggers import build_loggers
 
 RESTARTS = 20  # of the coordinator
@@ -31,18 +39,18 @@ RESTARTS = 20  # of the coordinator
 class Coordinator:
     """Runs the engine on the machine that holds the run directory; answers `progress` while it does."""
 
-    def __init__(self, scenario: Scenario, own: Own, out: str) -> None:
+    def __init__(self, scenario: Scenario, own: UserObjects, out: str) -> None:
         environment.one_thread()
         self.scenario, self.own, self.out = scenario, own, Path(out)
         self.unseen: deque[Snapshot] = deque()
 
     def run(self) -> dict[str, Any]:
         """The whole run; its summary."""
-        study = build(self.scenario, self.own.imported())
-        runtime = Rays(self.scenario, self.own, study)
+        study = build_study(self.scenario, self.own.imported())
+        runtime = RayRuntime(self.scenario, self.own, study)
         known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
-            return coordinate(
+            return run_session(
                 study, runtime, self.out, self._watch, known, build_loggers(self.scenario.loggers, self.out)
             )
         finally:
@@ -57,23 +65,23 @@ class Coordinator:
 
 
 def run_on_ray(
-    scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None], address: str | None
+    scenario: Scenario, own: UserObjects, out: Path, watch: Callable[[Snapshot], None], address: str | None
 ) -> dict[str, Any]:
     """Runs a scenario on Ray and returns its summary; the coordinator is made again if it dies."""
     actors = scenario.clients.actors
-    started = connect(address, 0 if actors == "auto" else int(actors))
+    started = connect_to_ray(address, 0 if actors == "auto" else int(actors))
     try:
         return _drive(scenario, own, out, watch)
     except RayTaskError as error:
-        raise cause(error, "the coordinator") from error
+        raise explain_error(error, "the coordinator") from error
     finally:
         if started:
             ray.shutdown()
 
 
-def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
+def _drive(scenario: Scenario, own: UserObjects, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
     kind: Any = ray.remote(Coordinator).options(
-        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=workplace(), scheduling_strategy=here()
+        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=worker_environment(), scheduling_strategy=this_node()
     )
     for _ in range(RESTARTS):
         coordinator = kind.remote(scenario, own, str(out))
@@ -87,9 +95,11 @@ def _drive(scenario: Scenario, own: Own, out: Path, watch: Callable[[Snapshot], 
                     summary: dict[str, Any] = ray.get(ref, timeout=PATIENCE)
                     return summary
         except GetTimeoutError:
-            raise FedrayError(f"waited {PATIENCE:g} s for the coordinator; {has()}: `fedray resume {out}`") from None
+            raise FedrayError(
+                f"waited {PATIENCE:g} s for the coordinator; {has_resources()}: `fedray resume {out}`"
+            ) from None
         except RayActorError as error:
-            refused(error, "the coordinator")
+            raise_if_refused(error, "the coordinator")
         finally:  # whatever ended the wait: a coordinator that nobody watches would go on
             with suppress(Exception):  # Ray itself is gone
                 ray.kill(coordinator)

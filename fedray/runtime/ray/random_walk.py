@@ -20,9 +20,9 @@ from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.runtime import messages, placement
-from fedray.runtime.placement import Seat
-from fedray.runtime.ray.cluster import GONE, PATIENCE, POST, cause
-from fedray.runtime.worker import Host
+from fedray.runtime.placement import ActorSpec
+from fedray.runtime.ray.cluster import GONE, PATIENCE, POST, explain_error
+from fedray.runtime.worker import Worker
 from fedray.simulation.rounds import first_state
 from fedray.simulation.study import Study
 
@@ -59,9 +59,9 @@ class Report(NamedTuple):
 class Holder:
     """The models that a client actor holds, and copies of those it handed on."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Worker) -> None:
         self.host = host
-        self.phase = host.study.method.phases[0]
+        self.phase = host.study.method.phase
         self.state = first_state(host.study, self.phase)
         self.held: dict[Key, Parcel] = {}
         self.sent: dict[Key, Parcel] = {}
@@ -74,7 +74,7 @@ class Holder:
     def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
         """Trains its models and hands them on."""
         plan = orders.plan
-        keys = list(zip(plan.replicate.tolist(), plan.model.tolist(), strict=True))
+        keys = list(zip(plan.world.tolist(), plan.model.tolist(), strict=True))
         missing = self.missing(dict(zip(keys, orders.version.tolist(), strict=True)))
         if missing:
             return Report(missing, None, [])
@@ -137,15 +137,15 @@ class Walks:
 
     def __init__(self, study: Study, ready: Callable[[list[int]], None]) -> None:
         self.study, self.ready = study, ready
-        self.seats: list[Seat] = []
+        self.seats: list[ActorSpec] = []
         self.actors: list[Any] = []
-        walk = study.method.phases[0].walk
+        walk = study.method.phase.walk
         assert walk is not None
         self.walk, self.now = walk, -1
-        shape = study.worlds, study.method.phases[0].models
+        shape = study.worlds, study.method.phase.models
         self.version, self.home, self.sender = (np.full(shape, -1) for _ in range(3))
 
-    def sit(self, seats: list[Seat], actors: list[Any]) -> None:
+    def sit(self, seats: list[ActorSpec], actors: list[Any]) -> None:
         """The actors, which hold nothing yet."""
         self.seats, self.actors = seats, actors
         self.forget()
@@ -158,7 +158,7 @@ class Walks:
         """One step of all walks; the models stay with the actors, so there are no statistics."""
         if self.now < 0:
             self._seat(t, state)
-        of = plan.replicate, plan.model
+        of = plan.world, plan.model
         home = self._homes(t)[of]
         self._bring(of, home)
         to, work = self._homes(t + 1)[of], {int(a): np.flatnonzero(home == a) for a in np.unique(home)}
@@ -186,7 +186,7 @@ class Walks:
 
     def _homes(self, t: int) -> IntArray:
         at = self.walk.at(t)
-        return placement.homes(self.study.clients, self.seats, at.ravel()).reshape(at.shape)
+        return placement.assign_homes(self.study.clients, self.seats, at.ravel()).reshape(at.shape)
 
     def _versions(self, keys: Any) -> dict[Key, int]:
         return {(int(w), int(k)): int(self.version[w, k]) for w, k in keys}
@@ -230,7 +230,7 @@ class Walks:
             try:
                 report: Report = ray.get(ref, timeout=PATIENCE)
             except RayTaskError as error:
-                raise cause(error, f"client actor {a}") from error
+                raise explain_error(error, f"client actor {a}") from error
             except GONE:
                 self._await(a)
                 report = Report([], None, [])
@@ -246,9 +246,7 @@ class Walks:
         for b in silent:
             self._await(b)
             of = orders.to == b
-            wanted = dict.fromkeys(
-                zip(orders.plan.replicate[of].tolist(), orders.plan.model[of].tolist()), orders.t + 1
-            )
+            wanted = dict.fromkeys(zip(orders.plan.world[of].tolist(), orders.plan.model[of].tolist()), orders.t + 1)
             self._copied(a, wanted, b)
 
     def _restore(self, a: int, missing: dict[Key, int]) -> None:
@@ -280,7 +278,7 @@ class Walks:
             try:
                 return ray.get(getattr(self.actors[a], method).remote(*arguments), timeout=PATIENCE)
             except RayTaskError as error:
-                raise cause(error, f"client actor {a}") from error
+                raise explain_error(error, f"client actor {a}") from error
             except GONE:
                 self._await(a)
         raise FedrayError(f"client actor {a} died {DEATHS} times over one call: see Ray's logs")

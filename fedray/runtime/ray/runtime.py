@@ -22,22 +22,33 @@ from ray.dag import InputNode, MultiOutputNode
 from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
 from torch import Tensor
 
-from fedray.assembly.user_objects import Own
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError, Lost
-from fedray.core.exact_sum import merge
+from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Plan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import messages, placement
-from fedray.runtime.client_state import dealt, merged
+from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.messages import Piece
-from fedray.runtime.ray.client_actor import Client
-from fedray.runtime.ray.cluster import GONE, PATIENCE, Reseat, cause, has, made, nodes, refused, room, steady
+from fedray.runtime.ray.client_actor import ClientActor
+from fedray.runtime.ray.cluster import (
+    GONE,
+    PATIENCE,
+    ClusterChanged,
+    explain_error,
+    free_room,
+    has_resources,
+    live_nodes,
+    make_actors,
+    raise_if_refused,
+    retry_when_moved,
+)
 from fedray.runtime.ray.random_walk import Walks
-from fedray.runtime.stacking import hosted
-from fedray.runtime.worker_info import together
-from fedray.scenario.loader import Scenario
-from fedray.simulation.parts import sizes
+from fedray.runtime.stacking import make_worker
+from fedray.runtime.worker_info import join_worker_facts
+from fedray.scenario.schema import Scenario
+from fedray.simulation.parts import job_sizes
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
 
@@ -49,34 +60,34 @@ LOOK = 1.0  # seconds between two looks at the cluster: has it grown, or lost wh
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
-class Rays:
+class RayRuntime:
     """The runtime as the engine sees it; lives in the coordinator actor."""
 
-    def __init__(self, scenario: Scenario, own: Own, study: Study) -> None:
+    def __init__(self, scenario: Scenario, own: UserObjects, study: Study) -> None:
         self.study, self.scenario, self.own = study, scenario, own
         self.actors: list[Any] = []
         self.graph: Any = None
         self.laps: deque[float] = deque(maxlen=LAPS)  # seconds that the newest rounds took in the actors
-        self.stateful = any(phase.own for phase in study.method.phases)
+        self.stateful = bool(study.method.phase.own)
         self.recoveries = 0
-        self.walks = Walks(study, self._ready) if study.method.phases[0].walk else None
+        self.walks = Walks(study, self._ready) if study.method.phase.walk else None
         self._sit()
-        self.host = hosted(study)  # for piece lists only
+        self.host = make_worker(study)  # for piece lists only
 
-    def _seats(self) -> list[placement.Seat]:
+    def _seats(self) -> list[placement.ActorSpec]:
         keys = self.scenario.clients
-        return placement.seats(self.study.clients, room(), keys.per_actor, keys.actors)
+        return placement.plan_actors(self.study.clients, free_room(), keys.per_actor, keys.actors)
 
     def _sit(self) -> None:
         """Makes the actors that the cluster has room for, in place of those there were."""
         began, waiting = time.monotonic(), True
         while waiting:
             self.close()
-            own = self.own if nodes() == 1 else self.own.shipped(self.study)
+            own = self.own if live_nodes() == 1 else self.own.shipped(self.study)
             self.shared = (ray.put(self.scenario), ray.put(own))  # held: an actor that restarts is made from them again
             self.seats = self._seats()
-            self.actors = made(Client, self.seats, self.walks is not None, *self.shared)
-            with suppress(Reseat):
+            self.actors = make_actors(ClientActor, self.seats, self.walks is not None, *self.shared)
+            with suppress(ClusterChanged):
                 self._ready(range(len(self.actors)))
                 waiting = False
         if self.walks is not None:
@@ -98,7 +109,7 @@ class Rays:
         if (keys.per_actor, keys.actors) != ("auto", "auto") or self.walks or time.monotonic() < self.look:
             return
         self.look = time.monotonic() + LOOK
-        if placement.fits(self.seats, room()) and self._seats() != self.seats:
+        if placement.count_fitting(self.seats, free_room()) and self._seats() != self.seats:
             private = self.private()
             self._sit()
             self.restore(private)
@@ -109,7 +120,7 @@ class Rays:
         for a in which:
             while not self._answers(a, deadline):
                 time.sleep(0.2)
-        self.alone = nodes() == 1
+        self.alone = live_nodes() == 1
 
     def _answers(self, a: int, deadline: float) -> bool:
         ref = self.actors[a].ready.remote()
@@ -118,13 +129,13 @@ class Rays:
                 ray.get(ref, timeout=2 * LOOK)
                 return True
             except RayTaskError as error:
-                raise cause(error, f"client actor {a}") from error
+                raise explain_error(error, f"client actor {a}") from error
             except GetTimeoutError:
                 self._check_room()
                 if time.monotonic() > deadline:
                     raise self._waited(a) from None
             except GONE as error:  # it restarts
-                refused(error, f"client actor {a}")
+                raise_if_refused(error, f"client actor {a}")
                 if time.monotonic() > deadline:
                     raise self._waited(a) from None
                 return False
@@ -132,33 +143,33 @@ class Rays:
     def _check_room(self) -> None:
         """Gives up waiting where a node went for good and fewer actors would do."""
         try:
-            if not placement.fits(self.seats, room()) and self._seats():
-                raise Reseat
+            if not placement.count_fitting(self.seats, free_room()) and self._seats():
+                raise ClusterChanged
         except BadInput:  # nothing fits: a node may come back
             return
 
     def _waited(self, a: int) -> FedrayError:
         tier = self.study.clients.tiers[self.seats[a].tier].name
         return FedrayError(
-            f"waited {PATIENCE:g} s for client actor {a}{placement.missing(self.seats[a], tier, room())}"
+            f"waited {PATIENCE:g} s for client actor {a}{placement.describe_missing(self.seats[a], tier, free_room())}"
         )
 
-    @steady
+    @retry_when_moved
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the client actors."""
-        return together(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
+        return join_worker_facts(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
-    @steady
+    @retry_when_moved
     def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
             return self.walks.train(t, plan, state)
         self._grow()
-        steps = lanes.steps_of(sizes(self.study, plan), phase.local)
-        parts = placement.deal(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
+        steps = lanes.steps_of(job_sizes(self.study, plan), phase.local)
+        parts = placement.deal_jobs(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
         message = messages.to_round(t, [plan.take(part) for part in parts], state)
         replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
-        return merge(list(stats)), messages.in_order(parts, rows)
+        return merge_stats(list(stats)), messages.in_order(parts, rows)
 
     def _ask(self, message: messages.Round, kept: int) -> list[messages.Reply]:
         """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
@@ -178,7 +189,7 @@ class Rays:
                 self._ready(range(len(self.actors)))
                 self._check_private()
             except RayTaskError as error:
-                raise cause(error, "a client actor") from error
+                raise explain_error(error, "a client actor") from error
         self._drop_graph()
         shared = message if small else ray.put(message)  # Ray copies small arguments into the call
         return self._each([(a, self.actors[a].train, (shared,)) for a in range(len(self.actors))])
@@ -211,10 +222,10 @@ class Rays:
             try:
                 return ray.get(ref, timeout=PATIENCE)
             except RayTaskError as error:
-                raise cause(error, f"client actor {a}") from error
+                raise explain_error(error, f"client actor {a}") from error
             except GetTimeoutError:
                 raise FedrayError(
-                    f"waited {PATIENCE:g} s for client actor {a} to answer a call; {has()}: is it stuck? If its work "
+                    f"waited {PATIENCE:g} s for client actor {a} to answer a call; {has_resources()}: is it stuck? If its work "
                     "takes longer, set FEDRAY_PATIENCE"
                 ) from None
             except GONE:
@@ -229,7 +240,7 @@ class Rays:
         if self.stateful:
             raise Lost("private client state was lost with an actor")
 
-    @steady
+    @retry_when_moved
     def _spread(self, state: State, kind: str, keys: list[Piece], models: int) -> dict[Piece, Tensor]:
         shared = ray.put(messages.to_round(0, [], state))
         n = len(self.actors)
@@ -245,24 +256,26 @@ class Rays:
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> dict[Piece, Tensor]:
         return self._spread(state, "uncertainty", self.host.client_pieces(worlds), models)
 
-    @steady
+    @retry_when_moved
     def known(self, state: State) -> dict[Piece, Tensor]:
         keys, shared = known_clients(self.study), ray.put(messages.to_round(0, [], state))
-        home = placement.homes(self.study.clients, self.seats, np.array([client for _, client in keys])).tolist()
+        home = placement.assign_homes(self.study.clients, self.seats, np.array([client for _, client in keys])).tolist()
         mine = [[key for key, at in zip(keys, home, strict=True) if at == a] for a in range(len(self.actors))]
         answers = self._each([(a, self.actors[a].known, (shared, part)) for a, part in enumerate(mine)])
         return {key: torch.from_numpy(np.array(value)) for answer in answers for key, value in answer.items()}
 
-    @steady
+    @retry_when_moved
     def gather(self, state: State) -> State:
         return state if self.walks is None else self.walks.gather(state)
 
-    @steady
+    @retry_when_moved
     def private(self) -> dict[str, Tensor]:
         if not self.stateful:
             return {}
         parts = self._each([(a, actor.private, ()) for a, actor in enumerate(self.actors)])
-        return merged([{name: torch.from_numpy(np.array(value)) for name, value in part.items()} for part in parts])
+        return merge_private(
+            [{name: torch.from_numpy(np.array(value)) for name, value in part.items()} for part in parts]
+        )
 
     def restore(self, private: dict[str, Tensor]) -> None:
         if self.walks is not None:
@@ -275,9 +288,9 @@ class Rays:
         finally:
             self.stateful = True
 
-    @steady
+    @retry_when_moved
     def _give(self, private: dict[str, Tensor]) -> None:
-        mine = dealt(private, partial(placement.homes, self.study.clients, self.seats), len(self.actors))
+        mine = deal_private(private, partial(placement.assign_homes, self.study.clients, self.seats), len(self.actors))
         self._each([(a, self.actors[a].restore, (part,)) for a, part in enumerate(mine)])
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
-from fedray.scenario.nested import merge
+from fedray.scenario.nested import merge_keys
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 BASE: dict[str, Any] = {
@@ -43,7 +43,7 @@ def pictures(n: int = 240) -> Dataset:
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
     scenario = BASE
     for change in changes:
-        scenario = merge(scenario, change)
+        scenario = merge_keys(scenario, change)
     return fedray.run(scenario, data=pictures(), **{"runtime": "ray", **options})
 
 

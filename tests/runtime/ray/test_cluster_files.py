@@ -16,7 +16,7 @@ import ray.autoscaler
 import yaml
 
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import Room, seats
+from fedray.runtime.placement import Room, plan_actors
 
 ROOT = Path(__file__).parents[3]
 FILES = ("cluster.yaml", "cluster/on_premise.yaml")
@@ -65,16 +65,16 @@ def room() -> Room:
 def test_the_tiers_of_the_readme_fit_the_cloud_files_nodes() -> None:
     """A tier that is pinned to scarce nodes gets the actors that they hold, not its share of the CPUs."""
     strong, weak = (Tier(name, 50, resources={name: 1.0}) for name in ("hpc", "lpc"))
-    dealt = seats(Clients((strong, weak)), room(), "auto", "auto")
+    dealt = plan_actors(Clients((strong, weak)), room(), "auto", "auto")
     assert [sum(seat.tier == c for seat in dealt) for c in (0, 1)] == [20, 8]
-    both = seats(Clients((weak, replace(weak, name="weaker"))), room(), "auto", "auto")
+    both = plan_actors(Clients((weak, replace(weak, name="weaker"))), room(), "auto", "auto")
     assert [sum(seat.tier == c for seat in both) for c in (0, 1)] == [4, 4], "two tiers share what both want"
 
 
 def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None:
     """A fifth of four CPUs holds no actor of two: it gets two, and the other tier the rest."""
     few, many = Tier("few", 20, num_cpus=2.0), Tier("many", 80, num_cpus=1.0)
-    dealt = seats(Clients((few, many)), Room(4.0, 0.0, {}), "auto", "auto")
+    dealt = plan_actors(Clients((few, many)), Room(4.0, 0.0, {}), "auto", "auto")
     assert [seat.tier for seat in dealt] == [0, 1, 1]
 
 

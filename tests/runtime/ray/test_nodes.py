@@ -34,7 +34,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A head and two nodes of one CPU each; only the head's node knows where the data are."""
     from fedray.runtime import environment
 
-    environment.prepare()
+    environment.prepare_process()
     import ray
     from ray.cluster_utils import Cluster
 
