@@ -61,7 +61,7 @@ def brute(row: np.ndarray, k: int) -> np.ndarray:
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 45))
-def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values, k):
+def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values: list[int], k: int) -> None:
     row = torch.tensor(values, dtype=torch.float32)
     assert find_largest(row, k).numpy().tolist() == brute(row.numpy(), k).tolist()
 
@@ -73,7 +73,7 @@ def test_the_k_largest_by_magnitude_ties_to_the_lower_index(values, k):
     levels=st.sampled_from([1, 2, 5, 1000, 1 << 30]),
     seed=st.integers(0, 99),
 )
-def test_the_k_largest_of_a_long_row(d, k, levels, seed):
+def test_the_k_largest_of_a_long_row(d: int, k: int, levels: int, seed: int) -> None:
     """Above 65 536 entries a strided sample guesses a threshold; the choice stays exact, whatever it guesses."""
     row = np.random.default_rng(seed).integers(-levels, levels + 1, size=d).astype(np.float32)
     assert (find_largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
@@ -81,14 +81,14 @@ def test_the_k_largest_of_a_long_row(d, k, levels, seed):
 
 @pytest.mark.parametrize("on_the_stride", [0.0, 1.0, 9.0])
 @pytest.mark.parametrize("k", [1, 4097, 60_000])
-def test_the_k_largest_where_the_sample_misleads(on_the_stride, k):
+def test_the_k_largest_where_the_sample_misleads(on_the_stride: float, k: int) -> None:
     row = np.random.default_rng(0).normal(size=70_000).astype(np.float32)
     row[:: 70_000 // 4096] *= on_the_stride
     assert (find_largest(torch.from_numpy(row), k).numpy() == brute(row, k)).all()
 
 
 @every_layout
-def test_sent_entries_are_k_exactly_and_buffers_whole(layout):
+def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
     delta = torch.ones(3, layout.d)  # nothing but ties
     delta[1] = gaussian(layout, 1)[0]
     sent = top_k(layout, lambda client, tier: np.array([1, 7, layout.trainable])).apply(uploads(delta)).delta
@@ -101,7 +101,7 @@ def test_sent_entries_are_k_exactly_and_buffers_whole(layout):
 # how many
 
 
-def test_resource_ratio_shares_the_budget_out():
+def test_resource_ratio_shares_the_budget_out() -> None:
     """An HPC's five models have r times an LPC's budget in all: r = K keeps both alike, r = 1 a fifth of it."""
     layout, tiers = Layout(("w",), ((10_000,),), 10_000), [HPC, LPC]
     who = np.array([0, 1])
@@ -121,20 +121,20 @@ def test_resource_ratio_shares_the_budget_out():
 
 
 @given(st.integers(1, 10**7), st.floats(1e-6, 1.0), st.floats(0.01, 50.0), st.integers(2, 20))
-def test_kept_entries_are_within_1_and_d(d, ratio, r, models):
+def test_kept_entries_are_within_1_and_d(d: int, ratio: float, r: float, models: int) -> None:
     keep = keep_by_tier(Layout(("w",), ((d,),), d), [HPC, LPC], models, ratio, r)
     high, low = keep(np.array([0, 1]), np.array([0, 1])).tolist()
     assert 1 <= high <= d
     assert low == max(1, int(d * ratio + 1e-9))
 
 
-def test_a_tier_of_m_models_divides_by_m():
+def test_a_tier_of_m_models_divides_by_m() -> None:
     layout = Layout(("w",), ((1000,),), 1000)
     keep = keep_by_tier(layout, [Tier("mid", 4, models_per_round=2)], 5, 0.1, 3.0)
     assert keep(np.array([0]), np.array([0])).tolist() == [150]
 
 
-def test_adaptive_keep_follows_the_bandwidth():
+def test_adaptive_keep_follows_the_bandwidth() -> None:
     layout = Layout(("w",), ((1000,),), 1000)
     uplink = np.array([1e6, 2e6, 4e6, 1e3, 1e9])
     keep = keep_by_bandwidth(layout, constant(100), lambda client: uplink[client], mean=2e6)
@@ -143,7 +143,7 @@ def test_adaptive_keep_follows_the_bandwidth():
 
 
 @given(st.integers(1, 10**6), st.floats(1e-3, 1e12))
-def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_alike(k, uplink):
+def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_alike(k: int, uplink: float) -> None:
     layout = Layout(("w",), ((10**6,),), 10**6)
     keep = keep_by_bandwidth(layout, constant(k), lambda client: np.full(len(client), uplink), mean=uplink)
     assert keep(np.array([0]), np.array([0])).tolist() == [k]
@@ -174,14 +174,14 @@ def promised(compress: Compress) -> int:
 
 
 @every_layout
-def test_dense_bytes(layout):
+def test_dense_bytes(layout: Layout) -> None:
     row = dense(layout).apply(uploads(gaussian(layout, 1))).delta[0]
     message = row[: layout.trainable].numpy().tobytes() + whole_part(layout, row)
     assert promised(dense(layout)) == len(message)
 
 
 @every_layout
-def test_top_k_bytes_known_before_are_those_of_the_message(layout):
+def test_top_k_bytes_known_before_are_those_of_the_message(layout: Layout) -> None:
     forms = set()
     for k in range(1, layout.trainable + 1):
         compress = top_k(layout, constant(k))
@@ -194,7 +194,7 @@ def test_top_k_bytes_known_before_are_those_of_the_message(layout):
 
 
 @every_layout
-def test_random_k_sends_values_and_an_address(layout):
+def test_random_k_sends_values_and_an_address(layout: Layout) -> None:
     """The receiver finds the places from the job's address alone."""
     k, delta = 9, gaussian(layout, 1)
     compress = random_k(layout, constant(k))
@@ -207,7 +207,7 @@ def test_random_k_sends_values_and_an_address(layout):
 
 
 @every_layout
-def test_int8_is_one_byte_a_parameter_and_a_scale_a_tensor(layout):
+def test_int8_is_one_byte_a_parameter_and_a_scale_a_tensor(layout: Layout) -> None:
     delta = gaussian(layout, 4)
     delta[1] = 0
     delta[2] *= 1e-12
@@ -231,7 +231,7 @@ def test_int8_is_one_byte_a_parameter_and_a_scale_a_tensor(layout):
 # random k
 
 
-def test_random_k_is_unbiased_and_keeps_k():
+def test_random_k_is_unbiased_and_keeps_k() -> None:
     """Over 4000 addresses the mean of what arrives is the delta, within 5 standard errors."""
     layout, k, draws = Layout(("w",), ((8,),), 8), 3, 4000
     delta = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
@@ -255,7 +255,7 @@ KINDS: dict[str, Callable[[Layout], Compress]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @every_layout
-def test_sent_and_kept_add_up_to_all_deltas(layout, kind):
+def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
     """Integer deltas, so that float32 sums are exact; int8's products round."""
     compress = error_feedback(KINDS[kind](layout))
     numbers = np.random.default_rng(0)
@@ -272,7 +272,7 @@ def test_sent_and_kept_add_up_to_all_deltas(layout, kind):
         assert kept[:, : layout.trainable].any()
 
 
-def test_error_feedback_sends_what_was_dropped_before():
+def test_error_feedback_sends_what_was_dropped_before() -> None:
     layout = Layout(("w",), ((3,),), 3)
     compress = error_feedback(top_k(layout, constant(1)))
     first = compress.apply(uploads(torch.tensor([[3.0, 2.0, 0.0]]), own={RESIDUAL: torch.zeros(1, 3)}))
@@ -282,7 +282,7 @@ def test_error_feedback_sends_what_was_dropped_before():
     assert second.own[RESIDUAL].tolist() == [[1, 0, 0]]
 
 
-def test_error_feedback_costs_no_bytes():
+def test_error_feedback_costs_no_bytes() -> None:
     assert promised(error_feedback(top_k(PLAIN, constant(4)))) == promised(top_k(PLAIN, constant(4)))
 
 
@@ -290,7 +290,7 @@ def test_error_feedback_costs_no_bytes():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_is_compressed_alike_in_any_company(kind):
+def test_a_job_is_compressed_alike_in_any_company(kind: str) -> None:
     delta = gaussian(PLAIN, 6)
     compress = KINDS[kind](PLAIN)
     together = compress.apply(uploads(delta)).delta

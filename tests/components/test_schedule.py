@@ -59,7 +59,7 @@ def triples(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 @given(cases(), st.sampled_from(AGE_START))
-def test_permutation_shows_every_model_to_every_client_once_an_age(case, age):
+def test_permutation_shows_every_model_to_every_client_once_an_age(case: Case, age: int) -> None:
     """m models a round, K rounds: a client trains each model exactly m times."""
     plan = made(case, "permutation", "full")
     seen = Counter(job for t in range(age * case.models, (age + 1) * case.models) for job in triples(plan(t, None)))
@@ -70,7 +70,7 @@ def test_permutation_shows_every_model_to_every_client_once_an_age(case, age):
 
 
 @given(cases(), st.sampled_from(AGE_START))
-def test_permutation_shows_every_model_to_every_stratum_once_an_age(case, age):
+def test_permutation_shows_every_model_to_every_stratum_once_an_age(case: Case, age: int) -> None:
     """The row is the stratum, whichever of its clients is drawn."""
     people, plan = sample_strata(case.clients, case.per_tier), made(case, "permutation", "strata", "stratum")
     seen: Counter[tuple[int, int, int]] = Counter()
@@ -84,7 +84,7 @@ def test_permutation_shows_every_model_to_every_stratum_once_an_age(case, age):
 
 
 @given(cases(), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(PEOPLE)), st.integers(0, 20))
-def test_round_t_alone_is_round_t_after_all_rounds_before(case, kind, people, t):
+def test_round_t_alone_is_round_t_after_all_rounds_before(case: Case, kind: str, people: str, t: int) -> None:
     """Nothing is remembered: resuming, or asking twice, cannot change a plan."""
     rows = "stratum" if people == "strata" else "client"
     alone = made(case, kind, people, rows)(t, None)
@@ -94,7 +94,9 @@ def test_round_t_alone_is_round_t_after_all_rounds_before(case, kind, people, t)
 
 
 @given(cases(), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(PEOPLE)), st.integers(0, 20))
-def test_every_participant_trains_its_tiers_number_of_different_models(case, kind, people, t):
+def test_every_participant_trains_its_tiers_number_of_different_models(
+    case: Case, kind: str, people: str, t: int
+) -> None:
     rows = "stratum" if people == "strata" else "client"
     plan, who = made(case, kind, people, rows)(t, None), PEOPLE[people](case)
     assert plan.client.dtype == plan.model.dtype == plan.world.dtype == np.int64
@@ -107,7 +109,7 @@ def test_every_participant_trains_its_tiers_number_of_different_models(case, kin
 
 
 @given(cases(), st.sampled_from(["sampled", "strata"]), st.integers(0, 50))
-def test_participants_are_distinct_and_counted_per_tier(case, people, t):
+def test_participants_are_distinct_and_counted_per_tier(case: Case, people: str, t: int) -> None:
     for seed in case.seeds:
         chosen = PEOPLE[people](case)(seed, t)
         assert len(set(chosen.client.tolist())) == len(chosen.client)
@@ -117,7 +119,7 @@ def test_participants_are_distinct_and_counted_per_tier(case, people, t):
 
 
 @given(cases(), st.integers(0, 9))
-def test_strata_partition_the_clients(case, seed):
+def test_strata_partition_the_clients(case: Case, seed: int) -> None:
     """Slot by slot the clients of all rounds: disjoint, complete, inside a tier, and of near equal size."""
     people = sample_strata(case.clients, case.per_tier)
     rounds = [people(seed, t).client for t in range(250)]
@@ -132,7 +134,7 @@ def test_strata_partition_the_clients(case, seed):
 
 
 @given(cases(), st.sampled_from(sorted(PEOPLE)), st.integers(0, 30))
-def test_balanced_counts_differ_by_at_most_one(case, people, t):
+def test_balanced_counts_differ_by_at_most_one(case: Case, people: str, t: int) -> None:
     plan = made(case, "balanced", people, "stratum" if people == "strata" else "client")(t, None)
     for world in range(len(case.seeds)):
         counts = np.bincount(plan.model[plan.world == world], minlength=case.models)
@@ -140,7 +142,7 @@ def test_balanced_counts_differ_by_at_most_one(case, people, t):
 
 
 @pytest.mark.parametrize("kind", ["permutation", "random", "adaptive"])
-def test_models_are_met_uniformly(kind):
+def test_models_are_met_uniformly(kind: str) -> None:
     """5 models, 40 clients, 250 rounds: each pair about 50 times (random: sd 6.3; permutation: exactly)."""
     case = Case(Clients((Tier("all", 40),)), 5, (3,), (40,))
     plan, counts = made(case, kind, "full"), np.zeros((40, 5))
@@ -152,7 +154,7 @@ def test_models_are_met_uniformly(kind):
     assert np.abs(counts.sum(0) - 2000).max() < 5 * 40
 
 
-def test_clients_seeds_and_ages_draw_different_permutations():
+def test_clients_seeds_and_ages_draw_different_permutations() -> None:
     """Independent rows: over 60 clients all 6 orders of 3 models appear, and other seeds and ages reshuffle them."""
     case = Case(Clients((Tier("all", 60),)), 3, (0, 1), (60,))
     plan = made(case, "permutation", "full")
@@ -171,7 +173,7 @@ def state_with(loss: list[float], clients: int) -> State:
     return State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {"job_loss": rows})
 
 
-def test_adaptive_prefers_the_models_of_high_loss():
+def test_adaptive_prefers_the_models_of_high_loss() -> None:
     """Odds are the losses: 8 : 1 : 1 here; a model never met counts as the worst one."""
     case = Case(Clients((Tier("all", 500),)), 3, (0,), (500,))
     plan = made(case, "adaptive", "full")
@@ -187,7 +189,7 @@ def test_adaptive_prefers_the_models_of_high_loss():
     np.testing.assert_allclose(shares([0.0, 0.0, 0.0]), [1 / 3] * 3, atol=0.05)
 
 
-def test_a_million_clients_are_sampled_in_no_time_and_space():
+def test_a_million_clients_are_sampled_in_no_time_and_space() -> None:
     """Nothing of the size of the population is made in a round."""
     import time
 

@@ -42,7 +42,9 @@ def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:
 
 
 @given(uploads(), st.permutations(range(ROWS)), st.lists(st.integers(0, 3), min_size=ROWS, max_size=ROWS))
-def test_order_and_packing_cannot_be_seen(given_uploads, order, actor):
+def test_order_and_packing_cannot_be_seen(
+    given_uploads: tuple[Tensor, Tensor, Tensor], order: list[int], actor: list[int]
+) -> None:
     """However rows are shuffled and dealt to actors, the merged sum has the same bits."""
     x, group, weight = given_uploads
     whole = exact_sum(x, group, GROUPS, weight).value()
@@ -56,7 +58,9 @@ def test_order_and_packing_cannot_be_seen(given_uploads, order, actor):
 
 
 @given(uploads(), st.integers(1, 3), st.booleans())
-def test_it_is_the_sum_to_the_resolution_of_its_limbs(given_uploads, limbs, square):
+def test_it_is_the_sum_to_the_resolution_of_its_limbs(
+    given_uploads: tuple[Tensor, Tensor, Tensor], limbs: int, square: bool
+) -> None:
     """math.fsum of the same terms, group by group and entry by entry."""
     x, group, weight = given_uploads
     if square and float((x.double().square().amax(1) * weight).max()) >= 2.0**28:
@@ -70,7 +74,7 @@ def test_it_is_the_sum_to_the_resolution_of_its_limbs(given_uploads, limbs, squa
             assert abs(float(value[g, i]) - right) <= worst, (g, i, float(value[g, i]), right)
 
 
-def test_more_limbs_resolve_squares_of_small_deltas():
+def test_more_limbs_resolve_squares_of_small_deltas() -> None:
     """1e-7 squared is far below one limb (1.5e-11), and exact to 5e-20 with two."""
     x, one = torch.full((3, 2), 1e-7), torch.ones(3, dtype=torch.int64)
     group = torch.zeros(3, dtype=torch.int64)
@@ -79,7 +83,7 @@ def test_more_limbs_resolve_squares_of_small_deltas():
     assert abs(float(exact_sum(x, group, 1, one, limbs=2, square=True).value()[0, 0]) - right) < 1e-19
 
 
-def test_wide_rows_are_summed_in_chunks_of_the_same_bits():
+def test_wide_rows_are_summed_in_chunks_of_the_same_bits() -> None:
     """Columns are independent: a row of 200,000 numbers gives what its pieces give."""
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 200_000)).astype(np.float32))
     group, weight = torch.tensor([0, 1, 0, 1, 0, 1]), torch.arange(1, 7)
@@ -88,7 +92,7 @@ def test_wide_rows_are_summed_in_chunks_of_the_same_bits():
     assert torch.equal(whole, torch.cat(pieces, dim=1))
 
 
-def test_the_input_is_not_changed():
+def test_the_input_is_not_changed() -> None:
     for dtype in (torch.float32, torch.float64):
         x = torch.rand(4, 9, dtype=dtype) * 3
         before = x.clone()
@@ -98,7 +102,7 @@ def test_the_input_is_not_changed():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e8, -3e8])
 @pytest.mark.parametrize("square", [False, True])
-def test_rows_that_cannot_be_added_are_named(bad, square):
+def test_rows_that_cannot_be_added_are_named(bad: float, square: bool) -> None:
     """NaN, infinity and overflow name their rows, and only those."""
     x = torch.ones(5, 4)
     x[1, 2] = x[4, 0] = bad
@@ -109,7 +113,7 @@ def test_rows_that_cannot_be_added_are_named(bad, square):
     assert (str(travelled), travelled.rows) == (str(caught.value), [1, 4])
 
 
-def test_a_weight_or_a_square_can_overflow_too():
+def test_a_weight_or_a_square_can_overflow_too() -> None:
     x, group = torch.full((2, 3), 2.0**15), torch.zeros(2, dtype=torch.int64)
     exact_sum(x, group, 1, torch.tensor([1, 1]))
     with pytest.raises(Overflow):
@@ -119,7 +123,7 @@ def test_a_weight_or_a_square_can_overflow_too():
 
 
 @given(st.permutations(range(5)))
-def test_all_statistics_merge_in_any_order(order):
+def test_all_statistics_merge_in_any_order(order: list[int]) -> None:
     """Sums, counts, maxima and kept uploads: the same bits for every order of merging."""
     rng = np.random.default_rng(3)
 
@@ -143,7 +147,7 @@ def test_all_statistics_merge_in_any_order(order):
     assert all(torch.equal(first["kept"].rows[key], other["kept"].rows[key]) for key in first["kept"].rows)
 
 
-def test_fold_reaches_every_tensor():
+def test_fold_reaches_every_tensor() -> None:
     x, group = torch.ones(2, 3) * 5, torch.tensor([0, 1])
     stats = {
         "sum": exact_sum(x, group, 2, torch.ones(2, dtype=torch.int64)),
@@ -156,7 +160,7 @@ def test_fold_reaches_every_tensor():
     assert len(seen) == 2 + 1 + 1 + 1  # both limbs
 
 
-def test_the_digest_sees_every_bit_and_name():
+def test_the_digest_sees_every_bit_and_name() -> None:
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0000002])
     assert hash_tensors({"a": one}) == hash_tensors({"a": one.clone()})
     assert (

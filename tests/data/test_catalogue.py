@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import inspect
+from pathlib import Path
 
 import numpy as np
 import originals
@@ -12,7 +13,7 @@ import pytest
 from fedray.core.errors import BadInput
 from fedray.data import catalogue, text
 from fedray.data.catalogue import load_data
-from fedray.data.types import pixel_moments
+from fedray.data.types import Dataset, pixel_moments
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svhn, "calculate_md5", lambda *_: "", raising=False)
 
 
-def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path, cache):
+def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path: Path, cache: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     before = sorted(raw.iterdir())
     data = load_data("mnist", tmp_path)
@@ -40,7 +41,7 @@ def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path, cache)
     assert not list(cache.iterdir())
 
 
-def test_mnist_is_read_from_unpacked_files(tmp_path):
+def test_mnist_is_read_from_unpacked_files(tmp_path: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     packed = load_data("mnist", tmp_path)
     for path in list(raw.iterdir()):
@@ -51,7 +52,7 @@ def test_mnist_is_read_from_unpacked_files(tmp_path):
 
 @pytest.mark.parametrize("packing", ["folder", "gz", "parts"])
 @pytest.mark.usefixtures("trusting")
-def test_cifar10_is_read_from_every_packing(tmp_path, packing):
+def test_cifar10_is_read_from_every_packing(tmp_path: Path, packing: str) -> None:
     files, folder = originals.cifar_files("cifar10"), tmp_path / "CIFAR10"
     if packing == "folder":
         for name, content in files.items():
@@ -70,7 +71,7 @@ def test_cifar10_is_read_from_every_packing(tmp_path, packing):
 
 
 @pytest.mark.usefixtures("trusting")
-def test_cifar100_and_svhn_are_read(tmp_path):
+def test_cifar100_and_svhn_are_read(tmp_path: Path) -> None:
     from scipy.io import savemat
 
     originals.pack(tmp_path / "cifar-100-python.tar.gz", originals.cifar_files("cifar100"), "w:gz")
@@ -84,14 +85,14 @@ def test_cifar100_and_svhn_are_read(tmp_path):
     assert data.test.y.tolist() == [1, 2, 3]
 
 
-def test_an_archive_cannot_write_outside_the_cache(tmp_path):
+def test_an_archive_cannot_write_outside_the_cache(tmp_path: Path) -> None:
     originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", {"../../escaped": b"x"}, "w:gz")
     with pytest.raises(BadInput, match=r"cifar-10-python.tar.gz is damaged"):
         load_data("cifar10", tmp_path)
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path):
+def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path: Path) -> None:
     originals.leaf(tmp_path)
     data = load_data("femnist", tmp_path)
     assert data.train.group.tolist() == [0] * 6 + [1] * 6 + [2] * 6
@@ -100,7 +101,7 @@ def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path):
     assert data.classes == 62
 
 
-def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path):
+def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> None:
     folder = tmp_path / "shakespeare" / "tinyshakespeare"
     folder.mkdir(parents=True)
     speech = "".join(chr(ord("a") + i % 26) for i in range(600))
@@ -121,14 +122,14 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path):
         assert np.array_equal(data.test.x[0], whole[480:560])
 
 
-def test_encoding_is_leafs_alphabet():
+def test_encoding_is_leafs_alphabet() -> None:
     assert len(text.ALPHABET) == 80 == len(set(text.ALPHABET))
     assert text.encode("caf\u00e9 \u2018s\u2019 \n\t x").tolist() == [text.ALPHABET.index(c) for c in "cafe 's' x"]
     assert text.encode("\u4e2d").tolist() == [text.ALPHABET.index(" ")]
     assert len(text.encode("")) == 0
 
 
-def test_printers_predict_vibration_from_speed_and_printer(tmp_path):
+def test_printers_predict_vibration_from_speed_and_printer(tmp_path: Path) -> None:
     folder = tmp_path / "printer_vibration"
     folder.mkdir()
     for printer in (1, 2):
@@ -150,7 +151,7 @@ def test_printers_predict_vibration_from_speed_and_printer(tmp_path):
         load_data("printers", tmp_path, test_speed=35)
 
 
-def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path):
+def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path: Path) -> None:
     originals.fake_uci(tmp_path)
     data = load_data("uci/tiny", tmp_path)
     assert len(data.folds) == 2
@@ -161,7 +162,7 @@ def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sine", "interval", "cubic"])
-def test_toys_follow_their_mean(name):
+def test_toys_follow_their_mean(name: str) -> None:
     data = load_data(name, clients=400, samples=50)
     mean = (lambda x: x**3) if name == "cubic" else (lambda x: np.sin(2 * np.pi * x))
     error = data.train.y - mean(data.train.x)
@@ -181,7 +182,7 @@ def test_toys_follow_their_mean(name):
     assert (np.abs(data.train.x).min() >= 0.5) == (name == "interval")
 
 
-def test_toys_and_digits_are_the_same_every_time():
+def test_toys_and_digits_are_the_same_every_time() -> None:
     for name in ("sine", "interval", "cubic", "digits"):
         one, two = load_data(name), load_data(name)
         assert np.array_equal(one.train.x, two.train.x)
@@ -193,7 +194,7 @@ def test_toys_and_digits_are_the_same_every_time():
     assert digits.train.x.max() == 16
 
 
-def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path):
+def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> None:
     import pandas as pd
 
     n = 40
@@ -236,10 +237,10 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path):
         load_data("table", path=str(tmp_path / "gaps.csv"), target="kind")
 
 
-def test_own_data_sets_are_registered_by_name(monkeypatch):
+def test_own_data_sets_are_registered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
 
-    def mine(root, size=3):
+    def mine(root: Path | None, size: int = 3) -> Dataset:
         return load_data("sine", clients=size)
 
     catalogue.register_data("mine", mine)
@@ -250,13 +251,13 @@ def test_own_data_sets_are_registered_by_name(monkeypatch):
             catalogue.register_data(name, loader)
 
 
-def test_every_option_of_a_loader_has_a_default():
+def test_every_option_of_a_loader_has_a_default() -> None:
     for name in catalogue.DATA_NAMES:
         parameters = list(inspect.signature(catalogue.find_source(name).load).parameters.values())[1:]
         assert all(p.default is not p.empty for p in parameters), name
 
 
-def test_statistics_of_bytes_and_of_floats_agree():
+def test_statistics_of_bytes_and_of_floats_agree() -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5), dtype=np.uint8)
     for one, two in zip(pixel_moments(x), pixel_moments(x.astype(np.float32)), strict=True):
         assert one.shape == (3, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
 from fedray.data import partition
 from fedray.data.partition import Cut
 
@@ -33,7 +35,7 @@ seeds = st.integers(0, 2**32)
 
 @settings(max_examples=60, deadline=None)
 @given(labels_of, st.integers(1, 40), seeds)
-def test_iid_deals_evenly_with_the_remainder_on_the_first_clients(labels, clients, seed):
+def test_iid_deals_evenly_with_the_remainder_on_the_first_clients(labels: IntArray, clients: int, seed: int) -> None:
     clients = min(clients, len(labels))
     cut = partition.iid(labels, clients, rng.stream(seed, "partition"))
     check(cut, len(labels), clients)
@@ -44,7 +46,7 @@ def test_iid_deals_evenly_with_the_remainder_on_the_first_clients(labels, client
 
 @settings(max_examples=60, deadline=None)
 @given(labels_of, st.integers(1, 40), st.integers(1, 5), seeds)
-def test_shards_are_even_and_span_few_labels(labels, clients, shards, seed):
+def test_shards_are_even_and_span_few_labels(labels: IntArray, clients: int, shards: int, seed: int) -> None:
     clients = min(clients, len(labels) // shards)
     if not clients:
         return
@@ -55,7 +57,9 @@ def test_shards_are_even_and_span_few_labels(labels, clients, shards, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(labels_of, st.integers(1, 40), st.integers(1, 8), seeds)
-def test_classes_gives_every_client_exactly_that_many_or_refuses(labels, clients, classes, seed):
+def test_classes_gives_every_client_exactly_that_many_or_refuses(
+    labels: IntArray, clients: int, classes: int, seed: int
+) -> None:
     try:
         cut = partition.classes(labels, clients, rng.stream(seed, "partition"), classes=classes)
     except BadInput:
@@ -74,13 +78,15 @@ def test_classes_gives_every_client_exactly_that_many_or_refuses(labels, clients
 
 @settings(max_examples=100, deadline=None)
 @given(labels_of, st.integers(1, 60), st.floats(1e-4, 1e4), seeds, st.booleans())
-def test_dirichlet_never_loses_a_row_nor_leaves_a_client_empty(labels, clients, alpha, seed, allow_empty):
+def test_dirichlet_never_loses_a_row_nor_leaves_a_client_empty(
+    labels: IntArray, clients: int, alpha: float, seed: int, allow_empty: bool
+) -> None:
     clients = min(clients, len(labels))
     cut = partition.dirichlet(labels, clients, rng.stream(seed, "partition"), alpha=alpha, allow_empty=allow_empty)
     check(cut, len(labels), clients, allow_empty)
 
 
-def test_dirichlet_tends_to_iid_and_to_one_client_a_class():
+def test_dirichlet_tends_to_iid_and_to_one_client_a_class() -> None:
     labels = np.repeat(np.arange(10), 500)
     even = partition.dirichlet(labels, 10, rng.stream(0, "partition"), alpha=1e6)
     assert np.diff(even.offsets).min() > 480
@@ -91,7 +97,9 @@ def test_dirichlet_tends_to_iid_and_to_one_client_a_class():
 
 @settings(max_examples=40, deadline=None)
 @given(labels_of, st.floats(0, 0.99), seeds)
-def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(labels, fraction, seed):
+def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
+    labels: IntArray, fraction: float, seed: int
+) -> None:
     cut = partition.natural(labels, None)
     kept, rest = partition.withhold(cut, fraction, rng.stream(seed, "hold_out"))
     assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
@@ -101,32 +109,32 @@ def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(labels
     assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
 
 
-def test_a_tenth_of_a_hundred_is_ten():
+def test_a_tenth_of_a_hundred_is_ten() -> None:
     assert [int(partition.count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
 
 
-def test_disjoint_classes_where_clients_times_classes_is_all():
+def test_disjoint_classes_where_clients_times_classes_is_all() -> None:
     labels = np.repeat(np.arange(10), 30)
     cut = partition.classes(labels, 5, rng.stream(3, "partition"), classes=2)
     assert held(cut, labels) == [2] * 5
     assert np.diff(cut.offsets).tolist() == [60] * 5
 
 
-def test_a_class_has_equally_many_holders():
+def test_a_class_has_equally_many_holders() -> None:
     labels = np.repeat(np.arange(10), 100)
     cut = partition.classes(labels, 33, rng.stream(0, "partition"), classes=2)
     pairs = np.unique(np.stack([cut.owner, labels[cut.rows]]), axis=1)
     assert np.ptp(np.bincount(pairs[1])) <= 1
 
 
-def test_natural_and_column_keep_groups_together():
+def test_natural_and_column_keep_groups_together() -> None:
     names = np.array(["b", "a", "b", "c"])
     for cut in (partition.natural(names, None), partition.column(names, 3)):
         assert cut.rows.tolist() == [1, 0, 2, 3]
         assert cut.offsets.tolist() == [0, 1, 3, 4]
 
 
-def test_the_same_stream_gives_the_same_cut_and_another_seed_another():
+def test_the_same_stream_gives_the_same_cut_and_another_seed_another() -> None:
     labels = np.repeat(np.arange(10), 50)
     for name in ("iid", "shards", "classes", "dirichlet"):
         one, two, other = (partition.PARTITIONS[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
@@ -135,7 +143,7 @@ def test_the_same_stream_gives_the_same_cut_and_another_seed_another():
         assert not np.array_equal(one.rows, other.rows)
 
 
-def test_sixty_thousand_rows_to_a_thousand_clients_is_quick():
+def test_sixty_thousand_rows_to_a_thousand_clients_is_quick() -> None:
     labels = np.repeat(np.arange(10), 6000)
     for name in ("iid", "shards", "classes", "dirichlet"):
         start = time.process_time()
@@ -161,7 +169,9 @@ TEN = np.repeat(np.arange(10), 10)
         ("natural", 3, {}, "clients.number = 3, but the natural partition has 10 clients"),
     ],
 )
-def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message):
+def test_bad_numbers_name_the_key_and_the_remedy(
+    name: str, clients: int, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BadInput) as error:
         partition.PARTITIONS[name](TEN, clients, rng.stream(0, "partition"), **options)
     assert message in str(error.value)
@@ -169,12 +179,12 @@ def test_bad_numbers_name_the_key_and_the_remedy(name, clients, options, message
 
 
 @pytest.mark.parametrize("name", ["classes", "dirichlet"])
-def test_real_targets_have_no_classes(name):
+def test_real_targets_have_no_classes(name: str) -> None:
     with pytest.raises(BadInput, match="no classes"):
         partition.PARTITIONS[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
 
 
-def test_unknown_names_and_options_are_refused():
+def test_unknown_names_and_options_are_refused() -> None:
     with pytest.raises(BadInput, match="did you mean dirichlet"):
         partition.check_partition_options("dirichelt", {})
     with pytest.raises(BadInput, match=r"data.partition.alhpa: dirichlet has no such option"):

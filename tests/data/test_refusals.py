@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
+from typing import Any, NoReturn
 
 import originals
 import pytest
@@ -15,7 +17,7 @@ from fedray.data.catalogue import load_data
 @pytest.mark.parametrize(
     "name", [n for n in catalogue.DATA_NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
 )
-def test_missing_files_are_one_line_with_a_remedy(tmp_path, name):
+def test_missing_files_are_one_line_with_a_remedy(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput) as error:
         load_data(name, tmp_path)
     message = str(error.value)
@@ -23,7 +25,7 @@ def test_missing_files_are_one_line_with_a_remedy(tmp_path, name):
     assert name == "table" or (str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message)
 
 
-def test_damaged_files_are_one_line_that_names_them(tmp_path):
+def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     images = raw / "train-images-idx3-ubyte.gz"
     whole = images.read_bytes()
@@ -51,7 +53,7 @@ def test_damaged_files_are_one_line_that_names_them(tmp_path):
         load_data("femnist", tmp_path)
 
 
-def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path):
+def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path: Path) -> None:
     originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", originals.cifar_files("cifar10"), "w:gz")
     with pytest.raises(BadInput, match="damaged"):
         load_data("cifar10", tmp_path)  # torchvision compares checksums first
@@ -70,17 +72,17 @@ def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path):
         ("synthetic", {"per_client": 11}, "data.per_client = 11, but data.classes is 10: lower it"),
     ],
 )
-def test_wrong_requests_name_their_key(name, options, message):
+def test_wrong_requests_name_their_key(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as error:
         load_data(name, **options)
     assert message in str(error.value)
 
 
-def test_fetch_says_what_cannot_be_downloaded(tmp_path, monkeypatch):
+def test_fetch_says_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import urllib.request
     from urllib.error import URLError
 
-    def offline(*_, **__):
+    def offline(*_: object, **__: object) -> NoReturn:
         raise URLError("no network")
 
     with pytest.raises(BadInput, match="cannot be downloaded"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def folded() -> Dataset:
     return data._replace(folds=folds, shift=two[0], scale=two[1] + 1, y_shift=two[0], y_scale=two[1] + 1)
 
 
-def test_worlds_partition_the_training_rows(digits):
+def test_worlds_partition_the_training_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "dirichlet", {"alpha": 0.3}, 30, [5, 6])
     assert shards.worlds == 2
     assert shards.number == 30
@@ -44,7 +45,7 @@ def test_worlds_partition_the_training_rows(digits):
     assert not torch.equal(*rows)
 
 
-def test_a_job_is_fetched_alike_alone_and_in_company(digits):
+def test_a_job_is_fetched_alike_alone_and_in_company(digits: Dataset) -> None:
     shards = build_shards(digits, "dirichlet", {}, 20, [0, 1])
     world, client = np.array([1, 0, 1]), np.array([3, 3, 19])
     both = shards.fetch(world, client)
@@ -53,14 +54,14 @@ def test_a_job_is_fetched_alike_alone_and_in_company(digits):
         assert torch.equal(alone.rows[0], both.rows[j, : both.size[j]])
 
 
-def test_a_replicate_does_not_change_when_others_are_added(digits):
+def test_a_replicate_does_not_change_when_others_are_added(digits: Dataset) -> None:
     one = build_shards(digits, "iid", {}, 10, [7])
     two = build_shards(digits, "iid", {}, 10, [6, 7])
     client = np.arange(10)
     assert torch.equal(one.fetch(np.zeros(10, int), client).rows, two.fetch(np.ones(10, int), client).rows)
 
 
-def test_pictures_are_standardised_by_the_training_rows(digits):
+def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "iid", {}, 10, [0])
     x = shards.normalise(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
     assert x.dtype == torch.float32
@@ -71,7 +72,7 @@ def test_pictures_are_standardised_by_the_training_rows(digits):
     assert shards.targets(y, torch.zeros(1, dtype=torch.long)) is y
 
 
-def test_each_world_has_its_fold_s_rows_and_statistics():
+def test_each_world_has_its_fold_s_rows_and_statistics() -> None:
     data = folded()
     shards = build_shards(data, "iid", {}, 2, [0, 1], folds=[0, 1])
     assert shards.worlds == 4
@@ -89,7 +90,7 @@ def test_each_world_has_its_fold_s_rows_and_statistics():
     ]
 
 
-def test_one_fold_is_the_same_alone_as_among_all():
+def test_one_fold_is_the_same_alone_as_among_all() -> None:
     data = folded()
     alone, among = (build_shards(data, "iid", {}, 2, [0], folds=f) for f in ([1], [0, 1]))
     a, b = alone.fetch(np.array([0]), np.array([1])), among.fetch(np.array([1]), np.array([1]))
@@ -98,7 +99,7 @@ def test_one_fold_is_the_same_alone_as_among_all():
     assert torch.equal(alone.normalise(x, w), among.normalise(x, w + 1))
 
 
-def test_held_out_rows_and_training_rows_are_all_rows(digits):
+def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
     x, y = shards.holdout(0)
     size = shards.sizes(np.zeros(10, int), np.arange(10))
@@ -110,7 +111,7 @@ def test_held_out_rows_and_training_rows_are_all_rows(digits):
     assert len(none[0]) == 0
 
 
-def test_label_counts_are_the_clients_labels(digits):
+def test_label_counts_are_the_clients_labels(digits: Dataset) -> None:
     shards = build_shards(digits, "classes", {"classes": 2}, 10, [0])
     counts = shards.label_counts(0)
     assert counts.shape == (10, 10)
@@ -118,7 +119,7 @@ def test_label_counts_are_the_clients_labels(digits):
     assert np.array_equal(counts.sum(axis=0), np.bincount(digits.train.y))
 
 
-def test_natural_clients_have_their_own_test_rows(digits):
+def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
     group = np.arange(len(digits.train.y)) % 7 * 3
     data = digits._replace(
         train=digits.train._replace(group=group), test=digits.test._replace(group=np.arange(359) % 8 * 3)
@@ -141,7 +142,7 @@ def test_natural_clients_have_their_own_test_rows(digits):
         (("iid", {"alpha": 1}, 5, [0]), "data.partition.alpha: iid has no such option"),
     ],
 )
-def test_wrong_requests_name_their_key(digits, arguments, message):
+def test_wrong_requests_name_their_key(digits: Dataset, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         build_shards(digits, *arguments)
     with pytest.raises(BadInput, match=r"data.hold_out = 1: "):
@@ -151,7 +152,7 @@ def test_wrong_requests_name_their_key(digits, arguments, message):
 
 
 @pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
-def test_a_generated_client_is_the_same_in_any_population_and_company(options):
+def test_a_generated_client_is_the_same_in_any_population_and_company(options: dict[str, Any]) -> None:
     data = load_data("synthetic", test=10, **options)
     small, large = (build_shards(data, "natural", {}, n, [3, 4]) for n in (100, 1_000_000))
     world, client = np.array([0, 1, 0, 1]), np.array([5, 5, 99, 0])
@@ -166,7 +167,7 @@ def test_a_generated_client_is_the_same_in_any_population_and_company(options):
     assert not torch.equal(some.x[some.rows[0, :1]], some.x[some.rows[1, :1]])
 
 
-def test_a_generated_population_is_the_mixture_it_says():
+def test_a_generated_population_is_the_mixture_it_says() -> None:
     data = load_data("synthetic", separation=0.7)
     shards = build_shards(data, "iid", {}, 500, [0], hold_out=0.2)
     client = np.arange(500)
@@ -185,7 +186,7 @@ def test_a_generated_population_is_the_mixture_it_says():
     assert not np.isin(held[:, 0].numpy(), got.x[:, 0].numpy()).all()
 
 
-def test_a_million_generated_clients_cost_what_ten_do():
+def test_a_million_generated_clients_cost_what_ten_do() -> None:
     shards = build_shards(load_data("synthetic"), "iid", {}, 1_000_000, [0])
     start = time.process_time()
     for k in range(10):

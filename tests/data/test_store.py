@@ -6,7 +6,9 @@ import errno
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import originals
@@ -29,7 +31,7 @@ from fedray.data.types import Split
         Split(np.empty((0, 4), np.float32), np.empty(0, np.int64)),
     ],
 )
-def test_a_split_survives_the_store(tmp_path, split):
+def test_a_split_survives_the_store(tmp_path: Path, split: Split) -> None:
     path = tmp_path / "a.arrow"
     site = np.array([f"s\u00e9{i}" for i in range(len(split.y))])
     store.write_store(path, split, {"site": site, "age": np.arange(len(split.y))}, {"classes": 2})
@@ -41,7 +43,7 @@ def test_a_split_survives_the_store(tmp_path, split):
     assert back.notes == {"classes": 2}
 
 
-def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_path):
+def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     store.write_store(path, Split(np.zeros((4, 2), np.float32), np.zeros(4, np.int64)))
     before = path.read_bytes()
@@ -51,7 +53,9 @@ def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_
     assert not store.map_store(path).split.x.any()
 
 
-def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tmp_path, monkeypatch, cache):
+def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     originals.fake_mnist(tmp_path)
     loaded, first = load_data("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
     monkeypatch.setattr("fedray.data.catalogue.load_data", None)
@@ -65,7 +69,7 @@ def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(tm
     assert len(list(cache.iterdir())) == 2, "only the two finished files stay"
 
 
-def test_a_changed_source_is_read_again(tmp_path):
+def test_a_changed_source_is_read_again(tmp_path: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     store.open_dataset("mnist", tmp_path)
     for path in raw.iterdir():
@@ -77,7 +81,7 @@ def test_a_changed_source_is_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("harm", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"x" * len(b)])
-def test_a_damaged_store_is_made_again(tmp_path, cache, harm):
+def test_a_damaged_store_is_made_again(tmp_path: Path, cache: Path, harm: Callable[[bytes], bytes]) -> None:
     originals.fake_mnist(tmp_path)
     whole = store.open_dataset("mnist", tmp_path).train.x.copy()
     path = next(cache.glob("*-train.arrow"))
@@ -87,10 +91,12 @@ def test_a_damaged_store_is_made_again(tmp_path, cache, harm):
     assert np.array_equal(store.open_dataset("mnist", tmp_path).train.x, whole)
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, cache, monkeypatch):
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     originals.fake_mnist(tmp_path)
 
-    def full(*_):
+    def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
@@ -104,7 +110,7 @@ def _open(root: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[typ
     queue.put(int(store.open_dataset("mnist", root).train.x.sum()))
 
 
-def test_two_writers_at_once_are_safe(tmp_path):
+def test_two_writers_at_once_are_safe(tmp_path: Path) -> None:
     originals.fake_mnist(tmp_path, rows=300)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -117,12 +123,12 @@ def test_two_writers_at_once_are_safe(tmp_path):
     assert sums == {int(load_data("mnist", tmp_path).train.x.sum())}
 
 
-def test_small_sets_need_no_store(cache):
+def test_small_sets_need_no_store(cache: Path) -> None:
     assert len(store.open_dataset("sine", None, {"clients": 5}).train.y) == 10
     assert not cache.exists()
 
 
-def test_tokens_pass_through_as_integers(tmp_path):
+def test_tokens_pass_through_as_integers(tmp_path: Path) -> None:
     folder = tmp_path / "shakespeare" / "tinyshakespeare"
     folder.mkdir(parents=True)
     (folder / "input.txt").write_text("A:\n" + "to be or not " * 40 + "\n\nB:\n" + "that is " * 40 + "\n")
@@ -135,7 +141,7 @@ def test_tokens_pass_through_as_integers(tmp_path):
     assert int(x.max()) < 80
 
 
-def test_the_real_sets_are_the_published_ones(real):
+def test_the_real_sets_are_the_published_ones(real: Path) -> None:
     mnist = store.open_dataset("mnist", real)
     assert np.bincount(mnist.train.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.allclose([mnist.shift.item() / 255, mnist.scale.item() / 255], [0.1307, 0.3081], atol=1e-4)
@@ -154,7 +160,7 @@ def test_the_real_sets_are_the_published_ones(real):
     assert (len(femnist.train.y), len(femnist.test.y), len(np.unique(femnist.train.group))) == (14708, 1685, 105)
 
 
-def test_the_complete_works_have_leafs_roles(real):
+def test_the_complete_works_have_leafs_roles(real: Path) -> None:
     from fedray.data import text
 
     path = next((real / "shakespeare" / "complete_works").glob("*.txt*"))

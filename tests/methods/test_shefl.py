@@ -52,11 +52,12 @@ BASE: dict[str, Any] = {
 D = 64 * 6 + 6 + 6 * 10 + 10  # parameters of the network
 DENSE = {"kind": "topk", "ratio": 1.0}  # keep = 1
 HALF = {"per_round": 6}
-Run_ = Callable[..., Run]
+RunScenario = Callable[..., Run]
+SentCase = tuple[int, int, list[int], list[int], Tensor]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run_:
+def run(tmp_path: Path) -> RunScenario:
     """A function that runs the base scenario with overrides, without its report."""
 
     def one(own: Composition | None = None, **overrides: Any) -> Run:
@@ -102,7 +103,9 @@ WEAK = {"clients__tiers__hpc__number": 0, "clients__tiers__lpc__number": N, "com
 
 
 @pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
-def test_without_lpc_and_dense_it_is_k_independent_fedavgs(run, participation):
+def test_without_lpc_and_dense_it_is_k_independent_fedavgs(
+    run: RunScenario, participation: dict[str, int] | None
+) -> None:
     """Bit for bit: each model as if it had been trained alone; and model 0 is FedAvg's."""
     together = rows_of(run(**STRONG, participation=participation))
     plain = {"method__name": "fed_ensemble", "clients__tiers__hpc__models_per_round": "all", "server": None}
@@ -114,7 +117,7 @@ def test_without_lpc_and_dense_it_is_k_independent_fedavgs(run, participation):
 
 
 @pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
-def test_without_hpc_and_dense_it_is_fed_ensemble(run, participation):
+def test_without_hpc_and_dense_it_is_fed_ensemble(run: RunScenario, participation: dict[str, int] | None) -> None:
     shefl = run(**WEAK, participation=participation)
     plain = run(**{**WEAK, "compress": None}, method__name="fed_ensemble", participation=participation)
     assert shefl.study.method.name == "shefl"
@@ -124,14 +127,14 @@ def test_without_hpc_and_dense_it_is_fed_ensemble(run, participation):
         assert shefl.summary["totals"][name] == plain.summary["totals"][name]
 
 
-def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run):
+def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run: RunScenario) -> None:
     setting = {**WEAK, "method": {"name": "shefl", "models": 1, "mu": 0.5}}
     prox = run(**{**WEAK, "method": {"name": "fedprox", "mu": 0.5}, "compress": None})
     assert model_hash(run(**setting)) == model_hash(prox)
     assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
 
 
-def test_the_paper_is_the_default():
+def test_the_paper_is_the_default() -> None:
     """Each part taken away gives other models: top-k, the strong tier, equal groups."""
     scenario = read_scenario({"method": {"name": "shefl"}, "data": {"name": "digits"}})
     tiers = scenario.clients.tiers
@@ -143,7 +146,7 @@ def test_the_paper_is_the_default():
     assert scenario.server.coefficients == "equal_groups"
 
 
-def test_each_part_of_it_matters(run):
+def test_each_part_of_it_matters(run: RunScenario) -> None:
     parts: list[dict[str, Any]] = [
         {},
         {"compress__ratio": 0.02},
@@ -176,7 +179,7 @@ def stepped(server: Server, models: int, sent: Uploads) -> Tensor:
 
 
 @st.composite
-def sent(draw: st.DrawFn) -> tuple[int, int, list[int], list[int], Tensor]:
+def sent(draw: st.DrawFn) -> SentCase:
     """models, tiers, and the model, tier and integer delta of each upload."""
     models, tiers = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     jobs = draw(st.lists(st.tuples(st.integers(0, models - 1), st.integers(0, tiers - 1)), min_size=1, max_size=14))
@@ -186,7 +189,7 @@ def sent(draw: st.DrawFn) -> tuple[int, int, list[int], list[int], Tensor]:
 
 
 @given(sent())
-def test_tier_means_weigh_equally_whatever_the_head_count(case):
+def test_tier_means_weigh_equally_whatever_the_head_count(case: SentCase) -> None:
     """Of the tiers that sent something for a model, each one's mean counts alike; a model nobody sent for stays."""
     models, tiers, model, tier, delta = case
     got = stepped(by_tier(Rows(1, models), tiers), models, uploads(delta, model, tier))
@@ -200,7 +203,7 @@ def test_tier_means_weigh_equally_whatever_the_head_count(case):
 
 
 @given(sent(), st.integers(2, 4))
-def test_more_clients_of_one_tier_with_the_same_deltas_change_nothing(case, times):
+def test_more_clients_of_one_tier_with_the_same_deltas_change_nothing(case: SentCase, times: int) -> None:
     models, tiers, model, tier, delta = case
     server = by_tier(Rows(1, models), tiers)
     again = [j for j, c in enumerate(tier) for _ in range(times if c == 0 else 1)]
@@ -212,7 +215,9 @@ PAIR = (Tier("hpc", 9, models_per_round=None), Tier("lpc", 9, models_per_round=1
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 3), min_size=1, max_size=8), st.booleans())
-def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(models, strong, weak, turned):
+def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(
+    models: int, strong: int, weak: list[int], turned: bool
+) -> None:
     """And nowhere else, but for one more zero of the difference: no LPC trained the model and L = 2K."""
     assigned = [k % models for k in weak]
     model = [k for _ in range(strong) for k in range(models)] + assigned
@@ -230,7 +235,7 @@ def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(models,
         assert torch.allclose(ours[k], theirs[k], rtol=1e-6) == same
 
 
-def test_eq_2_by_hand():
+def test_eq_2_by_hand() -> None:
     """H = 2, L = 3, K = 2: a_h = 5/4 * 3/2, a_l = 5/2, over H + L = 5."""
     delta = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0]])
     up = uploads(delta, [0, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 1, 1, 1])
@@ -240,7 +245,7 @@ def test_eq_2_by_hand():
 
 
 @pytest.mark.parametrize("tiers", [PAIR[:1], (PAIR[0], PAIR[0]), (PAIR[1], PAIR[1]), (*PAIR, PAIR[1])])
-def test_eq_2_wants_one_strong_and_one_weak_tier(tiers):
+def test_eq_2_wants_one_strong_and_one_weak_tier(tiers: tuple[Tier, ...]) -> None:
     with pytest.raises(BadInput, match="server.coefficients = paper_eq2"):
         paper_eq2(Rows(1, 2), tiers)
 
@@ -252,7 +257,7 @@ def jobs_of(run: Run) -> list[dict[str, Any]]:
     return run.clients.to_pylist()
 
 
-def test_participants_per_tier_and_models_are_exact(run):
+def test_participants_per_tier_and_models_are_exact(run: RunScenario) -> None:
     """Three of each tier in every round: a strong one trains all K models, a weak one a single one."""
     jobs = jobs_of(run(participation=HALF))
     for world in (0, 1):
@@ -267,7 +272,7 @@ def test_participants_per_tier_and_models_are_exact(run):
                 assert (client < 6) == (tier == "hpc")
 
 
-def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run):
+def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run: RunScenario) -> None:
     """K = 3 rounds, m = 2: every client trained every model exactly twice, never twice in a round."""
     jobs = jobs_of(run(clients__tiers={"hpc": None, "lpc": None, "mid": {"models_per_round": 2}}, rounds=K))
     seen = Counter((job["replicate"], job["client"], job["model"]) for job in jobs)
@@ -278,7 +283,7 @@ def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run):
 # pulls
 
 
-def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run):
+def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run: RunScenario) -> None:
     """Bit for bit, corrections too; the pull of FedProx comes on top."""
     dyn = {"method": {"name": "feddyn_ensemble", "models": K, "alpha": 0.1}, "compress": {"kind": "topk"}}
     tiers = {"clients__tiers__hpc__models_per_round": "all", "server__coefficients": "equal_groups"}
@@ -292,7 +297,7 @@ def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run):
 # bytes
 
 
-def test_an_adaptive_uplink_follows_each_clients_bandwidth(run, tmp_path):
+def test_an_adaptive_uplink_follows_each_clients_bandwidth(run: RunScenario, tmp_path: Path) -> None:
     """Entries in proportion to the uplink, around the tier's own number at the mean of all clients."""
     uplink = np.array([4e6, 2e6, 1e6, 1e6, 2e6, 2e6, 1e6, 5e5, 1e6, 3e6, 5e6, 1.5e6])
     rows = "".join(f"{client},{value}\n" for client, value in enumerate(uplink))
@@ -305,7 +310,7 @@ def test_an_adaptive_uplink_follows_each_clients_bandwidth(run, tmp_path):
 
 
 @pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.1, 1.0), (0.02, 10.0), (0.5, 1.0)])
-def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
+def test_bytes_of_each_tier_follow_its_budget(run: RunScenario, ratio: float, r: float) -> None:
     done = run(compress={"kind": "topk", "ratio": ratio, "resource_ratio": r}, rounds=1)
     kept = {"lpc": int(ratio * D), "hpc": int(min(1.0, ratio * r / K) * D)}
     for job in jobs_of(done):
@@ -314,7 +319,7 @@ def test_bytes_of_each_tier_follow_its_budget(run, ratio, r):
         assert job["down_bytes"] == 4 * D
 
 
-def test_check_foretells_the_bytes_of_a_round(run):
+def test_check_foretells_the_bytes_of_a_round(run: RunScenario) -> None:
     done = run(rounds=1, participation=HALF)
     up, down = (sum(job[name] for job in jobs_of(done)) for name in ("up_bytes", "down_bytes"))
     wanted = f"about {format_bytes(down)} down and {format_bytes(up)} up a round, if all jobs count"
@@ -330,7 +335,7 @@ ROUGH = {
 
 
 @pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
-def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run, how):
+def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: dict[str, Any]) -> None:
     done = run(**how, rounds=5, evaluate__every=2)
     jobs, rows = jobs_of(done), done.rounds.to_pylist()
     assert sorted({row["round"] for row in rows}) == [0, 2, 4, 5]
@@ -346,13 +351,13 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run, how):
 # virtual time
 
 
-def test_no_computed_job_is_discarded(run, monkeypatch):
+def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
     trained = []
 
-    def train(self: Worker, t: int, plan: Plan, *rest: Any) -> Any:
-        trained.extend((t + 1, *job) for job in zip(*(column.tolist() for column in plan), strict=True))
-        return original(self, t, plan, *rest)
+    def train(self: Worker, t: int, jobs: SizedPlan, *rest: Any) -> Any:
+        trained.extend((t + 1, *job) for job in zip(*(column.tolist() for column in jobs.plan), strict=True))
+        return original(self, t, jobs, *rest)
 
     original = Worker.train
     monkeypatch.setattr(Worker, "train", train)
@@ -372,7 +377,7 @@ def test_no_computed_job_is_discarded(run, monkeypatch):
         assert (job["down_bytes"] > 0) == (job["status"] in ("ok", "late", "past deadline"))
 
 
-def test_over_commitment_of_everybody_is_none_bit_for_bit(run):
+def test_over_commitment_of_everybody_is_none_bit_for_bit(run: RunScenario) -> None:
     plain = run(participation={"per_round": N})
     over = run(participation={"per_round": N, "overcommit": 1.5})
     assert model_hash(plain) == model_hash(over)
@@ -380,7 +385,7 @@ def test_over_commitment_of_everybody_is_none_bit_for_bit(run):
     assert plain.clients.drop_columns(["loss"]) == over.clients.drop_columns(["loss"])
 
 
-def test_over_commitment_counts_as_many_as_were_wanted(run):
+def test_over_commitment_counts_as_many_as_were_wanted(run: RunScenario) -> None:
     done = run(participation={"per_round": 6, "overcommit": 1.5}, clients__tiers__lpc__spread=1.0)
     by = defaultdict(set)
     for job in jobs_of(done):
@@ -392,14 +397,14 @@ def test_over_commitment_counts_as_many_as_were_wanted(run):
                 assert len(by[r, t, tier, "late"]) == 2  # 1.5 * 3 = 4.5: five were asked
 
 
-def test_virtual_time_is_a_function_of_scenario_and_seed(run):
+def test_virtual_time_is_a_function_of_scenario_and_seed(run: RunScenario) -> None:
     """How the training goes does not show in it."""
     seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
     assert seconds[0] == seconds[1]
     assert run(**ROUGH, seed=14).summary["totals"]["sim_seconds"] != seconds[0]
 
 
-def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run):
+def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run: RunScenario) -> None:
     done = run()
     ends = np.zeros((2, 5))
     for r in range(2):
@@ -413,7 +418,7 @@ def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run):
         assert row["sim_seconds"] == pytest.approx(ends[row["replicate"], row["round"]])
 
 
-def test_larger_batches_take_longer_and_fewer_of_them(run):
+def test_larger_batches_take_longer_and_fewer_of_them(run: RunScenario) -> None:
     """Time of samples alone does not ask how they are batched; time of steps is 7 : 4 for the 25 rows of a client."""
     free = {f"clients__tiers__{tier}__{key}": 1e15 for tier in ("hpc", "lpc") for key in ("uplink", "downlink")}
     free["data__partition"] = {"name": "iid"}
@@ -428,7 +433,7 @@ def test_larger_batches_take_longer_and_fewer_of_them(run):
     assert seconds(steps, 4) == pytest.approx(7 / 4 * seconds(steps, 8))
 
 
-def test_side_by_side_is_faster_and_trains_the_same(run):
+def test_side_by_side_is_faster_and_trains_the_same(run: RunScenario) -> None:
     """Five models one after another take the strong clients longer than the weak ones need for one."""
     slow = {"clients__tiers__hpc__seconds_per_step": 0.01}
     one, two = run(**slow), run(**slow, clients__tiers__hpc__side_by_side=True)
@@ -436,7 +441,7 @@ def test_side_by_side_is_faster_and_trains_the_same(run):
     assert two.summary["totals"]["sim_seconds"] < 0.6 * one.summary["totals"]["sim_seconds"]
 
 
-def test_time_and_bytes_to_accuracy(run):
+def test_time_and_bytes_to_accuracy(run: RunScenario) -> None:
     done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3}, replicates=1)
     first = next(row for row in done.rounds.to_pylist() if row["accuracy"] >= 0.3)
     metrics = done.summary["metrics"]
@@ -445,7 +450,7 @@ def test_time_and_bytes_to_accuracy(run):
     assert metrics["bytes_to_target"]["mean"] == first["up_bytes"]
 
 
-def test_a_trace_changes_the_time_and_not_the_training(run, tmp_path):
+def test_a_trace_changes_the_time_and_not_the_training(run: RunScenario, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("client,seconds_per_step\n0,5.0\n")
     plain, traced = run(), run(clients__trace=str(tmp_path / "trace.csv"))
     assert model_hash(plain) == model_hash(traced)
@@ -456,7 +461,7 @@ def test_a_trace_changes_the_time_and_not_the_training(run, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["topk", "randomk", "int8"])
-def test_error_feedback_resumes_with_the_same_bits(run, kind, tmp_path):
+def test_error_feedback_resumes_with_the_same_bits(run: RunScenario, kind: str, tmp_path: Path) -> None:
     """From a checkpoint in the middle; without what the clients keep, the bits would be others."""
     whole = run(
         rounds=5,
@@ -481,7 +486,7 @@ def test_error_feedback_resumes_with_the_same_bits(run, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dense", "topk", "randomk", "int8"])
-def test_a_client_that_diverged_was_dropped_silently(run, kind):
+def test_a_client_that_diverged_was_dropped_silently(run: RunScenario, kind: str) -> None:
     """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
     with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):
         run(local__lr=1e30, compress={"kind": kind})

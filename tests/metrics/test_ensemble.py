@@ -1,5 +1,9 @@
 """How an ensemble answers: limits of gamma, K = 1, and invariance to the order of the models."""
 
+from __future__ import annotations
+
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +13,9 @@ from hypothesis.extra import numpy as hnp
 from scipy import special
 
 from fedray.core.errors import BadInput
+from fedray.core.types import FloatArray
 from fedray.metrics.ensemble import (
+    Kind,
     average,
     average_for_client,
     by_client,
@@ -26,17 +32,17 @@ from fedray.metrics.ensemble import (
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(5, 12, 4)) * 3
 LOSSES = RNG.uniform(0, 3, size=(7, 5))
-KINDS = ["probabilities", "logits", "outputs"]
+KINDS = get_args(Kind)
 finite_losses = hnp.arrays(np.float64, (3, 4), elements=st.floats(0, 1e6))
 
 
-def test_probabilities_are_scipys_softmax_and_read_tensors():
+def test_probabilities_are_scipys_softmax_and_read_tensors() -> None:
     np.testing.assert_allclose(probabilities(LOGITS), special.softmax(LOGITS, axis=-1), rtol=1e-12)
     tensor = torch.from_numpy(LOGITS).float()
     np.testing.assert_allclose(average(tensor), average(LOGITS), rtol=1e-5)
 
 
-def test_average_of_probabilities_and_of_logits():
+def test_average_of_probabilities_and_of_logits() -> None:
     np.testing.assert_allclose(average(LOGITS), special.softmax(LOGITS, axis=-1).mean(0))
     np.testing.assert_allclose(average(LOGITS, "logits"), special.softmax(LOGITS.mean(0), axis=-1))
     np.testing.assert_allclose(average(LOGITS, "outputs"), LOGITS.mean(0))
@@ -45,7 +51,7 @@ def test_average_of_probabilities_and_of_logits():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_model_answers_for_itself(kind):
+def test_one_model_answers_for_itself(kind: Kind) -> None:
     alone = LOGITS[0] if kind == "outputs" else probabilities(LOGITS[0])
     np.testing.assert_allclose(average(LOGITS[:1], kind), alone)
     np.testing.assert_allclose(average_for_client(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
@@ -55,7 +61,7 @@ def test_one_model_answers_for_itself(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_of_the_models_does_not_matter(kind):
+def test_the_order_of_the_models_does_not_matter(kind: Kind) -> None:
     order = RNG.permutation(5)
     weights = personal_weights(LOSSES, 0.5)
     np.testing.assert_allclose(average(LOGITS[order], kind), average(LOGITS, kind), rtol=1e-12)
@@ -66,7 +72,7 @@ def test_the_order_of_the_models_does_not_matter(kind):
 
 @given(finite_losses, st.one_of(st.just(0.0), st.just(np.inf), st.floats(1e-300, 1e300)))
 @settings(deadline=None, max_examples=60)
-def test_weights_sum_to_one_and_favour_the_lower_loss(losses, gamma):
+def test_weights_sum_to_one_and_favour_the_lower_loss(losses: FloatArray, gamma: float) -> None:
     weights = personal_weights(losses, gamma)
     np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-12)
     assert (weights >= 0).all()
@@ -74,7 +80,7 @@ def test_weights_sum_to_one_and_favour_the_lower_loss(losses, gamma):
     assert (np.diff(ranked) <= 1e-15).all()
 
 
-def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average():
+def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average() -> None:
     best = np.eye(5)[LOSSES.argmin(-1)]
     assert np.array_equal(personal_weights(LOSSES, 0), best)
     np.testing.assert_allclose(personal_weights(LOSSES, 1e-9), best)
@@ -90,7 +96,7 @@ def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average():
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
-def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(gamma):
+def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(gamma: float) -> None:
     losses = np.array([[1.0, np.inf, np.nan], [np.nan, np.nan, np.nan], [np.inf, np.inf, np.inf]])
     weights = personal_weights(losses, gamma)
     assert weights.tolist() == [[1, 0, 0], [1 / 3] * 3, [1 / 3] * 3]
@@ -98,7 +104,7 @@ def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(g
     np.testing.assert_allclose(average_for_client(outputs, weights, 0), probabilities(LOGITS[0]))
 
 
-def test_personalised_answers_each_sample_with_its_clients_weights():
+def test_personalised_answers_each_sample_with_its_clients_weights() -> None:
     weights, client = personal_weights(LOSSES, 0.3), RNG.integers(7, size=12)
     everyone = average_for_client(LOGITS, weights)
     assert everyone.shape == (7, 12, 4)
@@ -108,12 +114,12 @@ def test_personalised_answers_each_sample_with_its_clients_weights():
     np.testing.assert_allclose(chosen.sum(-1), 1.0)
 
 
-def test_losses_of_replicates_keep_their_leading_axis():
+def test_losses_of_replicates_keep_their_leading_axis() -> None:
     stacked = np.stack([LOSSES, LOSSES[::-1]])
     np.testing.assert_allclose(personal_weights(stacked, 0.2)[1], personal_weights(LOSSES[::-1], 0.2))
 
 
-def test_moments_are_the_population_ones_and_the_mixtures():
+def test_moments_are_the_population_ones_and_the_mixtures() -> None:
     outputs, variances = LOGITS[..., 0], np.exp(LOGITS[..., 1])
     mean, variance = mixture_moments(outputs)
     np.testing.assert_allclose(mean, outputs.mean(0))
@@ -130,20 +136,20 @@ def test_moments_are_the_population_ones_and_the_mixtures():
 
 @given(hnp.arrays(np.float64, (4, 3, 5), elements=st.floats(-50, 50)))
 @settings(deadline=None, max_examples=40)
-def test_knowledge_is_between_zero_and_the_total(logits):
+def test_knowledge_is_between_zero_and_the_total(logits: FloatArray) -> None:
     total, knowledge = uncertainty(probabilities(logits))
     assert (knowledge >= 0).all()
     assert (knowledge <= total + 1e-12).all()
     assert (total <= np.log(5) + 1e-12).all()
 
 
-def test_entropies_are_scipys():
+def test_entropies_are_scipys() -> None:
     probs = probabilities(LOGITS)
     np.testing.assert_allclose(entropies(probs), special.entr(probs).sum(-1))
     assert entropies([1.0, 0.0]) == 0
 
 
-def test_the_client_whose_data_moved_stands_out():
+def test_the_client_whose_data_moved_stands_out() -> None:
     client = np.repeat(np.arange(6), 20)
     agreed = np.zeros((5, 120, 4)) + 6.0 * np.eye(4)[RNG.integers(4, size=120)]
     agreed[:, client == 4] = RNG.normal(size=(5, 20, 4)) * 4  # each model guesses for itself
@@ -154,7 +160,7 @@ def test_the_client_whose_data_moved_stands_out():
     assert np.isnan(drift.z_knowledge[6])
 
 
-def test_means_by_client_and_z_scores():
+def test_means_by_client_and_z_scores() -> None:
     values, client = RNG.normal(size=30), RNG.integers(4, size=30)
     assert by_client(values, client, 4) == pytest.approx([values[client == i].mean() for i in range(4)])
     assert z_scores([2.0, 2.0, 2.0]).tolist() == [0, 0, 0]

@@ -1,11 +1,15 @@
 """Every network by name: shapes, one gradient, rows that load back, and the structure batched engines rely on."""
 
+from __future__ import annotations
+
 import copy
 import io
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.errors import BadInput
@@ -35,7 +39,7 @@ CASES = [
 ]
 
 
-def batch(name, shape, size=2):
+def batch(name: str, shape: tuple[int, ...], size: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     if name == "lstm":
         return torch.randint(0, 10, (size, *shape), generator=generator)
@@ -43,7 +47,9 @@ def batch(name, shape, size=2):
 
 
 @pytest.mark.parametrize(("name", "shape", "options"), CASES)
-def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(name, shape, options):
+def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(
+    name: str, shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
     net = build_net(name, shape, 10, "cross_entropy", **options)
     row, x = net.init(3), batch(name, shape)
     assert row.shape == (net.layout.d,)
@@ -66,7 +72,7 @@ def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(name, shape, o
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11"])
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_a_state_dict_is_a_plain_torch_one(name, norm):
+def test_a_state_dict_is_a_plain_torch_one(name: str, norm: str) -> None:
     net = build_net(name, (1, 8, 8), 4, "cross_entropy", norm=norm)
     counters = torch.arange(len(net.layout.counters)) + 1
     state = state_dict(net.layout, net.init(1), counters)
@@ -82,7 +88,7 @@ def test_a_state_dict_is_a_plain_torch_one(name, norm):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "resnet18"])
-def test_initialisation_is_a_function_of_its_address_alone(name):
+def test_initialisation_is_a_function_of_its_address_alone(name: str) -> None:
     net = build_net(name, (1, 8, 8), 3, "cross_entropy")
     before = torch.random.get_rng_state()
     first, other = net.init(5), net.init(6)
@@ -95,7 +101,7 @@ def test_initialisation_is_a_function_of_its_address_alone(name):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_small_networks_are_plain_sequentials_of_known_layers():
+def test_small_networks_are_plain_sequentials_of_known_layers() -> None:
     known = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Conv2d, nn.MaxPool2d)
     for name, options in [("linear", {}), ("mlp", {"hidden": [5, 4], "activation": "tanh"}), ("cnn", {})]:
         module = build_net(name, (1, 28, 28), 10, "cross_entropy", **options).module
@@ -103,7 +109,7 @@ def test_small_networks_are_plain_sequentials_of_known_layers():
         assert all(type(layer) in known for layer in module)
 
 
-def test_known_parameter_counts():
+def test_known_parameter_counts() -> None:
     assert build_net("cnn", (1, 28, 28), 10, "cross_entropy").layout.d == 21_840
     mcmahan = build_net("cnn", (1, 28, 28), 10, "cross_entropy", channels=[32, 64], hidden=[512], padding=2)
     assert mcmahan.layout.d == 1_663_370  # McMahan et al. 2017, section 3
@@ -111,7 +117,7 @@ def test_known_parameter_counts():
     assert build_net("mlp", (13,), 1, "half_mse").layout.d == 13 * 50 + 50 + 50 + 1
 
 
-def test_large_images_keep_the_original_stem():
+def test_large_images_keep_the_original_stem() -> None:
     torchvision = pytest.importorskip("torchvision")
     net = build_net("resnet18", (3, 64, 64), 1000, "cross_entropy")
     ours, theirs = net.module.state_dict(), torchvision.models.resnet18(weights=None).state_dict()
@@ -119,7 +125,7 @@ def test_large_images_keep_the_original_stem():
     assert build_net("resnet18", (1, 64, 64), 10, "cross_entropy").module.conv1.weight.shape == (64, 1, 7, 7)
 
 
-def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres():
+def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres() -> None:
     net = build_net("rbf", (1,), 1, "half_mse", seed=4)
     features, centres = net.module[0], net.module[0].centres
     assert net.layout.d == net.layout.trainable == 100  # weights only: no bias, and the centres are constants
@@ -136,13 +142,13 @@ def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres():
     assert not torch.equal(centres, other)
 
 
-def test_weight_sd_sets_the_initial_distribution():
+def test_weight_sd_sets_the_initial_distribution() -> None:
     rows = torch.stack([build_net("rbf", (1,), 1, "half_mse", weight_sd=0.3).init(k) for k in range(100)])
     assert rows.std() == pytest.approx(0.3, rel=0.05)
     assert rows.mean() == pytest.approx(0.0, abs=0.02)
 
 
-def test_lstm_reads_the_order_of_the_text():
+def test_lstm_reads_the_order_of_the_text() -> None:
     net = build_net("lstm", (6,), 11, "cross_entropy", hidden=8)
     assert net.module.lstm.num_layers == 2
     assert build_net("lstm", (80,), 80, "cross_entropy").module.lstm.hidden_size == 256
@@ -150,16 +156,16 @@ def test_lstm_reads_the_order_of_the_text():
     assert not torch.equal(module(tokens), module(tokens.flip(1)))
 
 
-def test_a_users_module_may_have_frozen_parameters_and_constants():
+def test_a_users_module_may_have_frozen_parameters_and_constants() -> None:
     class Mine(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.frozen, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
             self.frozen.requires_grad_(False)
             self.register_buffer("scale", torch.full((4,), 2.0))
             self.register_buffer("table", torch.arange(4))
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return self.head((self.frozen(x) * self.scale)[:, self.table])
 
     net = net_of(Mine, "mine", "cross_entropy", 2)
@@ -170,7 +176,7 @@ def test_a_users_module_may_have_frozen_parameters_and_constants():
     assert not torch.equal(one.head.weight, two.head.weight)
 
 
-def test_every_builtin_is_tested_and_users_can_add_theirs():
+def test_every_builtin_is_tested_and_users_can_add_theirs() -> None:
     assert {name for name, _, _ in CASES} == set(MODEL_NAMES)
     register_model("users_own", lambda input_shape, outputs, bias=True: nn.Linear(input_shape[0], outputs, bias=bias))
     assert build_net("users_own", (4,), 3, "cross_entropy", bias=False).layout.d == 12
@@ -178,7 +184,7 @@ def test_every_builtin_is_tested_and_users_can_add_theirs():
 
 
 class Counter(nn.Linear):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(1, 1)
         self.register_buffer("period", torch.tensor(7))
 
@@ -205,13 +211,13 @@ BAD = [
 
 @pytest.mark.parametrize(("build", "message"), BAD)
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_bad_input_is_one_line_with_a_remedy(build, message):
+def test_bad_input_is_one_line_with_a_remedy(build: Callable[[], object], message: str) -> None:
     with pytest.raises(BadInput, match=message) as raised:
         build()
     assert "\n" not in str(raised.value)
 
 
-def test_a_factory_that_changes_its_mind_is_refused():
+def test_a_factory_that_changes_its_mind_is_refused() -> None:
     widths = iter([3, 3, 4])
     net = net_of(lambda: nn.Linear(next(widths), 1), "fickle", "mse", 1)
     net.init(0)

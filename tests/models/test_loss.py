@@ -1,12 +1,16 @@
 """Losses: torch's own where torch has them, the same bits with and without lanes."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 from torch.nn import functional
 
 from fedray.core.errors import BadInput
+from fedray.core.types import Objective
 from fedray.models import split_gaussian
 from fedray.models.loss import per_sample
 
@@ -17,18 +21,18 @@ TARGETS = torch.randn(6, 4, generator=GENERATOR)
 CASES = [("cross_entropy", LABELS), ("half_mse", TARGETS), ("mse", TARGETS), ("gaussian_nll", TARGETS[:, :2])]
 
 
-def test_cross_entropy_is_torchs():
+def test_cross_entropy_is_torchs() -> None:
     expected = functional.cross_entropy(OUTPUTS, LABELS, reduction="none")
     torch.testing.assert_close(per_sample("cross_entropy", OUTPUTS, LABELS), expected)
 
 
-def test_squares_are_summed_over_outputs():
+def test_squares_are_summed_over_outputs() -> None:
     squares = ((OUTPUTS - TARGETS) ** 2).sum(1)
     torch.testing.assert_close(per_sample("mse", OUTPUTS, TARGETS), squares)
     torch.testing.assert_close(per_sample("half_mse", OUTPUTS, TARGETS), squares / 2)
 
 
-def test_gaussian_nll_is_the_negative_log_density():
+def test_gaussian_nll_is_the_negative_log_density() -> None:
     mean, variance = (part.double().numpy() for part in split_gaussian(OUTPUTS))
     expected = -stats.norm(mean, np.sqrt(variance)).logpdf(TARGETS[:, :2]).sum(1)
     assert per_sample("gaussian_nll", OUTPUTS, TARGETS[:, :2]).numpy() == pytest.approx(expected, rel=1e-4)
@@ -37,7 +41,7 @@ def test_gaussian_nll_is_the_negative_log_density():
 
 
 @pytest.mark.parametrize("objective", ["half_mse", "mse"])
-def test_a_column_of_outputs_meets_a_vector_of_targets_without_broadcasting(objective):
+def test_a_column_of_outputs_meets_a_vector_of_targets_without_broadcasting(objective: Objective) -> None:
     column, vector = OUTPUTS[:, :1], TARGETS[:, 0]
     assert torch.equal(per_sample(objective, column, vector), per_sample(objective, column, vector[:, None]))
     assert per_sample(objective, column, vector).shape == (6,)
@@ -46,7 +50,7 @@ def test_a_column_of_outputs_meets_a_vector_of_targets_without_broadcasting(obje
 
 
 @pytest.mark.parametrize(("objective", "y"), CASES)
-def test_lanes_and_vmap_give_the_same_bits(objective, y):
+def test_lanes_and_vmap_give_the_same_bits(objective: Objective, y: Tensor) -> None:
     one = per_sample(objective, OUTPUTS, y)
     lanes, ys = torch.stack([OUTPUTS, OUTPUTS.flip(0)]), torch.stack([y, y.flip(0)])
     batched = per_sample(objective, lanes, ys)
@@ -56,6 +60,6 @@ def test_lanes_and_vmap_give_the_same_bits(objective, y):
     assert torch.equal(mapped, batched)
 
 
-def test_an_unknown_objective_is_bad_input():
+def test_an_unknown_objective_is_bad_input() -> None:
     with pytest.raises(BadInput, match="half_mse"):
         per_sample("hinge", OUTPUTS, TARGETS)

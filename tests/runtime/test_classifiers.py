@@ -115,8 +115,8 @@ def test_who_fits_the_classifiers_changes_no_bit() -> None:
     phase, want = made.method.phase, trained(made, 6)[0]
     hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made, phase).state
     for t in range(6):
-        plan = phase.schedule(t, state)
-        stats = [host.train(t, plan.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
+        jobs = size_jobs(made, phase, phase.schedule(t, state))
+        stats = [host.train(t, jobs.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
         state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})

@@ -136,7 +136,7 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
     for models in (state.models, nonsense):
         other = Inline(study)
         other.restore(runtime.private())
-        stats, _ = other.train(1, plan, state._replace(models=models), phase)
+        stats, _ = other.train(1, size_jobs(study, phase, plan), state._replace(models=models), phase)
         assert float(stats["sum"].value()[:, mask].abs().max()) == 0.0
         ends.append(hash_tensors({str(k): v for k, v in stats["sum"].limbs.items()}))
     assert ends[0] == ends[1]
@@ -154,7 +154,7 @@ def test_a_clients_private_layer_changes_no_other_upload() -> None:
         other, changed = Inline(study), {name: value.clone() for name, value in kept.items()}
         changed["layers/rows"][2, mask] += shift
         other.restore(changed)
-        uploads.append(other.train(1, plan, state, phase)[0]["each"].rows)
+        uploads.append(other.train(1, size_jobs(study, phase, plan), state, phase)[0]["each"].rows)
     same = [torch.equal(uploads[0][0, 0, i], uploads[1][0, 0, i]) for i in range(6)]
     assert same == [True, True, False, True, True, True]
 
@@ -192,7 +192,7 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
         other, changed = Inline(study), {name: value.clone() for name, value in kept.items()}
         layout.views(changed["layers/rows"])["idle.weight"][...] += shift
         other.restore(changed)
-        sums.append(other.train(2, plan, state, phase)[0]["sum"].value())
+        sums.append(other.train(2, size_jobs(study, phase, plan), state, phase)[0]["sum"].value())
     assert torch.equal(*sums)
 
 

@@ -62,7 +62,7 @@ def timed(
 # seconds
 
 
-def test_a_job_computes_and_transfers():
+def test_a_job_computes_and_transfers() -> None:
     tier = Tier("one", 1, seconds_per_step=0.5, uplink=100.0, downlink=400.0, latency=0.25)
     work = JobCosts(np.array([6]), np.array([200]), np.array([800]))
     one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
@@ -70,7 +70,7 @@ def test_a_job_computes_and_transfers():
     assert one.round.tolist() == one.job.tolist()
 
 
-def test_a_job_computes_longer_with_larger_batches():
+def test_a_job_computes_longer_with_larger_batches() -> None:
     """A step costs its own seconds and those of the samples in it."""
     tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, **STEP)
     none = np.array([0])
@@ -80,7 +80,7 @@ def test_a_job_computes_longer_with_larger_batches():
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
-def test_samples_of_a_job_are_those_of_its_batches(size, steps, batch_size):
+def test_samples_of_a_job_are_those_of_its_batches(size: int, steps: int, batch_size: int | None) -> None:
     n, s = np.array([size]), np.array([steps])
     width = int(padded_batch(n, batch_size)[0])
     dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
@@ -88,7 +88,7 @@ def test_samples_of_a_job_are_those_of_its_batches(size, steps, batch_size):
 
 
 @pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])
-def test_models_are_trained_one_after_another_or_side_by_side(together, seconds):
+def test_models_are_trained_one_after_another_or_side_by_side(together: bool, seconds: float) -> None:
     """Steps of 4 and 6 seconds, transfers of 3 seconds each: transfers share the line either way."""
     tier = Tier("hpc", 1, None, seconds_per_step=1.0, uplink=1.0, downlink=1.0, side_by_side=together)
     work = JobCosts(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
@@ -116,7 +116,7 @@ def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, JobCosts]:
 
 
 @given(rounds())
-def test_a_round_lasts_as_long_as_its_slowest_client(case):
+def test_a_round_lasts_as_long_as_its_slowest_client(case: tuple[Clients, Plan, JobCosts]) -> None:
     clients, plan, work = case
     compute, transfer = defaultdict(list), defaultdict(list)
     for j, (client, _, world) in enumerate(zip(*plan, strict=True)):
@@ -134,7 +134,9 @@ def test_a_round_lasts_as_long_as_its_slowest_client(case):
 
 
 @given(rounds(), st.integers(0, 2**32), st.floats(0, 1))
-def test_the_order_of_a_plan_changes_nothing(case, shuffle, dropout):
+def test_the_order_of_a_plan_changes_nothing(
+    case: tuple[Clients, Plan, JobCosts], shuffle: int, dropout: float
+) -> None:
     clients, plan, work = case
     order = np.random.default_rng(shuffle).permutation(len(plan.client))
     clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
@@ -148,7 +150,7 @@ def test_the_order_of_a_plan_changes_nothing(case, shuffle, dropout):
     np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
 
 
-def test_spread_is_lognormal_and_a_clients_own():
+def test_spread_is_lognormal_and_a_clients_own() -> None:
     clients = Clients((Tier("client", 20_000, seconds_per_step=3.0, spread=0.5),))
     plan = everyone(clients)
     devices = Devices(clients)
@@ -165,7 +167,7 @@ def test_spread_is_lognormal_and_a_clients_own():
 # who counts
 
 
-def test_over_commitment_counts_the_first_of_each_tier():
+def test_over_commitment_counts_the_first_of_each_tier() -> None:
     """Steps 30, 10, 20 in either tier; two of each are wanted, and the round ends when they are there."""
     got = timed(everyone(TWO), rule=CountingRule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
     assert got.status.tolist() == [LATE, OK, OK, LATE, OK, OK]
@@ -173,11 +175,11 @@ def test_over_commitment_counts_the_first_of_each_tier():
     assert timed(everyone(TWO), rule=CountingRule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
 
 
-def test_over_commitment_breaks_ties_by_the_lower_client():
+def test_over_commitment_breaks_ties_by_the_lower_client() -> None:
     assert timed(everyone(TWO), rule=CountingRule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
 
 
-def test_over_commitment_of_everybody_is_none():
+def test_over_commitment_of_everybody_is_none() -> None:
     plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
     assert (
         timed(plan, rule=CountingRule((3, 3)), steps=steps).status.tolist() == timed(plan, steps=steps).status.tolist()
@@ -185,12 +187,12 @@ def test_over_commitment_of_everybody_is_none():
     assert timed(plan, rule=CountingRule((3, 3)), steps=steps).round.tolist() == timed(plan, steps=steps).round.tolist()
 
 
-def test_all_jobs_of_a_client_share_its_status():
+def test_all_jobs_of_a_client_share_its_status() -> None:
     got = timed(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=CountingRule((1, 1)))
     assert got.status.tolist() == [LATE, LATE, LATE, OK]
 
 
-def test_dropout_has_the_frequency_asked_for():
+def test_dropout_has_the_frequency_asked_for() -> None:
     """30 % of 20 000 clients within 4 standard errors; and they are others in another round."""
     clients = Clients((Tier("client", 20_000),))
     plan = everyone(clients)
@@ -201,7 +203,7 @@ def test_dropout_has_the_frequency_asked_for():
     assert abs(both - 0.09) < 4 * (0.09 * 0.91 / 20_000) ** 0.5, "rounds are independent"
 
 
-def test_dropout_is_missed_at_once_or_at_the_deadline():
+def test_dropout_is_missed_at_once_or_at_the_deadline() -> None:
     plan, rule = everyone(TWO, worlds=50), CountingRule(dropout=0.5)
     steps = np.tile([10, 11, 12, 10, 11, 12], 50)
     free = timed(plan, rule=rule, steps=steps)
@@ -214,7 +216,7 @@ def test_dropout_is_missed_at_once_or_at_the_deadline():
     assert bound.round.tolist() == np.where(missed, 100.0, busy).tolist()
 
 
-def test_nobody_is_waited_for_after_the_deadline():
+def test_nobody_is_waited_for_after_the_deadline() -> None:
     got = timed(everyone(TWO), rule=CountingRule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
     assert got.status.tolist() == [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK]
     assert got.round.tolist() == [20.0]
@@ -222,7 +224,7 @@ def test_nobody_is_waited_for_after_the_deadline():
     assert early.round.tolist() == [30.0], "with everybody there the round ends before its deadline"
 
 
-def test_a_full_round_waited_for_its_deadline():
+def test_a_full_round_waited_for_its_deadline() -> None:
     """Over-commitment: a tier that has its first n does not wait for those who never come."""
     full = timed(everyone(TWO), rule=CountingRule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
     assert full.status.tolist() == [PAST_DEADLINE, OK, OK, OK, OK, OK]
@@ -231,7 +233,7 @@ def test_a_full_round_waited_for_its_deadline():
     assert short.round.tolist() == [50.0]
 
 
-def test_a_client_without_data_took_the_place_of_one_with():
+def test_a_client_without_data_took_the_place_of_one_with() -> None:
     """It answers nothing, so it neither is among the first nor keeps the round waiting."""
     slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0, **STEP),))
     got = timed(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
@@ -239,7 +241,7 @@ def test_a_client_without_data_took_the_place_of_one_with():
     assert timed(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
 
 
-def test_time_stood_still_while_nobody_was_there():
+def test_time_stood_still_while_nobody_was_there() -> None:
     """A round without a client that is there ends when the first of them comes."""
     clients = Clients((Tier("client", 3, seconds_per_step=1.0, **STEP),))
     away = window_availability(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
@@ -257,7 +259,7 @@ def test_time_stood_still_while_nobody_was_there():
     assert late.round.tolist() == [0.0], "nobody will ever come again"
 
 
-def test_one_who_is_there_without_data_does_not_keep_time_standing_still():
+def test_one_who_is_there_without_data_does_not_keep_time_standing_still() -> None:
     clients = Clients((Tier("client", 2, seconds_per_step=1.0, **STEP),))
     away = window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
     got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
@@ -265,7 +267,7 @@ def test_one_who_is_there_without_data_does_not_keep_time_standing_still():
     assert got.round.tolist() == [200.0]
 
 
-def test_the_spread_of_devices_is_the_same_on_every_machine():
+def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
     """Nine decimals of it: what numpy's exp and cos say beyond depends on the processor."""
     clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0, **STEP),))
     factor = Devices(clients).slowness(np.zeros(4, dtype=np.int64), np.arange(4))
@@ -276,7 +278,7 @@ def test_the_spread_of_devices_is_the_same_on_every_machine():
 # availability
 
 
-def test_diurnal_clients_are_there_half_of_each_day():
+def test_diurnal_clients_are_there_half_of_each_day() -> None:
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
     for now in (0.0, 12_345.6, 9.7 * DAY):
         there = diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
@@ -288,7 +290,7 @@ def test_diurnal_clients_are_there_half_of_each_day():
 
 
 @given(st.floats(0, 1e9), st.integers(0, 10**6))
-def test_who_waits_for_a_diurnal_client_meets_it(now, client):
+def test_who_waits_for_a_diurnal_client_meets_it(now: float, client: int) -> None:
     seed, who = np.array([0]), np.array([client])
     wait = diurnal_availability()(seed, who, np.array([now]))
     assert 0 <= wait[0] <= DAY / 2 + 1
@@ -299,7 +301,9 @@ def test_who_waits_for_a_diurnal_client_meets_it(now, client):
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(1, 20)), max_size=12),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 80)), min_size=1, max_size=8),
 )
-def test_windows_say_how_long_until_a_client_is_there(rows, asked):
+def test_windows_say_how_long_until_a_client_is_there(
+    rows: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+) -> None:
     client, start, length = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     wait = window_availability(client, start.astype(float), (start + length).astype(float))
     who, now = np.array(asked).T
@@ -313,7 +317,7 @@ def test_windows_say_how_long_until_a_client_is_there(rows, asked):
 # traces
 
 
-def test_the_example_of_the_documentation():
+def test_the_example_of_the_documentation() -> None:
     clients = Clients((Tier("client", 4, seconds_per_step=0.01, uplink=1e6, downlink=1e7, spread=0.3),))
     devices, who = read_trace(clients, EXAMPLE), np.arange(4)
     assert devices.figure("seconds_per_step", who).tolist() == [0.004, 0.02, 0.01, 0.01]
@@ -332,7 +336,7 @@ def test_the_example_of_the_documentation():
     assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
 
 
-def test_csv_and_parquet_say_the_same(tmp_path):
+def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
     clients = Clients((Tier("client", 4),))
     pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
     one, two = read_trace(clients, EXAMPLE), read_trace(clients, tmp_path / "trace.parquet")
@@ -345,7 +349,7 @@ def test_csv_and_parquet_say_the_same(tmp_path):
         assert a == b
 
 
-def test_a_trace_without_windows_leaves_everybody_there(tmp_path):
+def test_a_trace_without_windows_leaves_everybody_there(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
     assert read_trace(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
 
@@ -370,7 +374,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_trace_is_one_line(what, tmp_path):
+def test_a_bad_trace_is_one_line(what: str, tmp_path: Path) -> None:
     text, message = BAD[what]
     path = tmp_path / "t.csv"
     if text is not None:
@@ -382,7 +386,7 @@ def test_a_bad_trace_is_one_line(what, tmp_path):
     assert "\n" not in line
 
 
-def test_a_file_that_is_no_parquet_is_one_line(tmp_path):
+def test_a_file_that_is_no_parquet_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("client,uplink\n0,5\n")
     with pytest.raises(BadInput, match="cannot be read") as bad:
         read_trace(Clients((Tier("client", 4),)), tmp_path / "t.parquet")

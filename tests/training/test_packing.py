@@ -69,7 +69,7 @@ def next_models(made: Study, state: State, actor: list[int], width: int) -> tupl
         host = Worker(made)
         host.engine = replace(host.engine, width=min(width, host.engine.width))
         mine = np.flatnonzero(dealt == number)
-        part, row = host.train(0, plan.take(mine), state, phase)
+        part, row = host.train(0, size_jobs(made, phase, plan.take(mine)), state, phase)
         stats.append(part)
         loss[mine] = row.loss
     after = phase.server.step(state, merge_stats(stats[::-1]), 0)
