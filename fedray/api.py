@@ -19,7 +19,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.core.files import write_atomically
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray, State
+from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.data.types import Dataset
 from fedray.evaluation.evaluate import client_weights
 from fedray.evaluation.regression import predict_targets
@@ -148,7 +148,7 @@ class Run:
             weights = self._weights(host, answer, world, client)
         elif answer.weights is not None:
             weights = answer.weights[world] / answer.weights[world].sum()
-        outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(500)], dim=1)
+        outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(EVALUATED_ROWS)], dim=1)
         if study.classes:
             members = ensemble.probabilities(outputs.numpy())
             kind = "logits" if study.evaluation.average == "logits" else "probabilities"

@@ -21,8 +21,8 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes
-from fedray.core.types import Clients
-from fedray.data.generated import POOL, SHOWN
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
+from fedray.data.generated import POOL
 from fedray.data.types import Dataset
 from fedray.models.mlp import RBF
 from fedray.models.net import layout_of
@@ -37,7 +37,6 @@ JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chos
 MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
 LANE = 28  # bytes a number of a lane: start, stack, gradient, optimiser, upload
 BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
-PIECE_ROWS = 500  # test rows of a forward pass
 
 
 class Need(NamedTuple):
@@ -96,7 +95,7 @@ def _made(scenario: Scenario, number: int) -> list[Need]:
     if scenario.data.name != "synthetic":
         return []
     features, classes, samples = keys["features"], keys["classes"], keys["samples"]
-    pool, known = max(1024, min(65_536, POOL // features)), min(number, SHOWN)
+    pool, known = max(1024, min(65_536, POOL // features)), min(number, EVALUATED_CLIENTS)
     tail = keys["spread"] * math.sqrt(2 * math.log(max(number, 2)))  # the largest of N normal numbers
     largest, row = samples * math.exp(min(tail, 600.0)), 12.0 * features + 64
     held = known * samples * scenario.data.hold_out
@@ -144,7 +143,7 @@ def needs_of_partition(data: Dataset, worlds: int) -> Need:
 def needs_of_rbf(features: int, shape: tuple[int, ...]) -> Need:
     """Radial features, and their distances to the rows of a piece of work."""
     wide = float(features) * math.prod(shape)
-    return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * PIECE_ROWS)
+    return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
 
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
@@ -246,10 +245,10 @@ def _evaluated(study: Study, layers: Layers, engine: Engine) -> list[Need]:
     each = phase.models * (slots if study.method.answer is not None else 1)
     inside = {"mlp": each * layers.all, "conv": 3.0 * min(each, engine.width) * layers.widest}
     answers = 24.0 * study.worlds * each * rows * outputs
-    passed = 4.0 * PIECE_ROWS * inside.get(engine.name, 3.0 * layers.widest)
+    passed = 4.0 * EVALUATED_ROWS * inside.get(engine.name, 3.0 * layers.widest)
     return [
         Need(f"answers of {each * study.worlds:,} models", "method.models x replicates x test rows", answers),
-        Need(f"{PIECE_ROWS} rows in {each:,} models", "method.models x model", passed),
+        Need(f"{EVALUATED_ROWS} rows in {each:,} models", "method.models x model", passed),
         Need(f"a table of {study.classes:,} classes", "data.classes", 24.0 * study.classes**2),
     ]
 

@@ -19,12 +19,11 @@ from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Net
+from fedray.core.types import EVALUATED_ROWS, Net
 from fedray.data.shards import Shards
 from fedray.models.loss import per_sample
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
-PIECE = 500  # inputs of a forward pass
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tens
     with torch.no_grad():
         for row in teachers:
             views = net.layout.views(row)
-            parts = [functional_call(net.module, views, (x[a : a + PIECE],)) for a in range(0, len(x), PIECE)]
+            parts = [functional_call(net.module, views, (part,)) for part in x.split(EVALUATED_ROWS)]
             out = torch.cat(parts).double()
             total += out.softmax(-1) if net.objective == "cross_entropy" else out
     mean = total / len(teachers)

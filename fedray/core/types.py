@@ -24,6 +24,11 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 
+# The samples of one forward pass outside training. Fixed, so that no packing of the work can show in the metrics.
+EVALUATED_ROWS = 500
+# Known clients that are evaluated one by one: those with the lowest ids. Others count as new clients.
+EVALUATED_CLIENTS = 10_000
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -122,6 +127,24 @@ class Plan(NamedTuple):
 
     def take(self, index: Any) -> Plan:
         return Plan(*(column[index] for column in self))
+
+
+class SizedPlan(NamedTuple):
+    """The jobs of a plan with the work of each: what the round loop hands to a runtime.
+
+    Attributes:
+        plan: The jobs, `[J]`.
+        size: Training samples of each job, `[J]`.
+        steps: Optimizer steps of each job's local training, `[J]`; 0 for a client without data.
+    """
+
+    plan: Plan
+    size: IntArray
+    steps: IntArray
+
+    def take(self, index: Any) -> SizedPlan:
+        """Some of the jobs, by their places in the plan."""
+        return SizedPlan(self.plan.take(index), self.size[index], self.steps[index])
 
 
 class Uploads(NamedTuple):

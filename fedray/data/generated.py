@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import IntArray
+from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.label_noise import Wrong, mislabel
 from fedray.data.partition import count_withheld
 from fedray.data.scaling import Fetched, Scaling
@@ -22,7 +22,6 @@ from fedray.data.synthetic import class_means
 from fedray.data.types import Dataset, Population
 
 POOL = 1 << 22  # numbers in the pool of noise, 16 MB
-SHOWN = 10_000  # clients that `label_counts` and `holdout` look at
 
 
 class Generated:
@@ -110,7 +109,7 @@ class Generated:
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        client = np.arange(min(self.number, SHOWN))
+        client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
         held = self._draw(worlds, client, kept, self._total(worlds, client) - kept)
@@ -118,7 +117,7 @@ class Generated:
 
     def unlabelled(self, world: int) -> Tensor:
         """Further generated clients are the server's: its inputs are as many as its share of the clients' rows."""
-        number = math.ceil(min(self.number, SHOWN) * self._server)
+        number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
         return self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client)).x
@@ -132,7 +131,7 @@ class Generated:
         return np.arange(int(size[:-1].sum()), int(size.sum()))
 
     def label_counts(self, world: int) -> IntArray:
-        client = np.arange(min(self.number, SHOWN))
+        client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
         n = int(size.max(initial=0))

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import IntArray
+from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data import partition
-from fedray.data.generated import SHOWN, Generated
+from fedray.data.generated import Generated
 from fedray.data.label_noise import Wrong, mislabel, split_options
 from fedray.data.partition import Cut
 from fedray.data.scaling import Fetched, Scaling
@@ -177,8 +177,8 @@ class StoredShards:
         return np.arange(first, first + int(size[client]))
 
     def label_counts(self, world: int) -> IntArray:
-        rows, owner = self._train.of_world(world, SHOWN)
-        number, classes = min(self.number, SHOWN), self.data.classes
+        rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
+        number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
         if not classes:
             return np.zeros((number, 0), np.int64)
         counts = np.bincount(owner * classes + self.data.train.y[rows], minlength=number * classes)

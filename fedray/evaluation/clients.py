@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
 from fedray.simulation.study import Study
-
-PERSONAL_CLIENTS = 10_000  # known clients that are evaluated one by one
 
 
 class WeightedRows(NamedTuple):
@@ -22,13 +20,13 @@ class WeightedRows(NamedTuple):
 
 def known_clients(study: Study) -> list[tuple[int, int]]:
     """(world, client) of everyone who is evaluated one by one."""
-    number = min(study.clients.number, PERSONAL_CLIENTS)
+    number = min(study.clients.number, EVALUATED_CLIENTS)
     return [(world, client) for world in range(study.worlds) for client in range(number)]
 
 
 def client_labels(study: Study, world: int) -> FloatArray:
     """Share of each class in each client's training data, `[N, C]`."""
-    counts = study.shards.label_counts(world)[:PERSONAL_CLIENTS].astype(np.float64)
+    counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
     shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
     return shares
 

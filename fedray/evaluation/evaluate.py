@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.clients import PERSONAL_CLIENTS, best_pass, held_out_rows, known_questions, over_known_clients
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.evaluation.clients import best_pass, held_out_rows, known_questions, over_known_clients
 from fedray.evaluation.regression import bias_variance, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
@@ -36,7 +36,7 @@ def make_evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callabl
             runtime.losses(answer.state, answer.models) if weighed and not study.method.one_model_per_client else {}
         )
         if weighed and study.method.one_model_per_client:
-            ones = 1.0 - torch.eye(answer.models)[:, :PERSONAL_CLIENTS]
+            ones = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
             losses = {(world, 0): ones for world in range(study.worlds)}
         rows = []
         for world in range(study.worlds):
@@ -118,7 +118,7 @@ def residual_variance(study: Study, runtime: Runtime, state: State, answer: Answ
         return {world: factor * float(join_pieces(pieces, world).mean()) for world in range(study.worlds)}
     pieces, found = runtime.losses(answer.state, answer.models), {}
     for world, owner in enumerate(answer.owner):
-        known = np.flatnonzero((owner >= 0) & (owner < PERSONAL_CLIENTS))
+        known = np.flatnonzero((owner >= 0) & (owner < EVALUATED_CLIENTS))
         found[world] = factor * float(join_pieces(pieces, world)[known, owner[known]].mean())
     return found
 

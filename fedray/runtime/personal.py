@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import LAYERS, PERSONAL_PREFIX, Phase
-from fedray.core.types import Layout, Plan, State
+from fedray.core.types import EVALUATED_ROWS, Layout, Plan, State
 from fedray.evaluation.clients import WeightedRows, held_out_rows, known_questions
 from fedray.metrics import ensemble
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 
 Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # (rows [M, d], counters, world, x [n, ...]) -> [M, n, C]
-ASKED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
 
 
 def own_rows(private: Private, name: str, plan: Plan, broadcast: Tensor) -> Tensor:
@@ -100,10 +99,10 @@ def _right(
 ) -> Tensor:
     """Weighted accuracy of each pass on some rows of a split, `[P]` float64; logits: those are averaged."""
     total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
-    for a in range(0, len(asked.rows), ASKED_ROWS):
-        part = torch.from_numpy(asked.rows[a : a + ASKED_ROWS])
+    for a in range(0, len(asked.rows), EVALUATED_ROWS):
+        part = torch.from_numpy(asked.rows[a : a + EVALUATED_ROWS])
         each = outputs(split[0][part]).cpu().numpy()  # [P * K, n, C]
         each = each if logits else ensemble.probabilities(each)
         said = each.reshape(-1, phase.models, *each.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
-        total += ((said == split[1][part].numpy()) * asked.weight[a : a + ASKED_ROWS]).sum(axis=1)
+        total += ((said == split[1][part].numpy()) * asked.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
     return torch.from_numpy(total)
