@@ -69,7 +69,5 @@ class Method:
 class JobRows(NamedTuple):
     """One row a trained job, `[J]`, in the order of the plan; errors: place in the plan -> traceback of what failed."""
 
-    samples: IntArray
-    steps: IntArray
     loss: FloatArray
     errors: Mapping[int, str] = {}

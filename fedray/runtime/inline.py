@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import Plan, State, Stats
+from fedray.core.types import SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.study import Study
@@ -17,8 +17,8 @@ class Inline:
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.host = make_worker(study, device, threads)
 
-    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        return self.host.train(t, plan, state, phase)
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        return self.host.train(t, jobs, state, phase)
 
     def outputs(
         self, state: State, split: str, models: int, worlds: int | None = None

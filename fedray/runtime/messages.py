@@ -10,16 +10,16 @@ import torch
 
 from fedray.core.exact_sum import map_arrays
 from fedray.core.method import JobRows
-from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.core.types import IntArray, SizedPlan, State, Stats
 
 Piece = tuple[int, int]  # evaluation work: a world, and its first row or client
 
 
 class Round(NamedTuple):
-    """A round's broadcast. plans: the jobs of each actor; models `[M, d]`, counters `[M, c]`, extra arrays."""
+    """A round's broadcast. jobs: those of each actor; models `[M, d]`, counters `[M, c]`, extra arrays."""
 
     t: int
-    plans: tuple[Plan, ...]
+    jobs: tuple[SizedPlan, ...]
     models: Any
     counters: Any
     extra: dict[str, Any]
@@ -32,10 +32,10 @@ class Reply(NamedTuple):
     rows: JobRows
 
 
-def to_round(t: int, plans: list[Plan], state: State) -> Round:
+def to_round(t: int, jobs: list[SizedPlan], state: State) -> Round:
     """Packs a broadcast, without copying."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith("broadcast/")}
-    return Round(t, tuple(plans), state.models.numpy(), state.counters.numpy(), extra)
+    return Round(t, tuple(jobs), state.models.numpy(), state.counters.numpy(), extra)
 
 
 def to_state(message: Round) -> State:
@@ -52,16 +52,15 @@ def to_reply(stats: Stats, rows: JobRows) -> Reply:
 def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
     """Unpacks an answer into memory of its own: the channel that brought it may be written again."""
     stats = map_arrays(reply.stats, lambda array: torch.from_numpy(np.array(array)))
-    samples, steps, loss, errors = reply.rows
-    return stats, JobRows(samples.copy(), steps.copy(), loss.copy(), errors)
+    return stats, reply.rows._replace(loss=reply.rows.loss.copy())
 
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
     """The rows of all actors in the order of the plan; `parts` are the places of their jobs in it."""
     order = np.argsort(np.concatenate(parts), kind="stable")
-    samples, steps, loss = (np.concatenate(column)[order] for column in zip(*(one[:3] for one in rows), strict=True))
+    loss = np.concatenate([one.loss for one in rows])[order]
     failed = zip(parts, rows, strict=True)
-    return JobRows(samples, steps, loss, {int(part[j]): text for part, one in failed for j, text in one.errors.items()})
+    return JobRows(loss, {int(part[j]): text for part, one in failed for j, text in one.errors.items()})
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows
-from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.core.types import EVALUATED_ROWS, IntArray, SizedPlan, State, Stats
 from fedray.data.stacking import Features, LeaveOut
 from fedray.metrics import ensemble
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.messages import in_order
-from fedray.runtime.worker import EVALUATED_ROWS, Worker
+from fedray.runtime.worker import Worker
 from fedray.simulation.parts import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import Engine, shareable
@@ -53,19 +53,20 @@ class StackWorkers:
         """That of the first base."""
         return self.hosts[0].engine
 
-    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
-        """Trains the jobs of a plan part by part; the statistics of part i are called `i/...`."""
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
+        """Trains jobs part by part; the statistics of part i are called `i/...`."""
         self._meet(state)
-        parts = list(split_plan(self.study, plan))
+        parts = list(split_plan(self.study, jobs.plan))
         if not parts:
-            return {}, JobRows(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+            return {}, JobRows(np.empty(0))
         stats: list[Stats] = []
         rows: list[JobRows] = []
-        for i, part, _, own in parts:
-            done, here = self._host[i].train(t - part.begins, own, read_part(state, part), part.study.method.phase)
+        for i, part, places, plan in parts:
+            own, phase = jobs.take(places)._replace(plan=plan), part.study.method.phase
+            done, here = self._host[i].train(t - part.begins, own, read_part(state, part), phase)
             stats.append({f"{i}/{name}": value for name, value in done.items()})
             rows.append(here)
-        return merge_stats(stats), in_order([jobs for _, _, jobs, _ in parts], rows)
+        return merge_stats(stats), in_order([places for _, _, places, _ in parts], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Raw outputs on raw inputs `[n, ...]` of a world, `[1 + P, n, C]`: the stack's, then its sub models'."""

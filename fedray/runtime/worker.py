@@ -22,7 +22,7 @@ from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import PERSONAL_PREFIX, JobRows, Phase
-from fedray.core.types import IntArray, Local, Plan, State, Stats, Uploads
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Local, Plan, SizedPlan, State, Stats, Uploads
 from fedray.metrics import ensemble
 from fedray.models.loss import per_sample
 from fedray.runtime import failures, personal
@@ -32,9 +32,7 @@ from fedray.training import block as lanes
 from fedray.training.choice import Engine, choose_engine, shareable
 
 CLIENTS_A_PIECE = 32
-LOSS_CLIENTS = 10_000  # known clients that are evaluated one by one
 Score = Callable[[Tensor, Tensor], Tensor]  # (outputs `[K, n, C]`, targets `[n]`) -> `[., n]`
-EVALUATED_ROWS = 500  # samples a forward pass: fixed, so that no packing can show in the metrics
 
 
 class Jobs(NamedTuple):
@@ -58,7 +56,7 @@ class StackWorker(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]: ...
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]: ...
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor: ...
 
@@ -81,15 +79,13 @@ class Worker:
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private  # of all private vectors
 
-    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        """Trains the jobs of a plan; statistics are reduced, rows are in the plan's order, failures isolated."""
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        """Trains jobs; statistics are reduced, rows are in the plan's order, failures isolated."""
         failures.check_limit(self.study.client_timeout)
         if self.parts is not None:
-            return self.parts.train(t, plan, state)
-        shards, local = self.study.shards, phase.local
-        size = shards.sizes(plan.world, plan.client)
-        steps = lanes.steps_of(size, local)
-        width = lanes.padded_batch(size, local.batch_size)
+            return self.parts.train(t, jobs, state)
+        plan, size, steps = jobs
+        width = lanes.padded_batch(size, phase.local.batch_size)
         alike = width + (width.max(initial=0) + 1) * self.study.alike(plan.world)  # a block has one learning rate
         blocks = lanes.split_into_blocks(steps, alike, self.engine.width)
         models = state.models.to(self.device)
@@ -98,10 +94,10 @@ class Worker:
         key = rng.keys(self.study.seeds[plan.world], "batches", t, plan.client, plan.model)
 
         def work(index: IntArray) -> tuple[Stats, Tensor]:
-            jobs = Jobs(plan.take(index), size[index], steps[index], key[index])
+            some = Jobs(*jobs.take(index), key[index])
             with failures.limit_seconds(self.study.client_timeout):
-                uploads, cost = self._block(t, jobs, state._replace(models=models, counters=counters), phase)
-            return self._send(t, uploads, jobs.plan, phase), cost
+                uploads, cost = self._block(t, some, state._replace(models=models, counters=counters), phase)
+            return self._send(t, uploads, some.plan, phase), cost
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
@@ -116,7 +112,7 @@ class Worker:
                     stats = merge_stats([stats, one])  # as they come: all blocks' sums at once would fill the memory
                     loss[index] = cost.double().cpu().numpy() / steps[index]
                 errors |= failed
-        return stats, JobRows(size, steps, loss, failures.shorten_traceback(errors))
+        return stats, JobRows(loss, failures.shorten_traceback(errors))
 
     def _block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
         """One block of lanes, from data to uploads; it writes nothing."""
@@ -231,7 +227,8 @@ class Worker:
 
     def client_pieces(self, worlds: int | None = None) -> list[tuple[int, int]]:
         """The work of evaluating known clients of the first worlds or all: (world, first client) each, a fixed cut."""
-        number, count = min(self.study.clients.number, LOSS_CLIENTS), self.study.worlds if worlds is None else worlds
+        number = min(self.study.clients.number, EVALUATED_CLIENTS)
+        count = self.study.worlds if worlds is None else worlds
         return [(w, a) for w in range(count) for a in range(0, number, CLIENTS_A_PIECE)]
 
     def losses(self, state: State, world: int, first: int, models: int) -> Tensor:
@@ -248,7 +245,7 @@ class Worker:
         return self._on_clients(partial(self._means, state, world, models, models, loss), client, models)
 
     def _piece(self, first: int) -> IntArray:
-        return np.arange(first, min(first + CLIENTS_A_PIECE, self.study.clients.number, LOSS_CLIENTS))
+        return np.arange(first, min(first + CLIENTS_A_PIECE, self.study.clients.number, EVALUATED_CLIENTS))
 
     def uncertainty(self, state: State, world: int, first: int, models: int) -> Tensor:
         """Mean knowledge uncertainty of a world's ensemble on some clients' data, `[1, c]`."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
+from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 
 
 class Runtime(Protocol):
     """Where jobs run. Both runtimes give the same bits."""
 
-    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]: ...
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]: ...
 
     def outputs(
         self, state: State, split: str, models: int, worlds: int | None = None

@@ -13,7 +13,7 @@ from fedray.components.random_walk import find_hops
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Phase
-from fedray.core.types import FloatArray, IntArray, Plan, State
+from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
 from fedray.metrics.names import lower_is_better
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
@@ -83,17 +83,16 @@ def run_round(
     """Plans a round, times it, trains the jobs that count, and steps the server."""
     t = progress.round
     plan = phase.schedule(t, progress.state)
-    size = job_sizes(study, plan)
-    steps = steps_of(size, phase.local) * (1 + len(phase.personal))
+    sized = size_jobs(study, phase, plan)
+    size, steps = sized.size, sized.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
     down = down + stack_downloads(study, t, plan)
     work = clock.JobCosts(steps, up, down, samples_seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss, error = np.full(len(size), np.nan), np.full(len(size), None, dtype=object)
     state, status, counted = progress.state, timed.status, timed.status == clock.OK
-    jobs = plan if counted.all() else plan.take(counted)
-    if len(jobs.client):
-        stats, rows = runtime.train(t, jobs, state, phase)
+    if counted.any():
+        stats, rows = runtime.train(t, sized if counted.all() else sized.take(counted), state, phase)
         loss[counted] = rows.loss
         for job, text in rows.errors.items():
             at = np.flatnonzero(counted)[job]
@@ -106,6 +105,12 @@ def run_round(
         up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
         down = np.where(np.isin(status, (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
     return plan, JobTable(size, steps, loss, up, down, timed.job, status, error), state, timed.round
+
+
+def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
+    """A plan with the training samples and the steps of each job."""
+    size = job_sizes(study, plan)
+    return SizedPlan(plan, size, steps_of(size, phase.local))
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:

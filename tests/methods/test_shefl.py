@@ -22,7 +22,7 @@ from fedray.components.aggregation import Rows, by_tier, paper_eq2
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method
 from fedray.core.text import format_bytes
-from fedray.core.types import Plan, Server, State, Tier, Uploads
+from fedray.core.types import Plan, Server, SizedPlan, State, Tier, Uploads
 from fedray.experiments.check import explain_scenario
 from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition
@@ -254,7 +254,8 @@ def test_eq_2_wants_one_strong_and_one_weak_tier(tiers: tuple[Tier, ...]) -> Non
 
 
 def jobs_of(run: Run) -> list[dict[str, Any]]:
-    return run.clients.to_pylist()
+    jobs: list[dict[str, Any]] = run.clients.to_pylist()
+    return jobs
 
 
 def test_participants_per_tier_and_models_are_exact(run: RunScenario) -> None:
@@ -353,7 +354,7 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: 
 
 def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
-    trained = []
+    trained: list[tuple[int, ...]] = []
 
     def train(self: Worker, t: int, jobs: SizedPlan, *rest: Any) -> Any:
         trained.extend((t + 1, *job) for job in zip(*(column.tolist() for column in jobs.plan), strict=True))

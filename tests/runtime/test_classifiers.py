@@ -21,8 +21,8 @@ from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
 from fedray.scenario import classifiers
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.names import CLASSIFIER_TEXTS
-from fedray.simulation.rounds import begin_progress
+from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.simulation.rounds import begin_progress, size_jobs
 from fedray.simulation.study import Study
 
 FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
@@ -58,7 +58,7 @@ def test_a_vote_is_the_share_of_the_clients_classifiers(folds: dict[str, Any]) -
         np.testing.assert_allclose(found[fold], counts / voters)
 
 
-@pytest.mark.parametrize("name", CLASSIFIER_TEXTS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_other_data_of_a_client_changes_no_vote_of_the_fold_that_leaves_it_out(name: str) -> None:
     changed = table(change=np.arange(2 * EACH, 3 * EACH))
     before, after = shares(beside({"name": name})), shares(beside({"name": name}, data=changed))
@@ -73,7 +73,7 @@ def test_other_data_in_a_fold_changes_no_vote_of_that_fold() -> None:
     assert (before == after).reshape(3, -1).all(1).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("name", CLASSIFIER_TEXTS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_client_of_one_class_votes_for_no_other(name: str) -> None:
     found = shares(beside({"name": name}, data=table(owner=np.arange(CLIENTS * EACH) % CLASSES)))
     want = (1 - np.eye(CLASSES)) / (CLASSES - 1)
@@ -190,6 +190,6 @@ def check(tmp_path: Path, bases: str, line: str, *changes: str) -> None:
 
 
 def test_every_classifier_has_options_and_they_are_read_back() -> None:
-    assert list(classifiers.OPTIONS) == list(CLASSIFIER_TEXTS)
+    assert set(classifiers.MAKERS) == set(CLASSIFIERS)
     given = read_scenario(scenario(STACK, {"method": {"bases": [{"name": "mlp"}, FOREST]}}))
     assert given.method.options["bases"][1] == FOREST

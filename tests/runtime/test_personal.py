@@ -22,7 +22,7 @@ from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
 from fedray.runtime.personal import own_models
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.training import block as lanes
 
 SMALL = {"rounds": 3, "evaluate": {"personal": True}}

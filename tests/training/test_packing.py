@@ -22,7 +22,7 @@ from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.rounds import first_state
+from fedray.simulation.rounds import first_state, size_jobs
 from fedray.simulation.study import Study
 
 CLIENTS, WORLDS = 12, 2

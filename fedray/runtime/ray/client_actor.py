@@ -49,10 +49,9 @@ class ClientActor:
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""
-        plan = message.plans[self.index]
-        phase = self.host.study.method.phase
+        jobs, phase = message.jobs[self.index], self.host.study.method.phase
         self._complete()
-        return messages.to_reply(*self.host.train(message.t, plan, messages.to_state(message), phase))
+        return messages.to_reply(*self.host.train(message.t, jobs, messages.to_state(message), phase))
 
     @cached_property
     def holder(self) -> Holder:

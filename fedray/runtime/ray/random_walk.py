@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
-from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.runtime import messages, placement
 from fedray.runtime.placement import ActorSpec
 from fedray.runtime.ray.cluster import GONE, PATIENCE, POST, explain_error
@@ -43,7 +43,7 @@ class Orders(NamedTuple):
     (its own number: it stays)."""
 
     t: int
-    plan: Plan
+    jobs: SizedPlan
     version: IntArray
     to: IntArray
 
@@ -73,7 +73,7 @@ class Holder:
 
     def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
         """Trains its models and hands them on."""
-        plan = orders.plan
+        plan = orders.jobs.plan
         keys = list(zip(plan.world.tolist(), plan.model.tolist(), strict=True))
         missing = self.missing(dict(zip(keys, orders.version.tolist(), strict=True)))
         if missing:
@@ -90,7 +90,7 @@ class Holder:
         row = torch.tensor([world * self.phase.models + model for world, model in keys])
         self.state.models[row] = torch.stack([torch.from_numpy(self.held[key].row) for key in keys])
         self.state.counters[row] = torch.stack([torch.from_numpy(self.held[key].counters) for key in keys])
-        stats, rows = self.host.train(orders.t, orders.plan, self.state, self.phase)
+        stats, rows = self.host.train(orders.t, orders.jobs, self.state, self.phase)
         after = self.phase.server.step(self.state, stats, orders.t)
         each = zip(keys, after.models[row].numpy(), after.counters[row].numpy(), strict=True)
         return {key: Parcel(orders.t + 1, *one) for key, *one in each}, rows
@@ -154,15 +154,15 @@ class Walks:
         """The next step begins from the engine's state."""
         self.now = -1
 
-    def train(self, t: int, plan: Plan, state: State) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """One step of all walks; the models stay with the actors, so there are no statistics."""
         if self.now < 0:
             self._seat(t, state)
-        of = plan.world, plan.model
+        of = jobs.plan.world, jobs.plan.model
         home = self._homes(t)[of]
         self._bring(of, home)
         to, work = self._homes(t + 1)[of], {int(a): np.flatnonzero(home == a) for a in np.unique(home)}
-        orders = {a: Orders(t, plan.take(jobs), self.version[of][jobs], to[jobs]) for a, jobs in work.items()}
+        orders = {a: Orders(t, jobs.take(its), self.version[of][its], to[its]) for a, its in work.items()}
         started = {a: self._start(a, one) for a, one in orders.items()}
         rows = [self._finish(a, orders[a], started[a]) for a in work]
         self.version[of], self.home[of], self.sender[of] = t + 1, to, np.where(to == home, -1, home)
@@ -246,7 +246,8 @@ class Walks:
         for b in silent:
             self._await(b)
             of = orders.to == b
-            wanted = dict.fromkeys(zip(orders.plan.world[of].tolist(), orders.plan.model[of].tolist()), orders.t + 1)
+            plan = orders.jobs.plan.take(of)
+            wanted = dict.fromkeys(zip(plan.world.tolist(), plan.model.tolist(), strict=True), orders.t + 1)
             self._copied(a, wanted, b)
 
     def _restore(self, a: int, missing: dict[Key, int]) -> None:

@@ -26,7 +26,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import Plan, State, Stats
+from fedray.core.types import SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import messages, placement
 from fedray.runtime.client_state import deal_private, merge_private
@@ -48,9 +48,7 @@ from fedray.runtime.ray.random_walk import Walks
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker_info import join_worker_facts
 from fedray.scenario.schema import Scenario
-from fedray.simulation.parts import job_sizes
 from fedray.simulation.study import Study
-from fedray.training import block as lanes
 
 GRAPH_BYTES = 256 << 10  # larger broadcasts are quicker through the object store (Ray 2.60: 31 ms at 0.4 MB)
 LONG = 0.03  # seconds: over longer rounds an ordinary call is cheaper than a graph, whose readers wait by spinning
@@ -160,21 +158,20 @@ class RayRuntime:
         return join_worker_facts(self._each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
     @retry_when_moved
-    def train(self, t: int, plan: Plan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
-            return self.walks.train(t, plan, state)
+            return self.walks.train(t, jobs, state)
         self._grow()
-        steps = lanes.steps_of(job_sizes(self.study, plan), phase.local)
-        parts = placement.deal_jobs(self.study.clients, self.seats, plan, steps, at_home=bool(phase.own))
-        message = messages.to_round(t, [plan.take(part) for part in parts], state)
-        replies = self._ask(message, state.models.shape[1] * 4 * len(plan.client) if phase.server.keeps else 0)
+        parts = placement.deal_jobs(self.study.clients, self.seats, jobs.plan, jobs.steps, at_home=bool(phase.own))
+        message = messages.to_round(t, [jobs.take(part) for part in parts], state)
+        replies = self._ask(message, state.models.shape[1] * 4 * len(jobs.size) if phase.server.keeps else 0)
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
         return merge_stats(list(stats)), messages.in_order(parts, rows)
 
     def _ask(self, message: messages.Round, kept: int) -> list[messages.Reply]:
         """One round trip to every actor; those that died are awaited and asked again. kept: bytes of whole uploads."""
         sent = message.models.nbytes + sum(value.nbytes for value in message.extra.values())
-        small = kept + sent + 64 * sum(len(plan.client) for plan in message.plans) < GRAPH_BYTES
+        small = kept + sent + 64 * sum(len(jobs.size) for jobs in message.jobs) < GRAPH_BYTES
         if (
             small
             and self.alone
