@@ -5,30 +5,52 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file under a temporary name, fsyncs and renames it: readers see the old file or the new one."""
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Does the work of `write_atomically`.
+
+    Raises:
+        OSError: the file cannot be written; the old one, if any, is as it was.
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+        part.write_bytes(data)
+        sync_to_disk(part)
         part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+    except OSError:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk itself (fsync)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def expand_user_path(key: str, text: str) -> Path:
@@ -76,7 +98,7 @@ def to_finite_numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON atomically; NaN becomes null."""
     text = json.dumps(_finite(value), indent=2)
-    files.write_atomically(path, (text + "\n").encode())
+    write_atomically(path, (text + "\n").encode())
 
 
 def _finite(value: Any) -> Any:

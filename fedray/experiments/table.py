@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedray.assembly.devices import invited_per_tier
 from fedray.core import files
@@ -21,6 +20,7 @@ from fedray.core.types import Clients
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
+from fedray.storage.tables import write_parquet
 
 DONE = "summary.json"
 FIRST = (
@@ -59,9 +59,7 @@ def run_table(
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         list(pool.map(carry_out, sorted(wanted, key=_work, reverse=True) if jobs > 1 else wanted))
     rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    files.write_atomically(out / "table.parquet", sink.getvalue().to_pybytes())
+    write_parquet(out / "table.parquet", pa.Table.from_pylist(rows))
     text = table_markdown(rows, [cell.name for cell in wanted])
     files.write_atomically(out / "table.md", text.encode())
     return text

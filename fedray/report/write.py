@@ -5,10 +5,10 @@ No script, no network: figures are inline SVG that follow the page's light or da
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from fedray.core.errors import BadInput
+from fedray.core.files import replace_file
 
 
 def write_report(run_dirs: list[Path], out: Path) -> None:
@@ -29,14 +29,9 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
         raise BadInput("report: no run directory given: name at least one")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
-    part = out.with_name(f".{out.name}.part")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(page, encoding="utf-8")
-        part.replace(out)
+        replace_file(out, page.encode())
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
 
 

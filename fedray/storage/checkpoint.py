@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedray.core.errors import FedrayError
-from fedray.core.files import hash_tensors
+from fedray.core.files import hash_tensors, sync_to_disk
 from fedray.core.types import IntArray, Layout, State
 from fedray.simulation.interfaces import Progress
 
@@ -50,12 +49,12 @@ def save_checkpoint(
         save_file({name: value.contiguous() for name, value in tensors.items()}, part / "state.safetensors")
         (part / "progress.json").write_text(json.dumps(totals))
         for file in part.iterdir():
-            _fsync(file)
-        _fsync(part)
+            sync_to_disk(file)
+        sync_to_disk(part)
         if final.exists():
             shutil.rmtree(final)
         part.replace(final)
-        _fsync(folder)
+        sync_to_disk(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
@@ -65,14 +64,6 @@ def save_checkpoint(
     for old in checkpoint_rounds(folder)[: -max(1, keep)]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return final
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def checkpoint_rounds(folder: Path) -> list[int]:

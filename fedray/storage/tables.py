@@ -89,9 +89,14 @@ class RunRecorder:
         self._jobs, self._rounds, self._buffered, self._flushed = [], [], 0, time.monotonic()
 
     def _write(self, name: str, table: pa.Table, round: int) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
-        files.write_atomically(self.out / name / f"part-{round:09d}.parquet", sink.getvalue().to_pybytes())
+        write_parquet(self.out / name / f"part-{round:09d}.parquet", table)
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Writes a table as one Parquet file, atomically."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    files.write_atomically(path, sink.getvalue().to_pybytes())
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:

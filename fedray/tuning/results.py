@@ -6,13 +6,13 @@ from typing import Any
 
 import optuna
 import pyarrow as pa
-import pyarrow.parquet as pq
 from optuna.trial import FrozenTrial, TrialState
 
 from fedray.core import files
 from fedray.core.errors import FedrayError
 from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
+from fedray.storage.tables import write_parquet
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
@@ -108,9 +108,7 @@ def write_trials(course: SearchState, trials: list[FrozenTrial]) -> None:
                 "error": attrs.get("error"),
             }
         )
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_schema(course)), sink)
-    files.write_atomically(course.out / "trials.parquet", sink.getvalue().to_pybytes())
+    write_parquet(course.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(course)))
 
 
 def _cell(parameter: Parameter, value: Any) -> Any:

@@ -70,15 +70,15 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     assert same(load_checkpoint(tmp_path, 6)[0], progress(6))
 
 
-def no_space(*args: object, **kwargs: object) -> None:
+def no_space(*_args: object, **_kwargs: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def killed(*args: object, **kwargs: object) -> None:
+def killed(*_args: object, **_kwargs: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("step", ["save_file", "_fsync"])
+@pytest.mark.parametrize("step", ["save_file", "sync_to_disk"])
 @pytest.mark.parametrize("end", [no_space, killed])
 def test_a_crash_while_writing_leaves_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[..., None]
@@ -104,7 +104,7 @@ def test_a_file_is_the_old_one_or_the_new_one(
 ) -> None:
     path = tmp_path / "summary.json"
     write_atomically(path, b"old")
-    monkeypatch.setattr(checkpoint.os, "fsync", end)
+    monkeypatch.setattr(os, "fsync", end)
     with pytest.raises(FedrayError if end is no_space else KeyboardInterrupt):
         write_atomically(path, b"new" * 1000)
     assert path.read_bytes() == b"old"
@@ -128,7 +128,7 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-DAMAGE: list[Callable[[Path], None]] = [cut, flip, Path.unlink, lambda path: path.write_bytes(b"")]
+DAMAGE: list[Callable[[Path], object]] = [cut, flip, Path.unlink, lambda path: path.write_bytes(b"")]
 DAMAGE += [lambda path: path.write_bytes(b"\xff\x00" * 40), lambda path: path.write_text("{}")]
 DAMAGE += [lambda path: path.write_text("[1]"), lambda path: path.write_text("null")]
 
@@ -156,7 +156,8 @@ def test_other_tensors_in_the_file_are_noticed(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path) -> None:
     """What the line promises: remove it, resume, the same bits."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copied(run, tmp_path / "again", 4)
@@ -178,7 +179,8 @@ def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, progress(3))
 
 
-def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copied(run, tmp_path / "again", 4)
     file = again / "scenario.yaml"
@@ -186,7 +188,8 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path, no_report: None
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
 
 
-def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """More rounds may be asked of a finished run; another shape of models may not."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     longer = copied(run, tmp_path / "longer", 4)
@@ -200,9 +203,8 @@ def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path, no_repor
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_two_processes_never_write_one_directory(
-    tmp_path: Path, no_report: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_two_processes_never_write_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits a while and gives up; the lock of a process that was killed is gone."""
     from fedray.storage import tables
 
