@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core import text as text_
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.jobs import spread_picks, stacked_bars
@@ -64,7 +63,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
     if bar.solids is not None:
         bar.solids.set_rasterized(True)
     bar.outline.set_visible(False)
-    text_.in_percent(bar.ax.yaxis)
+    style.use_percent(bar.ax.yaxis)
     return figure
 
 
@@ -88,7 +87,7 @@ def figure_client_accuracy(run: ReadRun) -> Figure | None:
     axes.set_ylim(0, min(1.0, float(each.max()) * 1.06))
     axes.set_xlabel(f"{len(each)} clients, best first")
     axes.set_ylabel("accuracy for the client")
-    text_.in_percent(axes.yaxis)
+    style.use_percent(axes.yaxis)
     style.draw_grid(axes)
     return figure
 
@@ -131,7 +130,7 @@ def _finite(run: ReadRun, name: str) -> FloatArray | None:
 
 def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
     """The x axis of clients, by their own numbers."""
-    text_.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
     if len(shown) < clients:
         ticks = np.linspace(0, len(shown) - 1, 6).astype(int)
         axes.set_xticks(ticks, [str(i) for i in shown[ticks]])

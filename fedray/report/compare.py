@@ -56,21 +56,21 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     if not lines:
         return None
     better = (max if metric == "accuracy" else min)(lines, key=lambda one: one[2][1].mean[-1])
-    end = text_.number(float(better[2][1].mean[-1]), metric)
+    end = text_.format_number(float(better[2][1].mean[-1]), metric)
     word = "accuracy" if metric == "accuracy" else "RMSE"
     wide = what == "rounds"
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     paint = style.pick_colors(len(runs))
-    size, unit = (1.0, "") if wide else text_.unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
+    size, unit = (1.0, "") if wide else text_.choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
         curves.draw_mean_line(axes, x / size, curve, paint[index], name, width=2.0)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
     if wide:
-        text_.whole(axes.xaxis)
+        style.use_whole_numbers(axes.xaxis)
     curves.headline(axes, metric)
     if wide or len(lines) <= 6:
         curves.legend(axes, metric)
@@ -90,7 +90,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     axes.set_xlabel("share of the clients, worst first")
     axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
-        text_.in_percent(axis)
+        style.use_percent(axis)
     style.draw_grid(axes)
     curves.legend(axes, "accuracy")
     return figure
@@ -119,7 +119,7 @@ def cost_cells(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
         cells.append(ScoreCell(str(run.worlds)))
         totals = run.summary.get("totals", {})
         for key, _ in COSTS:
-            human = text_.human_bytes if key.endswith("bytes") else text_.human_seconds
+            human = text_.format_bytes if key.endswith("bytes") else text_.format_seconds
             cells.append(ScoreCell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
         rows.append(cells)
     return head, rows
@@ -139,8 +139,8 @@ def format_cell(run: ReadRun, name: str) -> str:
     if not entry or entry.get("mean") is None:
         return "-"
     if entry.get("sd") is None:
-        return text_.number(entry["mean"], name)
-    return f"{text_.number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+        return text_.format_number(entry["mean"], name)
+    return f"{text_.format_number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
 
 
 def format_deviation(sd: float, name: str) -> str:

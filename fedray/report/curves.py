@@ -49,7 +49,7 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     if personal is not None:
         axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
     axes.set_xlabel(_rounds_label(run))
-    text.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
     headline(axes, run.metric)
     legend(axes, run.metric, columns=2 if run.models > 3 else 1)
     return figure
@@ -81,9 +81,9 @@ def figure_scores(run: ReadRun) -> Figure | None:
         draw_mean_line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
         axes.set_title(METRIC_LABELS[name], fontsize=9.5, loc="left")
         style.draw_grid(axes)
-        text.whole(axes.xaxis)
+        style.use_whole_numbers(axes.xaxis)
         if text.is_share(name):
-            text.in_percent(axes.yaxis)
+            style.use_percent(axes.yaxis)
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
@@ -123,7 +123,7 @@ def headline(axes: Axes, metric: str) -> None:
     axes.set_ylabel(METRIC_LABELS[metric])
     style.draw_grid(axes)
     if metric == "accuracy":
-        text.in_percent(axes.yaxis)
+        style.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
@@ -138,10 +138,10 @@ def _over(run: ReadRun, what: str) -> Figure | None:
     if found is None:
         return None
     x, curve = found
-    human = text.human_bytes if what == "bytes" else text.human_seconds
-    size, name = text.unit(what, float(x[-1]))
+    human = text.format_bytes if what == "bytes" else text.format_seconds
+    size, name = text.choose_unit(what, float(x[-1]))
     best = run.metric == "accuracy"
-    end = text.number(float(curve.mean[-1]), run.metric)
+    end = text.format_number(float(curve.mean[-1]), run.metric)
     paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
     figure, axes = style.make_canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
     draw_mean_line(axes, x / size, curve, style.INK, None, width=2.2)
@@ -158,10 +158,10 @@ def _rounds_label(run: ReadRun) -> str:
 
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
     what = "accuracy" if run.metric == "accuracy" else "RMSE"
-    end = text.number(float(curve.mean[-1]), run.metric)
+    end = text.format_number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
     if run.models == 1 or best is None:
         return f"{what[0].upper() + what[1:]} is {end} {after}"
-    top = text.number(float(best.mean[-1]), run.metric)
+    top = text.format_number(float(best.mean[-1]), run.metric)
     return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {top}"

@@ -59,7 +59,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
 
 
 def _title(round: int, slowest: str, longest: float, half: float) -> str:
-    seconds = text.human_seconds
+    seconds = text.format_seconds
     if half >= SAME * longest:
         return f"Round {round} takes {seconds(longest)}: nobody waits"
     return f"Round {round} waits {seconds(longest)} for {slowest}; half the clients are done after {seconds(half)}"

@@ -47,7 +47,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         _separate(axes, first, wide, len(shown))
     axes.set_xlabel("round")
     axes.set_ylabel("client")
-    text.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
     ticks = [
         i
         for i in MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
@@ -88,7 +88,7 @@ def figure_participation(run: ReadRun) -> Figure | None:
     stacked_bars(axes, counts, style.pick_colors(run.trained))
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
-    text.whole(axes.yaxis)
+    style.use_whole_numbers(axes.yaxis)
     style.draw_grid(axes)
     model_key(axes, run.trained)
     return figure
@@ -105,15 +105,15 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     down = np.array([by[tier]["down_bytes_sum"] for tier in tiers], float) / run.worlds
     most = tiers[int((up + down).argmax())]
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
-    title = f"{text.human_bytes(float(up.sum()))} go up and {text.human_bytes(float(down.sum()))} come down"
+    title = f"{text.format_bytes(float(up.sum()))} go up and {text.format_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
-    unit, name = text.unit("bytes", float(max(up.max(), down.max())))
+    unit, name = text.choose_unit("bytes", float(max(up.max(), down.max())))
     figure, axes = style.make_canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
         axes.barh(where + shift, values / unit, 0.34, color=colour, linewidth=0)
         for y, value in zip(where + shift, values, strict=True):
-            axes.annotate(text.human_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
+            axes.annotate(text.format_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(where, tiers)
     axes.invert_yaxis()
     axes.margins(x=0.2)
@@ -151,7 +151,7 @@ def stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
         bottom = bottom + part
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(0, max(float(bottom.max()) * 1.04, 1e-9))
-    text.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
 
 
 def model_key(axes: Axes, models: int, every: bool = False) -> None:
@@ -231,7 +231,7 @@ def _histogram(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Fi
     axes.set_xlabel("rounds a client took part in")
     axes.set_ylabel("clients")
     axes.set_ylim(bottom=0)
-    text.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
     style.draw_grid(axes)
     style.draw_key(axes, [name for name, _ in groups], paint)
     return figure

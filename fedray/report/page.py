@@ -183,12 +183,12 @@ def make_cards(run: ReadRun) -> list[Card]:
     totals = run.summary.get("totals", {})
     for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
         if key in totals:
-            sub = f"{text_.human_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            found.append(Card(word, text_.human_bytes(totals[key]), sub))
+            sub = f"{text_.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(word, text_.format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
     for key, word, sub in (("sim_seconds", "virtual time", slowest), ("wall_seconds", "wall time", "real, whole run")):
         if isinstance(totals.get(key), int | float):
-            found.append(Card(word, text_.human_seconds(totals[key]), sub))
+            found.append(Card(word, text_.format_seconds(totals[key]), sub))
     return found
 
 
@@ -256,7 +256,7 @@ def _with_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
     if entry.get("mean") is None:
         return "-", "not finite"
     if entry.get("sd") is None:
-        return text_.number(entry["mean"], name), ""
-    return text_.number(
+        return text_.format_number(entry["mean"], name), ""
+    return text_.format_number(
         entry["mean"], name
     ), f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"

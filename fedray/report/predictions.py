@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.read import ReadRun
@@ -51,7 +50,7 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     low.set_xlabel("confidence of the answer")
     low.yaxis.set_major_locator(MaxNLocator(2, integer=True))
     for axis in (low.xaxis, top.yaxis):
-        text.in_percent(axis)
+        style.use_percent(axis)
     style.draw_grid(top)
     return figure
 
@@ -136,7 +135,7 @@ def figure_pit(run: ReadRun) -> Figure | None:
     axes.set_ylim(0, float(shares.max()) * 1.15)
     axes.set_xlabel("predicted probability of a smaller value than the target (PIT)")
     axes.set_ylabel("share of the targets")
-    text.in_percent(axes.yaxis)
+    style.use_percent(axes.yaxis)
     style.draw_grid(axes)
     return figure
 
@@ -156,7 +155,7 @@ def figure_coverage(run: ReadRun) -> Figure | None:
     axes.set_xlabel("nominal coverage")
     axes.set_ylabel("observed coverage")
     for axis in (axes.xaxis, axes.yaxis):
-        text.in_percent(axis)
+        style.use_percent(axis)
     style.draw_grid(axes, "both")
     axes.legend(loc="upper left")
     return figure
@@ -207,8 +206,8 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
             axes.text(
                 j, i, f"{100 * share:.1f}" if i != j else "", ha="center", va="center", fontsize=8.5, color=colour
             )
-    text.whole(axes.xaxis)
-    text.whole(axes.yaxis)
+    style.use_whole_numbers(axes.xaxis)
+    style.use_whole_numbers(axes.yaxis)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= WRITTEN else ""))

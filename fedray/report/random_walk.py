@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from fedray.core import text
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.jobs import job_column
@@ -65,8 +64,8 @@ def figure_visits(run: ReadRun) -> Figure | None:
     axes.set_ylim(0, 1.1 * float(max(share.max(), law.max())))
     axes.set_xlabel("client")
     axes.set_ylabel("share of the steps")
-    text.whole(axes.xaxis)
-    text.in_percent(axes.yaxis)
+    style.use_whole_numbers(axes.xaxis)
+    style.use_percent(axes.yaxis)
     style.draw_grid(axes)
     style.draw_key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
     return figure

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.predictions import NAMED, WRITTEN, class_names
@@ -27,7 +26,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
     if folds <= WRITTEN:
         _numbers(axes, table)
     axes.set_yticks(range(bases), [str(name) for name in run.pictures.get("stack_bases", np.arange(bases))])
-    text.whole(axes.xaxis)
+    style.use_whole_numbers(axes.xaxis)
     _bare(axes)
     axes.set_xlabel("left out (client, or fold of every client)" + (" - numbers: %" if folds <= WRITTEN else ""))
     axes.set_ylabel("base")

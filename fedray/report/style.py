@@ -19,6 +19,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `to_svg`
@@ -131,3 +132,13 @@ def draw_key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: 
 
 def draw_grid(axes: Axes, which: str = "y") -> None:
     axes.grid(axis=which, visible=True)  # type: ignore[arg-type]
+
+
+def use_whole_numbers(axis: Any) -> None:
+    """Puts ticks at whole numbers only, on an axis of rounds, clients or models."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+
+
+def use_percent(axis: Any) -> None:
+    """Writes the shares of an axis, 0 to 1, in percent."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))

@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.tri import Triangulation
 
-from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.tuning.space import Parameter
@@ -65,7 +64,7 @@ def figure_importance(view: View) -> Figure | None:
         axes.barh(place, share, height=height * 0.9, color=style.PALETTE[i], label=name_objective(objective))
     axes.set_yticks(range(len(keys)), keys)
     axes.set_xlabel("share of the objective's spread")
-    text.in_percent(axes.xaxis)
+    style.use_percent(axes.xaxis)
     style.draw_grid(axes, "x")
     if len(found) > 1:
         style.draw_key(axes, [name_objective(objective) for objective in view.objectives], style.PALETTE[: len(found)])

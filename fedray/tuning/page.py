@@ -136,9 +136,9 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))
     cards.append(
-        Card("trainings", str(summary["trainings"]), f"{text_.human_seconds(summary['seconds_trained'])} in all")
+        Card("trainings", str(summary["trainings"]), f"{text_.format_seconds(summary['seconds_trained'])} in all")
     )
-    saved = f"{text_.human_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
+    saved = f"{text_.format_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
     cards.append(Card("looked up", str(summary["looked_up"]), saved))
     return cards
 
@@ -167,7 +167,7 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     rows = []
     for winner in summary["winners"]:
         values = [ScoreCell(format_cell_value(o, winner["values"][o.name]), best=True) for o in view.objectives]
-        scores = [ScoreCell(text_.number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
+        scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
         rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
     return [text.replace("_", " ") if "." not in text else text for text in head], rows
 

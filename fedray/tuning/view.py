@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial
 
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
+from fedray.report import style
 from fedray.tuning.objectives import SweepObjective
 from fedray.tuning.space import Parameter, format_value
 
@@ -47,7 +48,7 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
     for what, column in (("bytes", "_bytes"), ("seconds", "sim_seconds")):
         if counted.endswith(column):
             finite = found[np.isfinite(found)]
-            size, unit = text_.unit(what, float(finite.max()) if len(finite) else 1.0)
+            size, unit = text_.choose_unit(what, float(finite.max()) if len(finite) else 1.0)
             return found / size, f"{name_objective(objective)} ({unit})"
     return found, f"held-out {name_objective(objective)}" if objective.kind == "final" else name_objective(objective)
 
@@ -58,8 +59,8 @@ def name_objective(objective: SweepObjective) -> str:
     if objective.limit is None:
         return name
     if objective.kind == "reach":
-        return f"{name} {text_.number(objective.limit, objective.metric)}"
-    human = text_.human_bytes if objective.axis == "up_bytes" else text_.human_seconds
+        return f"{name} {text_.format_number(objective.limit, objective.metric)}"
+    human = text_.format_bytes if objective.axis == "up_bytes" else text_.format_seconds
     return f"{name} within {human(objective.limit)}"
 
 
@@ -75,14 +76,14 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
     if not math.isfinite(value):
         return "never reached"
     if counted.endswith("_bytes"):
-        return text_.human_bytes(value)
-    return text_.human_seconds(value) if counted == "sim_seconds" else text_.number(value, counted)
+        return text_.format_bytes(value)
+    return text_.format_seconds(value) if counted == "sim_seconds" else text_.format_number(value, counted)
 
 
 def format_share(axis: Any, objective: SweepObjective) -> None:
     """Percent where the objective is a share."""
     if objective.kind == "final" and text_.is_share(objective.metric):
-        text_.in_percent(axis)
+        style.use_percent(axis)
 
 
 def axis_places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
@@ -108,5 +109,5 @@ def axis_ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     elif parameter.kind == "int":
-        text_.whole(axis)
+        style.use_whole_numbers(axis)
     (axes.set_xlabel if which == "x" else axes.set_ylabel)(parameter.key)

@@ -26,7 +26,7 @@ def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40
 
 @pytest.mark.parametrize(
     ("round", "seconds", "says"),
-    [(0, 0.0, ""), (10, 5.0, "15 s"), (30, 3600.0, "20 min 00 s"), (10, 3600.0, "3 h 00 min"), (40, 60.0, "0 s")],
+    [(0, 0.0, ""), (10, 5.0, "15 s"), (30, 3600.0, "20 min"), (10, 3600.0, "3 h"), (40, 60.0, "0 s")],
 )
 def test_the_time_left_is_that_of_the_rounds_to_come_at_the_pace_so_far(round: int, seconds: float, says: str) -> None:
     assert live.time_left(snapshot(round, seconds)) == says
@@ -36,7 +36,7 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
     """One a snapshot, at most one in two seconds, and always the last."""
     said, clock = io.StringIO(), [100.0]
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedray.cli.live.time.monotonic", lambda: clock[0])
     with live.watch_run("a run") as show:
         for round, now in ((0, 100.0), (1, 100.5), (10, 103.0), (10, 110.0), (40, 110.1)):
             clock[0] = now
@@ -51,7 +51,8 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
 
 def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
     with live.watch_run("fed_ensemble on digits") as show:
         for round in range(13):
             show(snapshot(round, 2.0 * round, 0.01 * round))
