@@ -10,7 +10,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
 from fedray.models.stacking import Base, Stack, Voter, voting_net
-from fedray.scenario.names import CLASSIFIER_TEXTS
+from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.schema import ModelKeys, Scenario
 
 MOST_LEFT_OUT = 1000  # clients of which each is left out once
@@ -66,7 +66,7 @@ def _model(base: dict[str, Any]) -> ModelKeys:
 
 def _voting(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """The base of a classifier's name; every process that answers fits every client's: with `folds: within` F each."""
-    if model.name not in CLASSIFIER_TEXTS:
+    if model.name not in CLASSIFIERS:
         return None
     if fits > MOST_FITTED:
         raise BadInput(

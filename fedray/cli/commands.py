@@ -81,10 +81,10 @@ def run_command(
     folder = out or Path("runs") / path.stem
     from fedray.assembly.user_objects import UserObjects
     from fedray.cli.live import watch_run
-    from fedray.experiments.run import start_run
+    from fedray.experiments.run import run_scenario
 
     with watch_run(f"{wanted.method.name} on {wanted.data.name}") as watch:
-        start_run(wanted, folder, UserObjects(modules=modules), watch, address)
+        run_scenario(wanted, folder, UserObjects(modules=modules), watch, address=address)
     _tell(folder)
 
 
@@ -97,10 +97,10 @@ def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) 
     import_modules(modules)
     from fedray.assembly.user_objects import UserObjects
     from fedray.cli.live import watch_run
-    from fedray.experiments.run import resume_run as again
+    from fedray.experiments.run import resume_run
 
     with watch_run(f"resuming {folder}") as watch:
-        again(folder, UserObjects(modules=modules), watch, address)
+        resume_run(folder, UserObjects(modules=modules), watch, address=address)
     _tell(folder)
 
 
@@ -210,14 +210,17 @@ def tune_command(
 def list_command(kind: str | None) -> None:
     """List the methods, data sets, models, partitions and the classifiers of stacking by name."""
     from fedray.scenario import names
+    from fedray.scenario.classifiers import CLASSIFIERS
+    from fedray.scenario.methods import METHOD_SPECS
 
-    tables = {
-        "methods": names.METHOD_TEXTS,
-        "datasets": names.DATA_TEXTS,
-        "models": names.MODEL_TEXTS,
-        "partitions": names.PARTITION_TEXTS,
+    models = {"any": "K", "one": "1", "clients": "N"}
+    tables: dict[str, dict[str, str]] = {
+        "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()},
+        "datasets": names.known_names("data"),
+        "models": names.known_names("model"),
+        "partitions": names.known_names("partition"),
+        "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
     }
-    tables["classifiers"] = names.CLASSIFIER_TEXTS
     for title, known in tables.items():
         if kind in (None, title):
             click.echo(f"{title}:")

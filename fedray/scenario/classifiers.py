@@ -10,12 +10,16 @@ from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
 from fedray.scenario.validators import Check, real, whole
 
-_tree: dict[str, Check] = {"max_depth": whole(1, 1000), "min_samples_leaf": whole(1, 10**6)}
-OPTIONS: dict[str, dict[str, Check]] = {  # left out: scikit-learn's default
-    "sklearn/decision_tree": _tree,
-    "sklearn/gaussian_nb": {"var_smoothing": real("(0, 1]")},
-    "sklearn/logistic_regression": {"C": real("(0, inf)"), "max_iter": whole(1, 10**6)},
-    "sklearn/random_forest": {"n_estimators": whole(1, 10_000), **_tree},
+_VOTE = "for each client; all of them vote"
+_TREE: Mapping[str, Check] = {"max_depth": whole(1, 1000), "min_samples_leaf": whole(1, 10**6)}
+CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, options (absent: scikit-learn's default)
+    "sklearn/decision_tree": (f"a decision tree {_VOTE}", _TREE),
+    "sklearn/gaussian_nb": (f"a Gaussian naive Bayes classifier {_VOTE}", {"var_smoothing": real("(0, 1]")}),
+    "sklearn/logistic_regression": (
+        f"a logistic regression {_VOTE}",
+        {"C": real("(0, inf)"), "max_iter": whole(1, 10**6)},
+    ),
+    "sklearn/random_forest": (f"a random forest {_VOTE}", {"n_estimators": whole(1, 10_000), **_TREE}),
 }
 
 
@@ -30,18 +34,18 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
     name = base.get("name")
     if not isinstance(name, str) or names.is_known("model", name):
         return None
-    near = find_nearest(name, (*names.known_names("model"), *OPTIONS))
-    if not name.startswith("sklearn/") and near not in OPTIONS:
+    near = find_nearest(name, (*names.known_names("model"), *CLASSIFIERS))
+    if not name.startswith("sklearn/") and near not in CLASSIFIERS:
         return None
-    if name not in OPTIONS:
-        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(OPTIONS)}"
+    if name not in CLASSIFIERS:
+        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(CLASSIFIERS)}"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known classifier: {remedy}")
     given = {key: value for key, value in base.items() if key != "name" and value is not None}
     return {"name": name, **{key: _option(path, name, key, value) for key, value in given.items()}}
 
 
 def _option(path: str, name: str, key: str, value: Any) -> Any:
-    table = OPTIONS[name]
+    table = CLASSIFIERS[name][1]
     if key not in table:
         near, word = find_nearest(str(key), table), quote_value(key).strip("'")
         remedy = f"did you mean {path}.{near}?" if near else f"it has {', '.join(table)}"

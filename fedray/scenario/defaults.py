@@ -1,44 +1,92 @@
-"""What each method sets when a scenario does not."""
+"""What a scenario does not say: the defaults of its method, and those that follow from its other keys.
+
+Example:
+    >>> with_defaults({"method": {"name": "stacking"}})["clients"]
+    {'number': 5}
+    >>> with_defaults({"participation": {"per_round": 10}})["schedule"]
+    {'rows': 'stratum'}
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-_ONE: dict[str, Any] = {"method": {"models": 1}}
-DEFAULTS: dict[str, dict[str, Any]] = {  # what the method's paper sets and the general defaults do not
-    **dict.fromkeys(("fedavg", "fedprox", "fedbe", "fedbe_nokd", "feddyn", "ditto", "lg_fedavg", "scaffold"), _ONE),
-    "centralized": _ONE,
-    "shefl": {
-        "clients": {
-            "tiers": {
-                "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
-                "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
-            }
-        },
-        "compress": {"kind": "topk", "ratio": 0.1, "resource_ratio": 5.0},
-        "server": {"coefficients": "equal_groups"},
-    },
-    "fedag": {
-        **_ONE,
-        "rounds": 5,
-        "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
-        "predict": {"noise": "residual"},
-    },
-    "random_walk": {"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
-    "stacking": {
-        **_ONE,
-        "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
-        "server": {"weighting": "examples"},
-    },
-    "bayesian_linear": {**_ONE, "rounds": 0, "model": {"name": "linear"}},
-    "deep_ensemble": {"model": {"objective": "gaussian_nll"}},
-    "local_only": {**_ONE, "evaluate": {"personal": True}},
-}
-SINGLE = tuple(name for name, keys in DEFAULTS.items() if keys.get("method") == {"models": 1})
-POOLED = ("centralized", "bayesian_linear", "deep_ensemble")  # their one client holds every row
-ONLY_ONE = ("fedavg", "feddyn", "centralized", "local_only", "bayesian_linear")  # methods with K = 1 by definition
-OWN_SERVER = ("fedag", "fedbe", "fedbe_nokd", "random_walk", "stacking", "bayesian_linear")  # no server.robust there
-NATURAL = ("femnist", "shakespeare", "printers", "sine", "interval", "cubic", "synthetic")
-POPULATION = {"sine": 50, "interval": 50, "cubic": 10, "synthetic": 100}  # data sets that make clients as asked
-TOYS = ("sine", "interval", "cubic")  # their clients are also an option of the data, which follows clients.number
-NUMBER = {"fedag": 10, "stacking": 5, "random_walk": 10}  # clients, where the method's paper has other than 100
+from fedray.scenario.data import data_spec_of
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.nested import Tree, merge_keys
+
+_SIZES = ("share", "number")
+
+
+def with_defaults(given: Mapping[str, Any]) -> Tree:
+    """The given keys with the method's defaults and those that follow from other keys; wrong types are left alone."""
+    named = {"method": {"name": "fed_ensemble"}, "data": {"name": "digits"}, "model": {"name": "mlp"}}
+    method = _part(given, "method").get("name", "fed_ensemble")
+    out = merge_keys(
+        merge_keys(named, {"method": {"name": method}}),
+        _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),
+    )
+    out = merge_keys(out, given)
+    data = _part(out, "data")
+    if isinstance(data.get("partition", {}), Mapping) and data:
+        natural = data_spec_of(data.get("name")).natural
+        partition = {"name": "natural" if natural else "iid", **data.get("partition", {})}
+        out["data"] = {**data, "partition": partition}
+    _fill(out, "local", "epochs", 10, unless=("steps",))
+    _fill(out, "clients", "number", _number(out, method), unless=())
+    if data_spec_of(data.get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
+        _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
+    everyone = _part(out, "clients").get("number", ...)
+    share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
+    _fill(out, "participation", "fraction", 1.0, unless=("per_round",))
+    full = share in (None, 1) and count in (None, everyone)
+    _fill(out, "schedule", "rows", "client" if full else "stratum", unless=())
+    slow = _part(out, "server").get("optimizer") in ("adam", "yogi")
+    _fill(out, "server", "lr", 0.01 if slow else 1.0, unless=())
+    return out
+
+
+def _part(tree: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    at: Any = tree
+    for key in path:
+        at = at.get(key) if isinstance(at, Mapping) else None
+    return at if isinstance(at, Mapping) else {}
+
+
+def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...]) -> None:
+    """Sets a key of a section that has neither it nor one of `unless`; a section of a wrong type is left alone."""
+    old = tree.get(section, {})
+    if isinstance(old, Mapping) and value is not None and all(old.get(k) is None for k in (key, *unless)):
+        tree[section] = {**old, key: value}
+
+
+def _number(tree: Mapping[str, Any], method: object) -> int | None:
+    """N when nobody says it: what the tiers add up to, what a natural partition will give (None), or a default."""
+    tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
+    counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
+    if tiers and len(counted) == len(tiers):
+        return sum(counted) or None
+    data, partition = (_part(tree, *path).get("name") for path in (("data",), ("data", "partition")))
+    made = data_spec_of(data).clients
+    if made is not None:
+        given = _part(tree, "data").get("clients")
+        return given if isinstance(given, int) and not isinstance(given, bool) else made
+    if partition in ("natural", "column"):
+        return None
+    return method_spec_of(method).clients
+
+
+def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A method's defaults, its tiers fitted to those that are given.
+
+    Tiers of other names replace the default ones; a given share or number takes the place of all default shares.
+    """
+    tiers = _part(defaults, "clients", "tiers")
+    if not tiers or not given:
+        return defaults
+    if set(given) - set(tiers):
+        tiers = {name: keys for name, keys in tiers.items() if name in given}
+    if any(_part(keys).get(key) is not None for keys in given.values() if isinstance(keys, Mapping) for key in _SIZES):
+        tiers = {name: {k: v for k, v in keys.items() if k not in _SIZES} for name, keys in tiers.items()}
+    return {**defaults, "clients": {**defaults["clients"], "tiers": tiers}}

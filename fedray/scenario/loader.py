@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
+from fedray.scenario.defaults import with_defaults
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_options
-from fedray.scenario.rules import check_scenario, with_defaults
+from fedray.scenario.rules import check_scenario
 from fedray.scenario.schema import (
     CellKeys,
     Scenario,

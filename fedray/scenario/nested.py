@@ -11,7 +11,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.scenario.defaults import SINGLE
+from fedray.scenario.methods import trains_one_model
 from fedray.scenario.yaml_text import MOST_VALUES
 
 Tree = dict[str, Any]
@@ -72,7 +72,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()
     out = dict(base)
     if is_renamed(base, over, path):
         kept = _KEPT[path]
-        if path == ("method",) and base["name"] not in SINGLE and over["name"] not in SINGLE:
+        if path == ("method",) and not (trains_one_model(base["name"]) or trains_one_model(over["name"])):
             kept = ("models",)  # K survives between two ensembles
         out = {key: value for key, value in base.items() if key in kept}
     for one, other in (name_pair(path), name_pair(path)[::-1]):

@@ -4,50 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Tier
-from fedray.scenario.defaults import DEFAULTS, NATURAL, NUMBER, ONLY_ONE, OWN_SERVER, POOLED, POPULATION, TOYS
-from fedray.scenario.names import METHOD_TEXTS
-from fedray.scenario.nested import Tree, merge_keys
+from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
 from fedray.scenario.stacking import check_stacking
 
 
-def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """The given keys with the method's defaults and those that follow from other keys; wrong types are left alone."""
-    named = {"method": {"name": "fed_ensemble"}, "data": {"name": "digits"}, "model": {"name": "mlp"}}
-    method = _part(given, "method").get("name", "fed_ensemble")
-    defaults = DEFAULTS.get(method, {}) if isinstance(method, str) else {}
-    out = merge_keys(
-        merge_keys(named, {"method": {"name": method}}), _for_tiers(defaults, _part(given, "clients", "tiers"))
-    )
-    out = merge_keys(out, given)
-    data = _part(out, "data")
-    if isinstance(data.get("partition", {}), Mapping) and data:
-        natural = data.get("name") in NATURAL
-        partition = {"name": "natural" if natural else "iid", **data.get("partition", {})}
-        out["data"] = {**data, "partition": partition}
-    _fill(out, "local", "epochs", 10, unless=("steps",))
-    _fill(out, "clients", "number", _number(out, method), unless=())
-    if data.get("name") in TOYS and _part(out, "data", "partition").get("name") == "natural":
-        _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
-    everyone = _part(out, "clients").get("number", ...)
-    share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
-    _fill(out, "participation", "fraction", 1.0, unless=("per_round",))
-    full = share in (None, 1) and count in (None, everyone)
-    _fill(out, "schedule", "rows", "client" if full else "stratum", unless=())
-    slow = _part(out, "server").get("optimizer") in ("adam", "yogi")
-    _fill(out, "server", "lr", 0.01 if slow else 1.0, unless=())
-    return out
-
-
 def check_scenario(scenario: Scenario) -> None:
     """Raises `BadInput` for the first contradiction between keys."""
     method, local, participation = scenario.method, scenario.local, scenario.participation
-    if method.models > 1 and method.name in ONLY_ONE:
+    if method.models > 1 and method_spec_of(method.name).models != "any":
         raise BadInput(
             f"method.models = {method.models}, but {method.name} trains one model: leave it out or choose fed_ensemble"
         )
@@ -77,9 +46,9 @@ def check_scenario(scenario: Scenario) -> None:
 
 def _check_server(scenario: Scenario) -> None:
     """Servers that contradict each other, or that the method does not have."""
-    keys, name = scenario.server, scenario.method.name
+    keys, name, spec = scenario.server, scenario.method.name, method_spec_of(scenario.method.name)
     for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
-        if value != "none" and name in OWN_SERVER:
+        if value != "none" and not (spec.robust if key == "robust" else spec.optimizer):
             raise BadInput(f"server.{key} = {value}, but {name} has a server of its own: leave it at none")
     if keys.coefficients == "paper_eq2" and keys.weighting != "uniform":
         raise BadInput(
@@ -103,7 +72,7 @@ def _check_walk(scenario: Scenario) -> None:
     """Graphs where there is a server, and servers' keys where there is none."""
     name, keys = scenario.method.name, scenario.participation
     if scenario.schedule.kind != "walk":
-        if name == "random_walk":
+        if method_spec_of(name).walks:
             raise BadInput(f"schedule.kind = {scenario.schedule.kind}, but random_walk has no server: leave it at walk")
         changed = [f.name for f in fields(GraphKeys) if getattr(scenario.graph, f.name) != getattr(GraphKeys(), f.name)]
         if changed:
@@ -112,7 +81,7 @@ def _check_walk(scenario: Scenario) -> None:
                 f"graph.{changed[0]} = {value}, but {name} has a server: leave it out, or choose random_walk"
             )
         return
-    if name in METHOD_TEXTS and name != "random_walk":
+    if name in METHOD_SPECS and not METHOD_SPECS[name].walks:
         raise BadInput(f"schedule.kind = walk, but {name} has a server: leave it out, or choose random_walk")
     everyone = keys.fraction in (None, 1.0) and keys.per_round in (None, scenario.clients.number)
     for key, ok in (("fraction", everyone), ("overcommit", keys.overcommit == 1), ("dropout", not keys.dropout),
@@ -137,7 +106,7 @@ def _check_walk(scenario: Scenario) -> None:
 
 def pool_clients(scenario: Scenario) -> Scenario:
     """The scenario as it is built: a method that trains on the pooled data has one client, which holds every row."""
-    if scenario.method.name not in POOLED:
+    if not method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
     if data.name == "synthetic":  # its clients make their own rows: one client makes everybody's
@@ -240,50 +209,3 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
         latency=keys.latency,
         side_by_side=keys.side_by_side,
     )
-
-
-def _part(tree: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    at: Any = tree
-    for key in path:
-        at = at.get(key) if isinstance(at, Mapping) else None
-    return at if isinstance(at, Mapping) else {}
-
-
-def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...]) -> None:
-    """Sets a key of a section that has neither it nor one of `unless`; a section of a wrong type is left alone."""
-    old = tree.get(section, {})
-    if isinstance(old, Mapping) and value is not None and all(old.get(k) is None for k in (key, *unless)):
-        tree[section] = {**old, key: value}
-
-
-def _number(tree: Mapping[str, Any], method: object) -> int | None:
-    """N when nobody says it: what the tiers add up to, what a natural partition will give (None), or a default."""
-    tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
-    counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
-    if tiers and len(counted) == len(tiers):
-        return sum(counted) or None
-    data, partition = (_part(tree, *path).get("name") for path in (("data",), ("data", "partition")))
-    if isinstance(data, str) and data in POPULATION:
-        asked = _part(tree, "data").get("clients")
-        return asked if isinstance(asked, int) and not isinstance(asked, bool) else POPULATION[data]
-    if partition in ("natural", "column"):
-        return None
-    return NUMBER.get(method, 100) if isinstance(method, str) else 100
-
-
-def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A method's defaults, its tiers fitted to those that are given.
-
-    Tiers of other names replace the default ones; a given share or number takes the place of all default shares.
-    """
-    tiers = _part(defaults, "clients", "tiers")
-    if not tiers or not given:
-        return defaults
-    if set(given) - set(tiers):
-        tiers = {name: keys for name, keys in tiers.items() if name in given}
-    if any(_part(keys).get(key) is not None for keys in given.values() if isinstance(keys, Mapping) for key in _SIZES):
-        tiers = {name: {k: v for k, v in keys.items() if k not in _SIZES} for name, keys in tiers.items()}
-    return {**defaults, "clients": {**defaults["clients"], "tiers": tiers}}
-
-
-_SIZES = ("share", "number")

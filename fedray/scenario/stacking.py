@@ -1,12 +1,48 @@
-"""What stacking cannot be combined with."""
+"""The keys of stacking: its base models, and what it cannot be combined with."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput
-from fedray.scenario.names import CLASSIFIER_TEXTS
-from fedray.scenario.schema import Scenario
+from fedray.core.text import quote_value
+from fedray.scenario.validators import whole
+
+if TYPE_CHECKING:
+    from fedray.scenario.schema import Scenario
+
+
+def check_bases(value: Any) -> Any:
+    """The base models of stacking, each a section like `model` that may also have `models` (its K) or be a classifier.
+
+    Example:
+        >>> check_bases([{"name": "linear"}, {"name": "mlp", "hidden": 8, "models": 2}])[1]
+        {'name': 'mlp', 'models': 2, 'hidden': [8], 'activation': 'relu'}
+
+    Raises:
+        ValueError: the value is no list of sections.
+        BadInput: a section is wrong; the line names its key.
+    """
+    from fedray.scenario.classifiers import read_classifier  # these read this module's method in their tables
+
+    if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
+        raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
+    return [read_classifier(f"method.bases[{i}]", base) or _check_network(i, base) for i, base in enumerate(value)]
+
+
+def _check_network(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
+    from fedray.scenario.options import fold_options
+
+    path, number = f"method.bases[{i}]", base.get("models")
+    section = {"name": "mlp", **{key: value for key, value in base.items() if key != "models"}}
+    folded = fold_options("model", path, section, ("models",))
+    try:
+        own = {} if number is None else {"models": whole(1, 10**4)(number)}
+    except ValueError as wrong:
+        raise BadInput(f"{path}.models = {quote_value(number)} {wrong}") from None
+    return {"name": folded["name"], **own, **folded["options"]}
 
 
 def check_stacking(scenario: Scenario) -> None:
@@ -21,8 +57,10 @@ def check_stacking(scenario: Scenario) -> None:
     for key, value, is_wrong, remedy in refused:
         if is_wrong:
             raise BadInput(f"{key} = {value}, but a stack has no such thing: leave it at {remedy}")
+    from fedray.scenario.classifiers import CLASSIFIERS
+
     first = next(iter(scenario.method.options["bases"]), {"name": ""})["name"]
-    if first in CLASSIFIER_TEXTS:
+    if first in CLASSIFIERS:
         raise BadInput(
             f"method.bases[0].name = {first}, but the first base is to be a network: list one before it, as in "
             f"[{{name: mlp}}, {{name: {first}}}]"

@@ -17,6 +17,7 @@ from torch import nn
 
 import fedray
 from fedray.scenario import names
+from fedray.scenario.classifiers import CLASSIFIERS
 
 
 def file(folder: Path, *changes: dict[str, Any]) -> Path:
@@ -48,13 +49,15 @@ def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())["local"]["lr"] == 0.1
 
 
-def test_without_out_a_run_goes_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_without_out_a_run_goes_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert fed("run", file(tmp_path), "rounds=1").status == 0
     assert (tmp_path / "runs" / "small" / "summary.json").is_file()
 
 
-def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path) -> None:
     told = fed("resume", copied(run, tmp_path / "run", 2))
     assert told.status == 0, told.err
     assert f"model_hash {run.summary['model_hash'][:16]}" in told.out
@@ -63,7 +66,7 @@ def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path, n
 
 
 def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, run: fedray.Run) -> None:
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedray.experiments.run.resume_run", stop)
@@ -113,16 +116,16 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
 
 def test_list_names_everything_a_scenario_may_say() -> None:
     known = {
-        **names.METHOD_TEXTS,
-        **names.DATA_TEXTS,
-        **names.MODEL_TEXTS,
-        **names.PARTITION_TEXTS,
-        **names.CLASSIFIER_TEXTS,
+        **names.SPECS["method"],
+        **names.SPECS["data"],
+        **names.SPECS["model"],
+        **names.SPECS["partition"],
+        **CLASSIFIERS,
     }
     told = fed("list")
     assert told.status == 0
     assert {line.split()[0] for line in told.out.splitlines() if line.startswith("  ")} == set(known)
-    assert {line.split()[0] for line in fed("list", "models").out.splitlines()[1:]} == set(names.MODEL_TEXTS)
+    assert {line.split()[0] for line in fed("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
 
 
 def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:
@@ -214,9 +217,8 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     ("metric", "value", "stops"),
     [("accuracy", 0.3, True), ("nll", 2.0, True), ("accuracy", 0.999, False)],
 )
-def test_a_run_stops_early_at_its_target(
-    tmp_path: Path, no_report: None, metric: str, value: float, stops: bool
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: float, stops: bool) -> None:
     """The round that reaches it is the last one: evaluated, saved, and the one that answers; resuming adds nothing."""
     out = tmp_path / "run"
     told = fed(
@@ -238,13 +240,15 @@ def test_a_run_stops_early_at_its_target(
     assert fedray.load(out).rounds.num_rows == len(scores)
 
 
-def test_a_run_of_no_rounds_leaves_its_first_models(tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_of_no_rounds_leaves_its_first_models(tmp_path: Path) -> None:
     assert fed("run", file(tmp_path), "rounds=0", "--out", tmp_path / "run").status == 0
     run = fedray.load(tmp_path / "run")
     assert (run.summary["rounds"], run.rounds.num_rows, len(run.models)) == (0, 1, 5)
 
 
-def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--import finds a module in the working directory, before the scenario is read."""
     (tmp_path / "my_little_module.py").write_text("open('imported', 'w').close()\n")
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.evaluation.clients import known_questions
 from fedray.methods import METHODS
-from fedray.scenario.defaults import ONLY_ONE
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.methods import METHOD_SPECS, methods_table
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -29,7 +28,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 def combined(method: str, kind: str = "permutation", **changes: Any) -> dict[str, Any]:
     """Several models where the method has them, half of the clients a round, held-out rows, sparse uploads."""
-    several = {} if method in (*ONLY_ONE, "fedprox") else {"models": 2}
+    several = {"models": 2} if METHOD_SPECS[method].models == "any" else {}
     served = method != "random_walk"
     with_server = {"schedule": {"kind": kind}, "participation": {"fraction": 0.5}} if served else {}
     return of_method(
@@ -63,7 +62,8 @@ ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) 
 
 
 @pytest.mark.parametrize("method", ON_RAY)
-def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str, cluster: None) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str) -> None:
     """Private vectors live with their clients' actors; known clients are asked there."""
     tree = combined(method, evaluate={"personal": True})
     ray = fedray.run(tree, runtime="ray", clients__actors=1 if method in ONE_CLIENT else 2)
@@ -92,7 +92,6 @@ def test_known_clients_are_answered_as_they_were_scored(method: str) -> None:
     assert -np.log(everybody[np.arange(len(y)), y]).mean() == pytest.approx(last["nll"], rel=1e-6)
 
 
-TABLE = re.findall(r"^\| `(\w+)` \|.*\| (any|1|N) \| (yes|no) \| (yes|no) \| [^|]+ \|$", README, re.M)
 CHANGES: dict[str, dict[str, Any]] = {
     "several models": {"method": {"models": 3}},
     "robust": {"server": {"robust": "median", "coefficients": "fedavg"}},
@@ -100,19 +99,28 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_readme_has_every_method_once() -> None:
-    assert sorted(name for name, *_ in TABLE) == sorted(METHODS)
+def test_the_readme_has_the_table_of_methods() -> None:
+    """It is printed by `python -c "from fedray.scenario.methods import methods_table; print(methods_table())"`."""
+    assert methods_table() in README
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
-def test_the_readme_says_what_goes_together(row: tuple[str, ...], change: str) -> None:
-    """A yes builds, a no is one line."""
-    method, *said = row
+@pytest.mark.parametrize("method", METHOD_SPECS)
+def test_a_method_combines_with_what_its_specification_says(method: str, change: str) -> None:
+    """What is allowed builds, what is not is one line."""
+    spec = METHOD_SPECS[method]
+    allowed = {"several models": spec.models == "any", "robust": spec.robust, "optimizer": spec.optimizer}
     tree = of_method(method, CHANGES[change])
-    if dict(zip(CHANGES, said, strict=True))[change] in ("any", "yes"):
+    if allowed[change]:
         assert build_study(read_scenario(tree)).method.name == method
         return
     with pytest.raises(BadInput, match=r"one model|server") as wrong:
         build_study(read_scenario(tree))
     assert "\n" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("method", METHOD_SPECS)
+def test_a_method_keeps_private_state_where_its_specification_says_so(method: str) -> None:
+    phase = build_study(read_scenario(of_method(method, {"method": OPTIONS.get(method, {})}))).method.phase
+    private = METHOD_SPECS[method].private
+    assert bool(phase.own) == bool(private and ", if " not in private)

@@ -91,7 +91,9 @@ def test_pyarrow_pandas_and_duckdb_read_the_same_table(run: fedray.Run, name: st
     folder = run.path / f"{name}.parquet"
     assert len(list(folder.glob("part-*.parquet"))) > 1 or run.summary["rounds"] <= 2
     arrow, frame = pq.read_table(folder), pd.read_parquet(folder)
-    duck = duckdb.sql(f"select * from read_parquet('{folder}/*.parquet')").to_arrow_table()
+    relation = duckdb.sql(f"select * from read_parquet('{folder}/*.parquet')")
+    assert relation is not None
+    duck = relation.to_arrow_table()
     assert arrow.column_names == list(frame.columns) == duck.column_names
     assert rows(arrow) == rows(duck)
     for column in ("replicate", "round", "up_bytes", "sim_seconds"):
@@ -116,7 +118,8 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     assert "accuracy" in summary["metrics"] or "rmse" in summary["metrics"]
 
 
-def test_the_seed_decides_every_bit(run: fedray.Run, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_the_seed_decides_every_bit(run: fedray.Run) -> None:
     method = run.summary["method"]
     again, other = fedray.run(of(method)), fedray.run(of(method, {"seed": 7}))
     assert again.summary["model_hash"] == run.summary["model_hash"]
@@ -128,9 +131,8 @@ def test_the_seed_decides_every_bit(run: fedray.Run, no_report: None) -> None:
 
 
 @pytest.mark.parametrize("last_round", [2, None], ids=["from the middle", "from nothing"])
-def test_resuming_ends_in_the_same_bits(
-    run: fedray.Run, tmp_path: Path, no_report: None, last_round: int | None
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int | None) -> None:
     """The same models, the same state, and every row exactly once."""
     again = fedray.resume(copied(run, tmp_path / "run", last_round))
     assert again.summary["model_hash"] == run.summary["model_hash"]

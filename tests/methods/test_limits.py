@@ -50,7 +50,7 @@ def test_fed_ensemble_of_one_model_is_fedavg(engine: dict[str, Any], kind: str) 
 
 
 def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
-    """mu -> 1 / lr: each step undoes the way from the start, so only the last gradient is left."""
+    """Mu -> 1 / lr: each step undoes the way from the start, so only the last gradient is left."""
     kept = run({"method": {"name": "fedprox", "mu": 20.0}, "local": {"lr": 0.05, "epochs": 5}})
     free = run({"method": {"name": "fedprox", "mu": 0.0}, "local": {"lr": 0.05, "epochs": 5}})
     start = run({"rounds": 0, "method": {"name": "fedprox"}}).progress.state.models
@@ -60,7 +60,7 @@ def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
 
 @ENGINES
 def test_example_weights_are_uniform_where_sizes_are_equal(engine: dict[str, Any]) -> None:
-    """w n / (N n) = w / N, up to the rounding of one division."""
+    """W n / (N n) = w / N, up to the rounding of one division."""
     equal = {"data": {"partition": {"name": "iid"}}, "clients": {"number": 8}}  # 240 = 8 x 30
     one, other = (run(engine, FED_AVG, equal, {"server": {"weighting": w}}) for w in ("uniform", "examples"))
     assert len(set(one.clients["samples"].to_pylist())) == 1
@@ -149,10 +149,8 @@ def test_every_member_has_its_own_scores(ensemble: fedray.Run) -> None:
 @pytest.mark.parametrize("name", ["digits", "cubic"])
 def test_the_scores_of_an_only_member_are_those_of_the_ensemble(name: str) -> None:
     """Of a regression too, where its variance is that of its residuals."""
-    change = {"data": {"name": name, **({} if name == "digits" else {"limit": None})}, "predict": {"noise": "residual"}}
-    if name == "cubic":
-        change["data"]["partition"] = {"name": "iid"}
-    row = run(FED_AVG, change).rounds.to_pylist()[-1]
+    data = {"name": name, **({} if name == "digits" else {"limit": None, "partition": {"name": "iid"}})}
+    row = run(FED_AVG, {"data": data, "predict": {"noise": "residual"}}).rounds.to_pylist()[-1]
     own = {key.removeprefix("member_"): value for key, value in row.items() if key.startswith("member_")}
     assert own.keys() >= ({"accuracy", "nll", "ece"} if name == "digits" else {"rmse", "nll", "crps", "coverage_95"})
     for key, value in own.items():
@@ -160,7 +158,7 @@ def test_the_scores_of_an_only_member_are_those_of_the_ensemble(name: str) -> No
 
 
 def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedray.Run, inputs: np.ndarray) -> None:
-    """gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
+    """Gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
     flat = run({"predict": {"gamma": float("inf")}})
     for client in range(6):
         np.testing.assert_allclose(flat.predict(inputs, client=client).mean, flat.predict(inputs).mean, rtol=1e-12)
@@ -195,7 +193,8 @@ def test_wrong_questions_are_one_line(ensemble: fedray.Run, inputs: np.ndarray) 
 
 
 def softmax(logits: Tensor) -> np.ndarray:
-    return logits.detach().double().softmax(-1).numpy()
+    probabilities: np.ndarray = logits.detach().double().softmax(-1).numpy()
+    return probabilities
 
 
 def plain(ensemble: fedray.Run, state: dict[str, Tensor]) -> Any:

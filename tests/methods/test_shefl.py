@@ -421,7 +421,9 @@ def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run: RunScenario
 
 def test_larger_batches_take_longer_and_fewer_of_them(run: RunScenario) -> None:
     """Time of samples alone does not ask how they are batched; time of steps is 7 : 4 for the 25 rows of a client."""
-    free = {f"clients__tiers__{tier}__{key}": 1e15 for tier in ("hpc", "lpc") for key in ("uplink", "downlink")}
+    free: dict[str, Any] = {
+        f"clients__tiers__{tier}__{key}": 1e15 for tier in ("hpc", "lpc") for key in ("uplink", "downlink")
+    }
     free["data__partition"] = {"name": "iid"}
     keys = [f"clients__tiers__{tier}__seconds_per_" for tier in ("hpc", "lpc")]
     steps = {f"{key}step": 0.1 for key in keys}

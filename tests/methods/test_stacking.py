@@ -140,9 +140,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 
 
 @pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])
-def test_a_run_killed_in_any_phase_ends_in_the_same_bits(
-    run: fedray.Run, tmp_path: Path, no_report: None, last_round: int
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_killed_in_any_phase_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
     again = fedray.resume(copied(run, tmp_path / "run", last_round), data=table())
     assert again.summary["model_hash"] == run.summary["model_hash"]
     assert again.summary["state_hash"] == run.summary["state_hash"]
@@ -185,11 +184,14 @@ def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
     for replicate, state in enumerate(run.models):
         module.load_state_dict(state)
         want = module(torch.from_numpy(x)).softmax(-1).detach().numpy()
-        np.testing.assert_allclose(run.predict(x, replicate=replicate).probabilities, want, atol=1e-5)
-        np.testing.assert_allclose(run.predict(x, client=1, replicate=replicate).probabilities, want, atol=1e-5)
+        for client in (None, 1):
+            got = run.predict(x, client=client, replicate=replicate).probabilities
+            assert got is not None
+            np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_without_a_meta_model_it_is_the_plain_average(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_without_a_meta_model_it_is_the_plain_average() -> None:
     """`meta: average`, and a stack whose meta model has no rounds: the same answers after the rounds of the bases."""
     runs = [
         fedray.run(scenario(STACK, {"method": change}), data=table())
@@ -202,7 +204,8 @@ def test_without_a_meta_model_it_is_the_plain_average(no_report: None) -> None:
     assert runs[0].summary["metrics"]["accuracy"] == runs[0].summary["metrics"]["accuracy_average"]
 
 
-def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not() -> None:
     """The known weakness: (i, j) has never seen client j's class, so the meta model learns that a tiny p_c means c."""
     owner = np.arange(CLIENTS * EACH) % CLASSES
     keys = {"rounds": 20, "replicates": 3, "evaluate": {"every": 20}}

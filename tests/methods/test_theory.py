@@ -97,7 +97,8 @@ def test_the_mean_of_the_members_is_that_of_the_limit(members: Limit) -> None:
 
 def test_the_covariance_of_the_members_is_that_of_the_limit(members: Limit) -> None:
     """Whitened members are N(0, I): the sums `S_jj` of squares over R draws are chi-square, as is their total, and the
-    sums of products obey `S_ij / sqrt(S_jj)` ~ N(0, 1) exactly, as they do given z_j."""
+    sums of products obey `S_ij / sqrt(S_jj)` ~ N(0, 1) exactly, as they do given z_j.
+    """
     number = len(ASKED)
     z = np.linalg.solve(np.linalg.cholesky(members.covariance), (members.members[:, 0] - members.mean).T)  # [n, R]
     total = float((z**2).sum())

@@ -26,7 +26,7 @@ from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.data import images
-from fedray.scenario import names, options
+from fedray.scenario import names
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import _SECTIONS, section_fields
 from fedray.tuning.sweep_file import read_sweep
@@ -37,10 +37,10 @@ SPARE = 300e6  # bytes for what has no estimate: libraries that load, tables of 
 SECONDS, ENOUGH = 60.0, 2.0  # CPU seconds: more is a hang; so long a training runs
 BUNDLED = ("digits", "sine", "interval", "cubic", "synthetic")
 TABLES = {
-    "method": names.METHOD_TEXTS,
-    "data": names.DATA_TEXTS,
-    "model": names.MODEL_TEXTS,
-    "partition": names.PARTITION_TEXTS,
+    "method": names.SPECS["method"],
+    "data": names.SPECS["data"],
+    "model": names.SPECS["model"],
+    "partition": names.SPECS["partition"],
 }
 SECTIONS = {"method": "method", "data": "data", "model": "model", "partition": "data.partition"}
 NUMBERS = [
@@ -73,8 +73,8 @@ def keys() -> list[Path_]:
     of += [
         f"{at}.{key}"
         for kind, at in SECTIONS.items()
-        for table in options.OPTIONS[kind].values()  # type: ignore[index]
-        for key in table
+        for spec in names.SPECS[kind].values()  # type: ignore[index]
+        for key in spec.options
     ]
     return sorted({tuple(key.replace("*", "hpc").strip(".").split(".")) for key in of})
 
@@ -100,7 +100,7 @@ def texts(draw: st.DrawFn, sources: list[dict[str, Any]], at: list[Path_]) -> st
     tree = copy.deepcopy(draw(st.sampled_from(sources)))
     for path in draw(st.lists(st.sampled_from(at), min_size=1, max_size=4)):
         put(tree, path, draw(VALUES | st.just(...)))
-    text = yaml.safe_dump(tree, sort_keys=False)
+    text = str(yaml.safe_dump(tree, sort_keys=False))
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
         place = draw(st.integers(0, len(text)))
         text = text[:place] + draw(st.text(max_size=3)) + text[place + draw(st.integers(0, 5)) :]

@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.scenario import defaults, names, options, yaml_text
+from fedray.scenario import names, yaml_text
+from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
+from fedray.scenario.spec import REQUIRED
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -249,23 +253,20 @@ def test_a_method_brings_its_defaults_and_given_keys_win() -> None:
     assert read_scenario("method: {name: bayesian_linear}\nmodel: {name: mlp}").model.options["hidden"] == [50]
 
 
-@pytest.mark.parametrize("method", names.METHOD_TEXTS)
+@pytest.mark.parametrize("method", METHOD_SPECS)
 def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
-    for data in [*names.DATA_TEXTS, "uci/energy"]:
+    for data in [*DATA_SPECS, "uci/energy"]:
         extra = {"path": "a.csv", "target": "y"} if data == "table" else {}
         if data != "uci/NAME":
             s = read_scenario({"method": {"name": method}, "data": {"name": data, **extra}})
             assert read_scenario(dump_scenario(s)) == s
 
 
-def test_option_tables_name_only_known_names() -> None:
-    for kind, tables in options.OPTIONS.items():
-        assert set(tables) <= set(names.known_names(kind))
-    assert set(defaults.DEFAULTS) <= set(names.METHOD_TEXTS)
-    for tables in options.OPTIONS.values():
-        for table in tables.values():
-            for default, kind_of in table.values():
-                assert default is None or default is options.REQUIRED or kind_of(default) == default
+def test_the_default_of_every_option_is_one_of_its_values() -> None:
+    for specs in names.SPECS.values():
+        for spec in specs.values():
+            for default, check in spec.options.values():
+                assert default is None or default is REQUIRED or check(default) == default
 
 
 def test_options_are_those_of_the_functions_they_are_for() -> None:
@@ -278,17 +279,19 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     def keywords(function: Any, skip: int) -> dict[str, Any]:
         return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
 
-    for name, table in options.OPTIONS["model"].items():
+    for name, spec in MODEL_SPECS.items():
         taken = keywords(catalogue._BUILDERS[name], 2)
-        assert set(table) == set(taken), name
-        assert all(list(d) == list(taken[k]) if isinstance(d, list) else d == taken[k] for k, (d, _) in table.items())
-    for name, table in options.OPTIONS["partition"].items():
-        assert set(table) - set(label_noise.Wrong._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
-    for name, table in options.OPTIONS["data"].items():
-        assert set(table) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
-    for name in names.MODEL_TEXTS:
+        assert set(spec.options) == set(taken), name
+        for key, (default, _) in spec.options.items():
+            assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
+    for name, spec in PARTITION_SPECS.items():
+        assert set(spec.options) - set(label_noise.Wrong._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
+    for name, spec in DATA_SPECS.items():
+        if name != "uci/NAME":
+            assert set(spec.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
+    for name in MODEL_SPECS:
         assert name in catalogue.MODEL_NAMES
-    assert set(names.PARTITION_TEXTS) == set(partition.PARTITIONS)
+    assert set(PARTITION_SPECS) == set(partition.PARTITIONS)
 
 
 def test_the_clients_of_a_toy_follow_clients_number() -> None:

@@ -1,0 +1,137 @@
+"""The data sets and partitions as scenarios know them: text, options, and where their clients come from.
+
+Example:
+    >>> DATA_SPECS["sine"].clients, DATA_SPECS["digits"].clients
+    (50, None)
+    >>> sorted(PARTITION_SPECS["dirichlet"].options)
+    ['allow_empty', 'alpha', 'flipped', 'noisy']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedray.scenario.spec import REQUIRED, NameSpec, Option, Options
+from fedray.scenario.validators import flag, list_of, one_of, real, text, whole
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """A data set, as scenarios know it.
+
+    Attributes:
+        text: one line for `fedray list`.
+        options: its own keys in the section `data`.
+        natural: whether its rows belong to clients already, so that the default partition is `natural`.
+        clients: N by default where the data set makes as many clients as it is asked for; None: it does not.
+        toy: whether its clients are also an option of the data set, which then follows `clients.number`.
+    """
+
+    text: str
+    options: Options = field(default_factory=dict)
+    natural: bool = False
+    clients: int | None = None
+    toy: bool = False
+
+
+_LIMIT = {"limit": Option(None, whole(1, 10**9))}
+_SEED = {"seed": Option(0, whole(0, 2**62))}
+_TOY = {**_SEED, "clients": Option(None, whole(1, 10**6)), "samples": Option(None, whole(1, 10**6))}
+
+DATA_SPECS: dict[str, DataSpec] = {
+    "digits": DataSpec("scikit-learn's handwritten digits, 1,797 images of 8 x 8, 10 classes (bundled)", _LIMIT),
+    "mnist": DataSpec("MNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT),
+    "fashion_mnist": DataSpec("FashionMNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT),
+    "cifar10": DataSpec("CIFAR-10, 60,000 color images of 32 x 32, 10 classes", _LIMIT),
+    "cifar100": DataSpec("CIFAR-100, 60,000 color images of 32 x 32, 100 classes", _LIMIT),
+    "svhn": DataSpec("street view house numbers, 99,289 color images of 32 x 32, 10 classes", _LIMIT),
+    "femnist": DataSpec("handwriting by writer in LEAF JSON, 62 classes", _LIMIT, natural=True),
+    "shakespeare": DataSpec(
+        "next-character prediction, by role or IID",
+        {
+            "source": Option("mit_plays", one_of("mit_plays", "tiny", "complete")),
+            "stride": Option(1, whole(1, 10_000)),
+            "train": Option(0.8, real("(0, 1)")),
+            **_LIMIT,
+        },
+        natural=True,
+    ),
+    "printers": DataSpec(
+        "vibration of six 3D printers against print speed",
+        {"speed": Option("nominal", one_of("nominal", "measured")), "test_speed": Option(30, whole(1, 1000))},
+        natural=True,
+    ),
+    "sine": DataSpec(
+        "toy of Fed-ensemble: y = a sin(2 pi x) + noise, an amplitude for each client",
+        _TOY,
+        natural=True,
+        clients=50,
+        toy=True,
+    ),
+    "interval": DataSpec(
+        "the sine toy with inputs in [-1, -0.5] and [0.5, 1] only", _TOY, natural=True, clients=50, toy=True
+    ),
+    "cubic": DataSpec(
+        "toy of FedAG: y = x^3 + noise",
+        {**_TOY, "standardise": Option(True, flag)},
+        natural=True,
+        clients=10,
+        toy=True,
+    ),
+    "synthetic": DataSpec(
+        "a population of any size, generated client by client",
+        {
+            "samples": Option(20, whole(1, 10**6)),
+            "features": Option(64, whole(1, 65_536)),
+            "classes": Option(10, whole(2, 65_536)),
+            "separation": Option(0.5, real("[0, inf)")),
+            "spread": Option(0.0, real("[0, 10]")),
+            "per_client": Option(0, whole(0, 65_536)),
+            "test": Option(2000, whole(1, 10**7)),
+            **_SEED,
+        },
+        natural=True,
+        clients=100,
+    ),
+    "table": DataSpec(
+        "your own Parquet or CSV table (data.path, data.target)",
+        {
+            "path": Option(REQUIRED, text),
+            "target": Option(REQUIRED, list_of(text, 1000, scalar=True)),
+            "features": Option(None, list_of(text, 65_536)),
+            "group": Option(None, text),
+            "test": Option(None, text),
+            "test_fraction": Option(0.2, real("(0, 1)")),
+            "task": Option("auto", one_of("auto", "classification", "regression")),
+            **_LIMIT,
+        },
+    ),
+    "uci/NAME": DataSpec("a UCI regression set in the standard split layout: uci/energy, uci/kin8nm, ..."),
+}
+_WRONG_LABELS = {  # shares of the clients whose labels are wrong
+    "flipped": Option(None, real("[0, 1]")),
+    "noisy": Option(None, real("[0, 1]")),
+}
+
+PARTITION_SPECS: Mapping[str, NameSpec] = {
+    "iid": NameSpec("shuffled and dealt evenly", _WRONG_LABELS),
+    "shards": NameSpec(
+        "sorted by label, cut into shards, `shards` of them for each client",
+        {"shards": Option(2, whole(1, 10**6)), **_WRONG_LABELS},
+    ),
+    "classes": NameSpec(
+        "each client holds exactly `classes` classes", {"classes": Option(2, whole(1, 10**6)), **_WRONG_LABELS}
+    ),
+    "dirichlet": NameSpec(
+        "class shares of each client drawn from Dirichlet(alpha)",
+        {"alpha": Option(0.5, real("(0, inf)")), "allow_empty": Option(False, flag), **_WRONG_LABELS},
+    ),
+    "natural": NameSpec("as the data comes: by writer, role, device or generated client", _WRONG_LABELS),
+    "column": NameSpec("by the values of a column", {"column": Option(REQUIRED, text), **_WRONG_LABELS}),
+}
+
+
+def data_spec_of(name: object) -> DataSpec:
+    """The specification of a data set; a user's own has no options here."""
+    return DATA_SPECS.get(name, DataSpec("your own")) if isinstance(name, str) else DataSpec("your own")

@@ -1,0 +1,244 @@
+"""The methods as scenarios know them: one specification each, without torch.
+
+A specification says what a method is called, how many models it trains, which options it has, what its paper sets where
+a scenario sets nothing, and what it combines with. What the method computes stands in `fedray/methods/<module>.py`, in
+the function of the method's name. So a new method is one file there and one entry in `METHOD_SPECS` here.
+
+Example:
+    >>> METHOD_SPECS["shefl"].defaults["compress"]
+    {'kind': 'topk', 'ratio': 0.1, 'resource_ratio': 5.0}
+    >>> METHOD_SPECS["fedprox"].options["mu"].default
+    0.01
+    >>> methods_table().splitlines()[3]
+    '| `fedavg` | federated averaging: one model that every client trains (McMahan et al. 2017) | 1 | yes | yes | none |'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedray.scenario.spec import Option, Options
+from fedray.scenario.stacking import check_bases
+from fedray.scenario.validators import either, list_of, one_of, real, whole
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What fedray knows of a method by its name.
+
+    Attributes:
+        text: one line for `fedray list methods` and the README's table.
+        module: the file in `fedray/methods/` that defines the function of the method's name; None: of the same name.
+        models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
+        options: its own keys in the section `method`.
+        defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
+        clients: N where neither the scenario nor the data says it.
+        robust: whether `server.robust` may take the place of its mean.
+        optimizer: whether `server.optimizer` may act on its mean delta.
+        pooled: whether one client holds all rows (references without a federation).
+        walks: whether models walk over a graph of clients instead of meeting at a server.
+        private: which state its clients keep for themselves between rounds, in words; empty: none.
+    """
+
+    text: str
+    module: str | None = None
+    models: Literal["any", "one", "clients"] = "any"
+    options: Options = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    clients: int = 100
+    robust: bool = True
+    optimizer: bool = True
+    pooled: bool = False
+    walks: bool = False
+    private: str = ""
+
+
+_ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
+_ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
+_SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
+_TIERS: dict[str, Any] = {
+    "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
+    "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
+}
+
+METHOD_SPECS: dict[str, MethodSpec] = {
+    "fed_ensemble": MethodSpec(
+        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
+    ),
+    "fedavg": MethodSpec(
+        "federated averaging: one model that every client trains (McMahan et al. 2017)",
+        models="one",
+        defaults=_ONE,
+    ),
+    "fedprox": MethodSpec(
+        "FedAvg with the proximal term mu / 2 |w - w_start|^2 (Li et al. 2020)",
+        module="fedavg",
+        models="one",
+        options={"mu": Option(0.01, real("[0, inf)"))},
+        defaults=_ONE,
+    ),
+    "shefl": MethodSpec(
+        "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
+        options={"mu": Option(0.0, real("[0, inf)")), "alpha": Option(0.0, real("[0, inf)"))},
+        defaults={
+            "clients": {"tiers": _TIERS},
+            "compress": {"kind": "topk", "ratio": 0.1, "resource_ratio": 5.0},
+            "server": {"coefficients": "equal_groups"},
+        },
+        private="correction, if `alpha` > 0",
+    ),
+    "fedag": MethodSpec(
+        "FedAG: FedAvg whose server keeps a Gaussian over the weights (Thorgeirsson and Gauterin 2021)",
+        options={
+            "sampling": Option("bootstrap", one_of("bootstrap", "omc")),
+            "samples": Option("clients", either("clients", whole(1, 10**4))),
+            "beta": Option("target", one_of("target", "residual")),
+        },
+        defaults={
+            **_ONE,
+            "rounds": 5,
+            "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
+            "predict": {"noise": "residual"},
+        },
+        clients=10,
+        robust=False,
+        optimizer=False,
+    ),
+    "fedbe": MethodSpec(
+        "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
+        options={
+            **_SAMPLER,
+            "temperature": Option(0.5, real("(0, inf)")),
+            "server_data": Option(0.1, real("(0, 1)")),
+            "distil_epochs": Option(20, whole(0, 10**6)),
+            "distil_lr": Option(0.01, real("(0, inf)")),
+            "distil_batch": Option(32, whole(1, 10**6)),
+        },
+        defaults=_ONE,
+        robust=False,
+        optimizer=False,
+    ),
+    "fedbe_nokd": MethodSpec(
+        "FedBE without distillation: the next model is a random sample",
+        module="fedbe",
+        options=_SAMPLER,
+        defaults=_ONE,
+        robust=False,
+        optimizer=False,
+    ),
+    "feddyn": MethodSpec(
+        "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",
+        models="one",
+        options=_ALPHA,
+        defaults=_ONE,
+        optimizer=False,
+        private="correction",
+    ),
+    "feddyn_ensemble": MethodSpec(
+        "FedDyn under the schedule of Fed-ensemble, one correction for each client and model",
+        module="feddyn",
+        options=_ALPHA,
+        optimizer=False,
+        private="correction",
+    ),
+    "ditto": MethodSpec(
+        "Ditto: FedAvg, and a personal model for each client that is pulled towards it (Li et al. 2021)",
+        options={"lambda": Option([0.1], list_of(real("[0, inf)"), 20, scalar=True))},
+        defaults=_ONE,
+        private="personal model",
+    ),
+    "lg_fedavg": MethodSpec(
+        "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
+        options={"shared_layers": Option(2, whole(0, 1000))},
+        defaults=_ONE,
+        private="the other layers",
+    ),
+    "scaffold": MethodSpec(
+        "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
+        defaults=_ONE,
+        private="control variate",
+    ),
+    "random_walk": MethodSpec(
+        "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
+        defaults={"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
+        clients=10,
+        robust=False,
+        optimizer=False,
+        walks=True,
+    ),
+    "stacking": MethodSpec(
+        "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
+        options={
+            "bases": Option([], check_bases),
+            "folds": Option("client", one_of("client", "within")),
+            "fold_number": Option(5, whole(2, 1000)),
+            "meta": Option("softmax", one_of("softmax", "mlp", "average")),
+            "meta_rounds": Option(None, whole(0, 10**7)),  # None: rounds
+            "meta_lr": Option(None, real("(0, inf)")),  # None: local.lr
+            "meta_optimizer": Option(None, one_of("sgd", "adam")),  # None: local.optimizer
+        },
+        defaults={
+            **_ONE,
+            "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
+            "server": {"weighting": "examples"},
+        },
+        clients=5,
+        robust=False,
+        optimizer=False,
+    ),
+    "centralized": MethodSpec(
+        "one model on the pooled data: the upper reference",
+        module="references",
+        models="one",
+        defaults=_ONE,
+        pooled=True,
+    ),
+    "local_only": MethodSpec(
+        "one model for each client, nothing is shared: the lower reference",
+        module="references",
+        models="clients",
+        defaults={**_ONE, "evaluate": {"personal": True}},
+    ),
+    "deep_ensemble": MethodSpec(
+        "K independent networks with a Gaussian head on the pooled data (Lakshminarayanan et al. 2017)",
+        module="references",
+        defaults={"model": {"objective": "gaussian_nll"}},
+        pooled=True,
+    ),
+    "bayesian_linear": MethodSpec(
+        "Bayesian linear regression on the pooled data, in closed form",
+        models="one",
+        options={"precisions": Option("unit", one_of("unit", "evidence"))},
+        defaults={**_ONE, "rounds": 0, "model": {"name": "linear"}},
+        robust=False,
+        optimizer=False,
+        pooled=True,
+    ),
+}
+_UNKNOWN = MethodSpec("your own")
+
+
+def method_spec_of(name: object) -> MethodSpec:
+    """The specification of a method; a user's own method, or no method at all, has the general defaults."""
+    return METHOD_SPECS.get(name, _UNKNOWN) if isinstance(name, str) else _UNKNOWN
+
+
+def trains_one_model(name: object) -> bool:
+    """Whether a method trains one model where a scenario does not say how many."""
+    return bool(method_spec_of(name).defaults.get("method", {}).get("models") == 1)
+
+
+def methods_table() -> str:
+    """The table of methods in Markdown, as the README shows it."""
+    numbers = {"any": "any", "one": "1", "clients": "N"}
+    lines = [
+        "| method | what it does | K | robust | optimizer | private client state |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, spec in METHOD_SPECS.items():
+        combines = ("yes" if allowed else "no" for allowed in (spec.robust, spec.optimizer))
+        cells = (f"`{name}`", spec.text, numbers[spec.models], *combines, spec.private or "none")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
