@@ -1,15 +1,21 @@
-"""The Python API: `fedray.run`, `fedray.load`, and what they return."""
+"""The Python API: `fedray.run`, `fedray.load`, `fedray.resume`, and what they return.
+
+Example:
+    >>> import fedray
+    >>> done = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", method="fedavg")
+    >>> done.summary["rounds"], len(done.models)
+    (1, 1)
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 from safetensors.torch import save as save_tensors
@@ -18,45 +24,33 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.core.files import write_atomically
-from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.data.types import Dataset
-from fedray.evaluation.evaluate import client_weights
-from fedray.evaluation.regression import predict_targets
-from fedray.metrics import ensemble
+from fedray.experiments.predict import Prediction, Predictor
+from fedray.experiments.run import resume_run, run_scenario
 from fedray.models import net as nets
-from fedray.runtime.personal import own_models
 from fedray.runtime.session import Snapshot
-from fedray.runtime.stacking import make_worker
-from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """What an ensemble answers for n inputs.
-
-    mean `[n, C]` probabilities or `[n, q]` targets in original units; variance, likewise: the population variance of
-    the models' answers (knowledge uncertainty, FE section V-B) and the mean of the variances that they predict
-    themselves (Gaussian heads, closed forms), without observation noise; probabilities `[n, C]` for classification,
-    else None.
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-    probabilities: FloatArray | None
+__all__ = ["Prediction", "Run", "load", "resume", "run"]
 
 
 class Run:
-    """A finished (or running) run directory."""
+    """A run directory, finished or still written."""
 
-    def __init__(self, path: Path, own: UserObjects = UserObjects()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, path: Path, own: UserObjects | None = None) -> None:
+        """Opens a run directory; nothing is read yet.
+
+        Args:
+            path: the directory.
+            own: the Python objects the run was started with.
+        """
         self.path = path
-        self._own = own
+        self._own = own or UserObjects()
         self._study: Study | None = None
+        self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -96,12 +90,12 @@ class Run:
         return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
 
     def export(self, out: str | Path | None = None) -> list[Path]:
-        """Writes every model as a plain torch state dict in safetensors, which torch alone can read again::
+        """Writes every model as a plain torch state dict in safetensors.
 
-            module.load_state_dict(safetensors.torch.load_file(path))
+        Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`.
 
         Args:
-            out: the directory; default: `export` in the run directory.
+            out: the directory; None means `export` in the run directory.
 
         Returns:
             The files, `replicate-R-fold-F-model-K.safetensors`.
@@ -120,79 +114,55 @@ class Run:
         return paths
 
     def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
-        """The ensemble's answer for raw inputs `[n, *sample]` (as the data set stores them).
+        """The ensemble's answer for raw inputs.
+
+        The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 
         Args:
-            client: a known client's id: its own weights over the models (FE eqs. 3-4) instead of equal ones, or its own
-                models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
+            x: inputs `[n, *sample]`, as the data set stores them.
+            client: a known client's id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3 and 4)
+                instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
+            replicate: which replicate answers, from 0.
+            fold: which of the folds that were run answers, from 0.
+
+        Raises:
+            BadInput: an argument does not fit the run.
+            FedrayError: there is no checkpoint, or it is damaged.
         """
-        study, state = self.study, self.progress.state
-        inputs = torch.as_tensor(np.asarray(x))
-        if tuple(inputs.shape[1:]) != study.input_shape:
-            raise BadInput(
-                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]"
-            )
-        world = replicate * study.per_replicate + fold
-        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
-            raise BadInput(
-                f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
-            )
-        if client is not None and not 0 <= client < study.clients.number:
-            raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")
-        host, answer, weights = make_worker(study), study.answer(state), None
-        here = slice(world * answer.models, (world + 1) * answer.models)
-        rows, counters = answer.state.models[here], answer.state.counters[here]
-        if client is not None and study.method.phase.is_personal:
-            rows = self._own_models(host, state, world, client)
-        elif client is not None and not study.parts:
-            weights = self._weights(host, answer, world, client)
-        elif answer.weights is not None:
-            weights = answer.weights[world] / answer.weights[world].sum()
-        outputs = torch.cat([host.forward(rows, counters, world, part) for part in inputs.split(EVALUATED_ROWS)], dim=1)
-        if study.classes:
-            members = ensemble.probabilities(outputs.numpy())
-            kind = "logits" if study.evaluation.average == "logits" else "probabilities"
-            said = ensemble.average(outputs.numpy(), kind, weights)  # type: ignore[arg-type]
-            return Prediction(said, ensemble.mixture_moments(members, weights).variance, said)
-        means, variances = predict_targets(study, world, outputs, inputs, answer)
-        return Prediction(*ensemble.mixture_moments(means, weights, variances), None)
+        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold)
 
-    def _weights(self, host: Worker, answer: Answer, world: int, client: int) -> FloatArray:
-        """A known client's weights over the models that answer, `[A]`; those that are not there have none."""
-        if self.study.method.one_model_per_client:
-            return np.eye(answer.models)[client]
-        losses = host.losses_of(answer.state, world, np.array([client]), answer.models)
-        there = np.ones(answer.models, dtype=np.bool_) if answer.weights is None else answer.weights[world] > 0
-        own = np.zeros(answer.models)
-        own[there] = client_weights(self.study, losses[torch.from_numpy(there)])[0]
-        return own
-
-    def _own_models(self, host: Worker, state: State, world: int, client: int) -> torch.Tensor:
-        """A client's models `[K, d]`: of several passes those that are best on its held-out rows."""
-        host.private.restore(checkpoint.load_checkpoint(self.path / "checkpoints")[1])
-        study, phase = self.study, self.study.method.phase
-        rows = own_models(host.private, study.net.layout, phase, state, world, client)
-        passes = rows.view(-1, phase.models, rows.shape[1])
-        if len(passes) == 1:
-            return passes[0]
-        held = host.known(state, [(world, client)])[world, client][1]
-        return passes[int(torch.nan_to_num(held, nan=-1.0).argmax())]
+    def _newest_predictor(self) -> Predictor:
+        """The worker and the models of the newest checkpoint, kept until there is a newer one."""
+        folder, version = self.path / "checkpoints", None
+        for newest in checkpoint.checkpoint_rounds(folder)[-1:]:
+            with suppress(FileNotFoundError):  # a run that goes on removes the older ones
+                version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
+        if self._predictor is None or version is None or self._predictor[0] != version:
+            progress, private = checkpoint.load_checkpoint(folder)
+            self._predictor = version, Predictor(self.study, progress.state, private)
+        return self._predictor[1]
 
 
 def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
     """Opens a run directory.
 
     Args:
-        data, model, method: the same Python objects the run was started with, if any.
+        path: the directory, the `out` of a run.
+        data: the data set object the run was started with, if any.
+        model: the function that makes its network, if it was given as an object.
+        method: the function that composes its method, if it was given as an object.
+
+    Raises:
+        BadInput: this is no run directory.
     """
     folder = Path(path)
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
-    return Run(folder, _own(data, model, method))
+    return Run(folder, _check_objects(data, model, method))
 
 
-def _own(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> UserObjects:
-    """The user's objects, each of the kind that is asked for."""
+def _check_objects(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> UserObjects:
+    """The user's objects, each of the kind that is needed."""
     if data is not None and not isinstance(data, Dataset):
         raise BadInput(
             f"data is a {type(data).__name__}: give what fedray.data.types.classification makes, or data__name"
@@ -220,35 +190,49 @@ def run(
 
     Args:
         scenario: a dict, a YAML file, or YAML text.
-        out: the run directory (a fresh one; default: a temporary directory).
-        data: a `fedray.data.types.Dataset` instead of a name. model: a function that makes an `nn.Module`. method: a
-            function from `fedray.methods.Setting` to `fedray.core.method.Method`. Names and mappings are overrides.
-        address: of an existing Ray cluster; default: a local one, started and stopped here.
+        out: the run directory (a fresh one); None means a temporary directory.
+        data: a `fedray.data.types.Dataset` instead of the scenario's; a name or a mapping is an override.
+        model: a function that makes an `nn.Module`; a name or a mapping is an override.
+        method: a function from `fedray.methods.Setting` to `fedray.core.method.Method`; a name or a mapping is an
+            override.
+        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         watch: called with a snapshot after each evaluated round.
+        modules: names of your modules, which the workers of Ray import first.
         overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    from fedray.experiments.run import start_run
-
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
-    named = {"data": data, "model": model, "method": method}
+    objects = {"data": data, "model": model, "method": method}
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
-    for key, value in named.items():
+    for key, value in objects.items():
         if isinstance(value, str | Mapping):  # keys of the scenario, as any other override
             dotted |= {f"{key}.name": value} if isinstance(value, str) else {key: value}
-            named[key] = None
-    own = _own(**named, modules=tuple(modules))
-    start_run(read_scenario(scenario, dotted), folder, own, watch or (lambda shown: None), address)
+            objects[key] = None
+    own = _check_objects(**objects, modules=tuple(modules))
+    run_scenario(read_scenario(scenario, dotted), folder, own, watch or _ignore, address=address)
     return Run(folder, own)
 
 
 def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
-    """Continues a run from its newest checkpoint; the same Python objects must be passed again."""
-    from fedray.experiments.run import resume_run as again
+    """Continues a run from its newest checkpoint.
 
-    own = _own(data, model, method)
-    again(Path(path), own, lambda shown: None)
+    Args:
+        path: the run directory.
+        data: the data set object the run was started with, if any.
+        model: the function that makes its network, if it was given as an object.
+        method: the function that composes its method, if it was given as an object.
+
+    Raises:
+        BadInput: this is no run directory, or its scenario cannot be used.
+        FedrayError: the run failed.
+    """
+    own = _check_objects(data, model, method)
+    resume_run(Path(path), own, _ignore)
     return Run(Path(path), own)
+
+
+def _ignore(_snapshot: Snapshot) -> None:
+    """A watcher that does nothing."""

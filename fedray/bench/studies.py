@@ -13,7 +13,7 @@ from fedray.bench import works
 from fedray.bench.measure import MB, peak_resident, pin_to_one_core, resident, take_turns, tree
 from fedray.bench.table import BenchResult
 from fedray.bench.works import BenchWork, simulation
-from fedray.experiments.run import start_run
+from fedray.experiments.run import run_scenario
 from fedray.runtime.session import Snapshot
 
 WARM_UP = 0.2  # of the rounds, before memory is looked at
@@ -77,7 +77,7 @@ def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) 
 
     scenario = replace(work.scenario, rounds=rounds, evaluate=replace(work.scenario.evaluate, every=10))
     with tempfile.TemporaryDirectory() as folder:
-        start_run(scenario, Path(folder) / "run", work.own, watch)
+        run_scenario(scenario, Path(folder) / "run", work.own, watch)
     at, megabytes = np.array([point for point in seen if WARM_UP * rounds <= point[0] < rounds]).T
     slope = float(np.polyfit(at, megabytes, 1)[0]) * 100
     note = f"{megabytes[0]:.0f} MB at round {at[0]:.0f}, {megabytes[-1]:.0f} MB at round {at[-1]:.0f}"

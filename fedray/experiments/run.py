@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,59 +15,47 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.runtime.environment import device_of, one_thread, prepare_process
 from fedray.runtime.inline import Inline
-from fedray.runtime.session import Measure, Snapshot, run_session
+from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario, read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.storage import directory
 from fedray.storage.loggers import build_loggers
 
-Watch = Callable[[Snapshot], None]
 
-
-def start_run(
-    scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None = None
+def run_scenario(
+    scenario: Scenario, out: Path, own: UserObjects, watch: Watch, *, address: str | None = None, resume: bool = False
 ) -> dict[str, Any]:
-    """Runs a scenario into a fresh directory and returns the summary.
+    """Runs a scenario into a fresh directory, or goes on with a directory, writes the report and returns the summary.
+
+    Args:
+        scenario: what to run.
+        out: the run directory; it must be empty or missing, unless the run is resumed.
+        own: the user's Python objects.
+        watch: called with a snapshot after each evaluated round.
+        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        resume: whether to go on from the newest checkpoint of `out`.
 
     Raises:
-        BadInput: the scenario or the directory cannot be used.
+        BadInput: the scenario or the directory cannot be used; a directory that was made for it is removed.
         FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
     """
     prepare_process()
-    if scenario.runtime == "inline" or address is None:
-        build_study(scenario, own)  # bad input is found before a directory is made
-    fresh = not out.exists()
-    directory.make_run_directory(out, dump_scenario(scenario))
+    existed = out.exists()
+    if not resume:
+        if scenario.runtime == "inline" or address is None:
+            build_study(scenario, own)  # bad input is found before a directory is made
+        directory.make_run_directory(out, dump_scenario(scenario))
     try:
-        return finish_run(scenario, out, own, watch, address)
+        if scenario.local.lr_grid:
+            own = choose_learning_rates(scenario, out, own, run_inline)
+        run = run_inline if scenario.runtime == "inline" else partial(_run_on_ray, address=address)
+        summary = run(scenario, out, own, warn_of_failures(watch))
     except BadInput:
-        directory.discard_run_directory(out, fresh)
+        if not resume:
+            directory.discard_run_directory(out, not existed)
         raise
-
-
-def resume_run(out: Path, own: UserObjects, watch: Watch, address: str | None = None) -> dict[str, Any]:
-    """Continues a run from its newest checkpoint."""
-    prepare_process()
-    path = out / "scenario.yaml"
-    if not path.is_file():
-        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
-    return finish_run(read_scenario(path), out, own, watch, address)
-
-
-def finish_run(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None) -> dict[str, Any]:
-    """Runs from wherever the directory stands, then writes the report."""
-    if scenario.local.lr_grid:
-        own = choose_learning_rates(scenario, out, own, run_inline)
-    watch = warn_of_failures(watch)
-    if scenario.runtime == "ray":
-        from fedray.runtime.ray.coordinator import run_on_ray
-
-        summary = run_on_ray(scenario, own, out.absolute(), watch, address)
-        warn_if_dependent(json.loads((out / "manifest.json").read_text()))
-    else:
-        summary = run_inline(scenario, out, own, watch)
-    from fedray.report.write import write_report
+    from fedray.report.write import write_report  # matplotlib is slow to import
 
     try:
         write_report([out], out / "report.html")
@@ -76,31 +64,65 @@ def finish_run(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, ad
     return summary
 
 
-def warn_of_failures(watch: Watch) -> Watch:
-    """A watcher that also warns, once, when a client was left out."""
-    told: list[int] = []
-
-    def look(shown: Snapshot) -> None:
-        if shown["failed"] and not told:
-            told.append(shown["round"])
-            warnings.warn(
-                f"by round {shown['round']} {shown['failed']} jobs failed and were left out (on_client_error: "
-                "skip): see status and error in clients.parquet",
-                stacklevel=2,
-            )
-        watch(shown)
-
-    return look
+def resume_run(out: Path, own: UserObjects, watch: Watch, *, address: str | None = None) -> dict[str, Any]:
+    """Continues a run from its newest checkpoint; see `run_scenario` for the arguments."""
+    path = out / "scenario.yaml"
+    if not path.is_file():
+        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
+    return run_scenario(read_scenario(path), out, own, watch, address=address, resume=True)
 
 
 def run_inline(
     scenario: Scenario, out: Path, own: UserObjects, watch: Watch, measure: Measure = make_evaluator
 ) -> dict[str, Any]:
-    """Runs in this process."""
+    """Runs a scenario in this process, in a run directory that exists, and returns the summary.
+
+    Args:
+        scenario: what to run.
+        out: the run directory; the run goes on from its newest checkpoint, if there is one.
+        own: the user's Python objects.
+        watch: called with a snapshot after each evaluated round.
+        measure: makes the function that scores the models.
+    """
     one_thread()
     study = build_study(scenario, own)
-    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    runtime = Inline(study, device_of(gpus))
-    known = {"runtime": "inline", **worker_facts(runtime.host)}
-    warn_if_dependent(known)
-    return run_session(study, runtime, out, watch, known, build_loggers(scenario.loggers, out), measure)
+    runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
+    facts = {"runtime": "inline", **worker_facts(runtime.host)}
+    warn_if_dependent(facts)
+    watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
+    return run_session(study, runtime, out, watch, facts=facts, measure=measure)
+
+
+def _run_on_ray(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None) -> dict[str, Any]:
+    """Runs a scenario on a Ray cluster and returns the summary."""
+    from fedray.runtime.ray.coordinator import run_on_ray
+
+    summary = run_on_ray(scenario, own, out.absolute(), watch, address)
+    warn_if_dependent(json.loads((out / "manifest.json").read_text()))
+    return summary
+
+
+def warn_of_failures(watch: Watch) -> Watch:
+    """A watcher that also warns, once, when a client was left out.
+
+    Example:
+        >>> seen = []
+        >>> watch = warn_of_failures(seen.append)
+        >>> watch({"round": 3, "failed": 0})
+        >>> seen
+        [{'round': 3, 'failed': 0}]
+    """
+    warned = False
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal warned
+        if snapshot["failed"] and not warned:
+            warned = True
+            warnings.warn(
+                f"by round {snapshot['round']} {snapshot['failed']} jobs failed and were left out (on_client_error: "
+                "skip): see status and error in clients.parquet",
+                stacklevel=2,
+            )
+        watch(snapshot)
+
+    return look

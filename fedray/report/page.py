@@ -235,7 +235,7 @@ def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
 
 def fill_template(**values: Any) -> str:
     """The page, with what the template asks for."""
-    folder = resources.files("fedray.report.write")
+    folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _pretty
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))

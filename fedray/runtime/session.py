@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.core import errors, files
 from fedray.core.errors import FedrayError
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.simulation import interfaces, rounds
-from fedray.simulation.interfaces import Progress
+from fedray.simulation.interfaces import Progress, Runtime
+from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, tables
 from fedray.storage import summary as summary_
@@ -19,8 +19,9 @@ from fedray.storage import summary as summary_
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
 
-Measure = Callable[[Study, interfaces.Runtime], Callable[[Progress], list[dict[str, Any]]]]
+Measure = Callable[[Study, Runtime], Callable[[Progress], list[dict[str, Any]]]]
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
+Watch = Callable[[Snapshot], None]
 
 
 class Enough(FedrayError):
@@ -29,73 +30,64 @@ class Enough(FedrayError):
 
 def run_session(
     study: Study,
-    runtime: interfaces.Runtime,
+    runtime: Runtime,
     out: Path,
-    watch: Callable[[Snapshot], None],
+    watch: Watch,
+    *,
     facts: Mapping[str, Any],
-    loggers: list[Logger],
     measure: Measure = make_evaluator,
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
 
     Args:
-        measure: what is measured; another one than the usual, which draws no pictures of the test set.
+        study: what is trained.
+        runtime: where jobs run.
+        out: the run directory; other processes cannot write it meanwhile.
+        watch: called with a snapshot after each evaluated round.
+        facts: what the manifest says about this process and its machine.
+        measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
 
     Raises:
-        Enough: the watcher has seen enough.
+        Enough: the watcher ended the run; it is saved and can be resumed.
     """
     with directory.lock_run_directory(out):
-        return _run(study, runtime, out, watch, facts, loggers, measure)
+        began, progress = time.perf_counter(), _begin(study, runtime, out)
+        _manifest(out, study, facts, progress, None)
+        while True:
+            recorder = tables.RunRecorder(out, study, runtime.private, lambda now: watch(take_snapshot(study, now)))
+            try:
+                progress = run_rounds(study, runtime, recorder, measure(study, runtime), progress)
+                recorder.flush(progress.round)
+                summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
+                break
+            except Enough:
+                recorder.flush(progress.round)
+                checkpoint.save_checkpoint(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
+                raise
+            except errors.Lost:  # a worker is gone, and the private vectors of its clients with it
+                progress = _begin(study, runtime, out)
+        _manifest(out, study, facts, progress, time.perf_counter() - began)
+        files.write_json(out / "summary.json", summary)
+        return summary
 
 
-def _run(
-    study: Study,
-    runtime: interfaces.Runtime,
-    out: Path,
-    watch: Callable[[Snapshot], None],
-    facts: Mapping[str, Any],
-    loggers: list[Logger],
-    measure: Measure,
-) -> dict[str, Any]:
-    phase = study.method.phase
-    started = time.perf_counter()
-    progress = _begin(study, runtime, out)
-    _manifest(out, study, facts, progress, None)
+def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
+    """A watcher that also gives the metrics of each evaluated round to the loggers of a scenario."""
 
-    def show(now: Progress) -> None:
-        shown = take_snapshot(study, now)
-        watch(shown)
+    def show(snapshot: Snapshot) -> None:
+        watch(snapshot)
         for log in loggers:
-            log(now.round, shown["metrics"])
+            log(snapshot["round"], snapshot["metrics"])
 
-    while True:
-        recorder = tables.RunRecorder(out, study, runtime.private, show)
-        try:
-            progress = rounds.run_rounds(study, runtime, recorder, measure(study, runtime), progress)
-            recorder.flush(progress.round)
-            models = checkpoint.model_hash(study.net.layout, progress.state, phase.models, study.folds)
-            state = checkpoint.state_hash(models, progress.state, runtime.private())
-            if measure is make_evaluator:
-                _pictures(study, runtime, progress, out)
-            break
-        except Enough:
-            recorder.flush(progress.round)
-            checkpoint.save_checkpoint(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
-            raise
-        except errors.Lost:
-            progress = _begin(study, runtime, out)
-    summary = summary_.make_summary(study, progress, out, models, state)
-    _manifest(out, study, facts, progress, time.perf_counter() - started)
-    files.write_json(out / "summary.json", summary)
-    return summary
+    return show
 
 
-def _begin(study: Study, runtime: interfaces.Runtime, out: Path) -> Progress:
+def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     """Where to start: the newest checkpoint, or the first round."""
     if not checkpoint.checkpoint_rounds(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
-        return rounds.begin_progress(study, study.method.phase)
+        return begin_progress(study, study.method.phase)
     progress, private = checkpoint.load_checkpoint(out / "checkpoints")
     phase, there = study.method.phase, tuple(progress.state.models.shape)
     wanted = (study.worlds * phase.models, study.net.layout.d)
@@ -131,7 +123,12 @@ def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progr
     files.write_json(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 
-def _pictures(study: Study, runtime: interfaces.Runtime, progress: Progress, out: Path) -> None:
-    from fedray.evaluation.report_data import write_report_data
+def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
+    """The summary of a run that has come to its end, after the data of the report's pictures, if these are drawn."""
+    models = checkpoint.model_hash(study.net.layout, progress.state, study.method.phase.models, study.folds)
+    state = checkpoint.state_hash(models, progress.state, runtime.private())
+    if pictures:
+        from fedray.evaluation.report_data import write_report_data
 
-    write_report_data(study, runtime, progress, out / "pictures.npz")
+        write_report_data(study, runtime, progress, out / "pictures.npz")
+    return summary_.make_summary(study, progress, out, models, state)

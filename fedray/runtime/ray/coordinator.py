@@ -29,7 +29,7 @@ from fedray.runtime.ray.cluster import (
     worker_environment,
 )
 from fedray.runtime.ray.runtime import RayRuntime
-from fedray.runtime.session import Snapshot, run_session
+from fedray.runtime.session import Snapshot, log_snapshots, run_session
 from fedray.scenario.schema import Scenario
 from fedray.storage.loggers import build_loggers
 
@@ -50,9 +50,8 @@ class Coordinator:
         runtime = RayRuntime(self.scenario, self.own, study)
         known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
-            return run_session(
-                study, runtime, self.out, self._watch, known, build_loggers(self.scenario.loggers, self.out)
-            )
+            watch = log_snapshots(self._watch, build_loggers(self.scenario.loggers, self.out))
+            return run_session(study, runtime, self.out, watch, facts=known)
         finally:
             runtime.close()
 
