@@ -28,7 +28,13 @@ BASE: dict[str, Any] = {
 }
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5, "uplink": 2e5, "spread": 0.5}}
 BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
-SERVERS = [
+COMPRESSIONS: list[dict[str, Any]] = [
+    {"kind": "topk", "error_feedback": True},
+    {"kind": "topk", "adaptive": True},
+    {"kind": "randomk"},
+    {"kind": "int8"},
+]
+SERVERS: list[dict[str, Any]] = [
     *({"optimizer": kind, "lr": 0.1} for kind in ("momentum", "adam", "yogi")),
     *({"robust": kind} for kind in ("median", "trimmed_mean", "krum", "multi_krum")),
     *({"weighting": "examples"}, {"coefficients": "equal_groups"}, {"coefficients": "paper_eq2"}),
@@ -43,12 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     **{
         f"fed_ensemble {' '.join(k if v is True else v for k, v in keys.items())}": {"compress": keys, "rounds": 7}
-        for keys in (
-            {"kind": "topk", "error_feedback": True},
-            {"kind": "topk", "adaptive": True},
-            {"kind": "randomk"},
-            {"kind": "int8"},
-        )
+        for keys in COMPRESSIONS
     },
     **{
         f"fedavg {' '.join(map(str, keys.values()))}": {
@@ -121,7 +122,7 @@ def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 def main(wanted: list[str]) -> None:
     """Runs the cases whose names contain one of the words given, or all."""
-    fedray.report.write.write_report = lambda folders, out: None  # pictures change no bit
+    fedray.report.write.write_report = lambda run_dirs, out: None  # noqa: ARG005  # pictures change no bit
     for name, change in CASES.items():
         if wanted and not any(word in name for word in wanted):
             continue

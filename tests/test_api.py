@@ -13,7 +13,8 @@ from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
 
 
-def test_names_and_mappings_in_place_of_objects_are_overrides(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_names_and_mappings_in_place_of_objects_are_overrides() -> None:
     changed = fedray.run(scenario({"rounds": 1}), method="fedavg", model={"hidden": [4]})
     same = fedray.run(scenario({"rounds": 1, "method": {"name": "fedavg"}, "model": {"hidden": [4]}}))
     assert changed.summary["model_hash"] == same.summary["model_hash"]
@@ -27,7 +28,8 @@ def test_objects_of_another_kind_are_one_line(objects: dict[str, Any]) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_data_set_of_ones_own_is_named_in_the_summary(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_data_set_of_ones_own_is_named_in_the_summary() -> None:
     x, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
     mine = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), ("a", "b", "c"))
     keys = {"rounds": 1, "runtime": "inline", "clients": {"number": 2}, "local": {"batch_size": 8}}

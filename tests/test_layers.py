@@ -1,5 +1,4 @@
-"""The shape of the code: layers without circles, one place for each concern, small files, a command line that starts at
-once."""
+"""The shape of the code: layers without circles, one place for each concern, small files, a quick command line."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ MODULES = {
 MOST_LINES, MOST_FUNCTION_LINES = 300, 40
 BASES = {"Protocol", "NamedTuple", "Exception", "FedrayError", "nn.Module", "yaml.SafeLoader", "yaml.SafeDumper"}
 
-# A folder imports only from folders on lines above its own: this list is the architecture (docs/design.md has a picture).
+# A folder imports only from folders on lines above its own: this list is the architecture, which docs/design.md draws.
 ROOMS = """
 core
 scenario  data  models  metrics
@@ -90,7 +89,8 @@ def test_a_folder_imports_only_from_folders_on_lines_above_it() -> None:
 
 
 def test_there_are_no_import_circles() -> None:
-    open_, done = [], set()
+    open_: list[str] = []
+    done: set[str] = set()
 
     def visit(module: str) -> None:
         assert module not in open_, " -> ".join([*open_[open_.index(module) :], module])

@@ -1,5 +1,7 @@
-"""What a scenario, a data file or a run directory from somebody else may not do: take all memory, leave its folder,
-run code. And what a run directory of one's own does not tell."""
+"""What a scenario, a data file or a run directory of somebody else may not do, and what one's own does not reveal.
+
+They may not take all memory, leave their folder, or run code.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,8 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < sum(need.bytes for need in memory_needs.needs_of_study(scenario, build_study(scenario))) <= memory
 
 
-def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the environment: not the variables that hold keys, not the user, not the machine's name."""
     for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN", "USER", "HOSTNAME"):
         monkeypatch.setenv(name, SECRET)

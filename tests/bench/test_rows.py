@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedray.assembly.user_objects import UserObjects
 from fedray.bench import works
 from fedray.bench.ratios import flops, weight_difference
 from fedray.bench.rows import ROWS, run_benchmark
@@ -20,9 +21,8 @@ def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
-    boston = works.BenchWork(
-        works.boston(1).scenario, works.Own(works.like_boston(), works.boston_mlp), works.boston_mlp
-    )
+    own = UserObjects(works.like_boston(), works.boston_mlp)
+    boston = works.BenchWork(works.boston(1).scenario, own, works.boston_mlp)
     assert weight_difference(boston, torch.float32) < 1e-4
 
 

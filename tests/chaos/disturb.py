@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,15 @@ PATIENCE = 600.0  # seconds without a new round: the run hangs
 
 
 class Outcome(NamedTuple):
-    """kills: of each kind; rounds: in which each fell; seconds, quiet: of the disturbed run and of the undisturbed one
-    on the same nodes; same: whether both hashes are those of one process."""
+    """What a disturbed run came to.
+
+    Attributes:
+        kills: The number of faults of each kind.
+        rounds: The round in which each fault fell.
+        seconds: How long the disturbed run took.
+        quiet: How long the undisturbed run took on the same nodes.
+        same: Whether both runs have the hashes of one process.
+    """
 
     kills: dict[str, int]
     rounds: list[int]
@@ -60,7 +68,7 @@ def three_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "_system_config": HEALTH, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         joined(cluster)
     try:
@@ -127,6 +135,11 @@ def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.
     return True
 
 
+def arrived(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
+    """Whether the run has a checkpoint of this round, or has ended."""
+    return newest(out) >= at or driver.poll() is not None
+
+
 def finished(driver: subprocess.Popen[str], out: Path) -> dict[str, Any]:
     patiently(lambda: driver.poll() is not None, out, "the end")
     assert driver.returncode == 0, driver.communicate()[1]
@@ -152,7 +165,7 @@ def disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, seed: i
         began = time.monotonic()
         driver = fedray("run", file, "--address", cluster.address, "--out", out)
         for kind, at in zip(faults, sorted(dice.randrange(scenario["rounds"] - 1) for _ in faults), strict=True):
-            patiently(lambda at=at, now=driver: newest(out) >= at or now.poll() is not None, out, f"round {at}")
+            patiently(partial(arrived, driver, out, at), out, f"round {at}")
             time.sleep(dice.uniform(0.0, 1.0))
             if driver.poll() is None and strike(kind, cluster, driver, dice):
                 kills[kind] += 1

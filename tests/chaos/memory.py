@@ -34,8 +34,9 @@ def stored() -> float:
     """Bytes in the object stores of the cluster, MB."""
     import ray
 
-    total, free = ray.cluster_resources(), ray.available_resources()
-    return (total["object_store_memory"] - free.get("object_store_memory", 0.0)) / 2**20
+    cluster: Any = ray  # its resource functions are not annotated
+    total, free = cluster.cluster_resources(), cluster.available_resources()
+    return float(total["object_store_memory"] - free.get("object_store_memory", 0.0)) / 2**20
 
 
 def main(rounds: int, hidden: int) -> None:

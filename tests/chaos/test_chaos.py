@@ -1,6 +1,6 @@
-"""Kills at random moments change no bit, whatever the method keeps: nothing, residuals, corrections, models on
-their way, features.
+"""Kills at random moments change no bit, whatever the method keeps.
 
+The methods here keep nothing, residuals, corrections, walking models, or features between rounds.
 Ten faults a scenario at least; `python tests/chaos/disturb.py` does it to any scenario file.
 """
 

@@ -51,7 +51,7 @@ def do(*command: str | Path, **options: Any) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)[:200]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout
+    return str(done.stdout)
 
 
 def furnish(work: Path, name: str) -> Path:
@@ -141,7 +141,7 @@ def operator(work: Path) -> Callable[..., str]:
 def network_of(process: Path) -> str:
     """The network namespace of a process; empty if it is gone."""
     try:
-        return os.readlink(process / "ns" / "net")
+        return str((process / "ns" / "net").readlink())
     except OSError:
         return ""
 

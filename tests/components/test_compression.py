@@ -43,7 +43,7 @@ def uploads(delta: Tensor, tier: Sequence[int] | None = None, own: dict[str, Ten
 
 
 def constant(k: int) -> Callable[[IntArray, IntArray], IntArray]:
-    return lambda client, tier: np.full(len(client), k)
+    return lambda client, _tier: np.full(len(client), k)
 
 
 def gaussian(layout: Layout, jobs: int, seed: int = 0) -> Tensor:
@@ -91,7 +91,7 @@ def test_the_k_largest_where_the_sample_misleads(on_the_stride: float, k: int) -
 def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
     delta = torch.ones(3, layout.d)  # nothing but ties
     delta[1] = gaussian(layout, 1)[0]
-    sent = top_k(layout, lambda client, tier: np.array([1, 7, layout.trainable])).apply(uploads(delta)).delta
+    sent = top_k(layout, lambda _client, _tier: np.array([1, 7, layout.trainable])).apply(uploads(delta)).delta
     assert (sent[:, : layout.trainable] != 0).sum(1).tolist() == [1, 7, layout.trainable]
     assert torch.equal(sent[:, layout.trainable :], delta[:, layout.trainable :])
     assert torch.equal(sent[2], delta[2])
@@ -155,12 +155,12 @@ def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_alike(k: int, u
 def sparse_message(row: np.ndarray, mask: np.ndarray) -> bytes:
     """The smallest of: values and indices, values and a bitmap, all values."""
     values = row[mask].astype("<f4").tobytes()
-    forms = [
+    forms: list[bytes] = [
         values + np.flatnonzero(mask).astype("<u4").tobytes(),
         values + np.packbits(mask).tobytes(),
         row.astype("<f4").tobytes(),
     ]
-    return min(forms, key=len)
+    return min(forms, key=lambda form: len(form))
 
 
 def whole_part(layout: Layout, row: Tensor) -> bytes:
@@ -265,8 +265,7 @@ def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
         delta = torch.from_numpy(numbers.integers(-50, 51, size=(3, layout.d)).astype(np.float32))
         sent = compress.apply(uploads(delta, own={RESIDUAL: kept}))
         total, arrived, kept = total + delta, arrived + sent.delta, sent.own[RESIDUAL]
-        exact = {"rtol": 0, "atol": 1e-3 if kind == "int8" else 0}
-        torch.testing.assert_close(arrived + kept, total, **exact)
+        torch.testing.assert_close(arrived + kept, total, rtol=0, atol=1e-3 if kind == "int8" else 0)
         assert not kept[:, layout.trainable :].any(), "buffers are sent whole: nothing of them is kept"
     if kind != "int8":
         assert kept[:, : layout.trainable].any()

@@ -17,7 +17,7 @@ from fedray.components import aggregation, robust, server_optimizer
 from fedray.components.server_optimizer import TAU
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.exact_sum import merge_stats
-from fedray.core.types import State, Uploads
+from fedray.core.types import Server, State, Uploads
 from fedray.scenario.loader import read_scenario
 
 COLUMNS = st.integers(1, 9)
@@ -30,9 +30,7 @@ def uploads(delta: torch.Tensor, model: list[int] | None = None) -> Uploads:
     return Uploads(delta, each, models, np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), each + 1)
 
 
-def moved(
-    one: aggregation.Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None
-) -> torch.Tensor:
+def moved(one: Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None) -> torch.Tensor:
     """The models after one round from zero."""
     start = torch.zeros(models, delta.shape[1])
     state = State(start, torch.zeros(models, 0, dtype=torch.int64), one.init(start))
@@ -79,7 +77,7 @@ def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
 
 @pytest.mark.parametrize("f", [1, 2, 3])
 def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
-    """n = 2 f + 3 uploads, f of them together far away: the worst that the theorem allows."""
+    """N = 2 f + 3 uploads, f of them together far away: the worst that the theorem allows."""
     n, d = 2 * f + 3, 20
     good = 1.0 + 0.1 * draws(n, d, 1)
     bad = good.clone()
@@ -97,7 +95,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
 
 
 @pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
-def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Centre) -> None:
+def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Center) -> None:
     x, model = draws(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
     one = robust.robust_server(aggregation.Rows(1, 4), centre)
     after = moved(one, x, 4, model)
@@ -119,7 +117,8 @@ def test_a_diverged_client_is_named_and_not_hidden() -> None:
         robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
 
 
-def test_server_momentum_0_and_lr_1_is_no_optimiser(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
     """Bit for bit, at several models; and the other settings differ."""
     changes = {"method": {"name": "fed_ensemble", "models": 2}}
     plain = fedray.run(scenario(changes)).summary["model_hash"]
@@ -210,7 +209,8 @@ def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
     assert "\n" not in str(wrong.value)
 
 
-def test_what_robust_servers_are_for(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_what_robust_servers_are_for() -> None:
     """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
 
     def accuracy(**keys: Any) -> float:
@@ -228,7 +228,8 @@ def test_what_robust_servers_are_for(no_report: None) -> None:
 
 @pytest.mark.parametrize("kind", ["median", "trimmed_mean", "krum", "multi_krum"])
 @pytest.mark.parametrize("method", ["fedavg", "fed_ensemble", "feddyn", "scaffold", "ditto", "lg_fedavg"])
-def test_robust_servers_work_with_any_method(method: str, kind: str, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_robust_servers_work_with_any_method(method: str, kind: str) -> None:
     """And with sparse uploads; the run is finite and repeats."""
     tree = scenario({"rounds": 2, "method": {"name": method}, "server": {"robust": kind}, "compress": {"kind": "topk"}})
     one, two = fedray.run(tree), fedray.run(tree)

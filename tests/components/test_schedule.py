@@ -60,7 +60,7 @@ def triples(plan: Plan) -> list[tuple[int, int, int]]:
 
 @given(cases(), st.sampled_from(AGE_START))
 def test_permutation_shows_every_model_to_every_client_once_an_age(case: Case, age: int) -> None:
-    """m models a round, K rounds: a client trains each model exactly m times."""
+    """M models a round, K rounds: a client trains each model exactly m times."""
     plan = made(case, "permutation", "full")
     seen = Counter(job for t in range(age * case.models, (age + 1) * case.models) for job in triples(plan(t, None)))
     for world in range(len(case.seeds)):

@@ -22,7 +22,7 @@ SIZES = [1e-9, 1e-4, 0.9, 1.0, 1.1, 30.0, 1e6]  # below, at and above the point 
 
 @st.composite
 def uploads(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
-    """x `[J, d]` float32 of mixed magnitudes, group `[J]`, weight `[J]`."""
+    """X `[J, d]` float32 of mixed magnitudes, group `[J]`, weight `[J]`."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows = draw(st.integers(1, ROWS))
     size = rng.choice(SIZES[: draw(st.integers(1, len(SIZES)))], size=(rows, 1))
@@ -32,7 +32,8 @@ def uploads(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def total(parts: list[ExactSum]) -> Tensor:
-    return merge_stats([{"sum": part} for part in parts])["sum"].value()
+    merged: ExactSum = merge_stats([{"sum": part} for part in parts])["sum"]
+    return merged.value()
 
 
 def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:

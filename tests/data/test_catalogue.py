@@ -5,25 +5,33 @@ from __future__ import annotations
 import gzip
 import inspect
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import originals
 import pytest
 
 from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
 from fedray.data import catalogue, text
 from fedray.data.catalogue import load_data
-from fedray.data.types import Dataset, pixel_moments
+from fedray.data.types import Dataset, Split, pixel_moments
 
 
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchvision takes our small files, whose checksums are not those of the originals."""
+    """Torchvision takes our small files, whose checksums are not those of the originals."""
     from torchvision.datasets import cifar, svhn
 
     monkeypatch.setattr(cifar, "check_integrity", lambda *_: True)
     monkeypatch.setattr(svhn, "check_integrity", lambda *_: True)
     monkeypatch.setattr(svhn, "calculate_md5", lambda *_: "", raising=False)
+
+
+def groups(split: Split) -> IntArray:
+    """The natural client of each row, of a split that has them."""
+    assert split.group is not None
+    return split.group
 
 
 def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path: Path, cache: Path) -> None:
@@ -95,8 +103,8 @@ def test_an_archive_cannot_write_outside_the_cache(tmp_path: Path) -> None:
 def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path: Path) -> None:
     originals.leaf(tmp_path)
     data = load_data("femnist", tmp_path)
-    assert data.train.group.tolist() == [0] * 6 + [1] * 6 + [2] * 6
-    assert data.test.group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert groups(data.train).tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert groups(data.test).tolist() == [0, 0, 1, 1, 2, 2]
     assert data.train.x[:, 0, 0, 0].tolist() == list(range(6)) * 3
     assert data.classes == 62
 
@@ -112,11 +120,11 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> 
         assert data.sample == (80,)
         assert data.classes == 80
         assert data.outputs == 80
-        assert np.unique(data.train.group).tolist() == [0, 1]
+        assert np.unique(groups(data.train)).tolist() == [0, 1]
         assert len(data.train.y) == 2 * len(range(0, 480 - 80, stride))
         assert len(data.test.y) == 2 * len(range(0, 120 - 80, stride))
         whole = text.encode(speech.upper())
-        for k, row in enumerate(data.train.x[data.train.group == 0]):
+        for k, row in enumerate(data.train.x[groups(data.train) == 0]):
             assert np.array_equal(row, whole[k * stride : k * stride + 80])
             assert data.train.y[k] == whole[k * stride + 80]
         assert np.array_equal(data.test.x[0], whole[480:560])
@@ -145,7 +153,7 @@ def test_printers_predict_vibration_from_speed_and_printer(tmp_path: Path) -> No
     assert data.shift[0, 1:].tolist() == [0, 0]
     assert data.scale[0, 1:].tolist() == [1, 1]
     assert data.shift[0, 0] == 25
-    assert np.array_equal(data.train.group, data.train.x[:, 1:].argmax(axis=1))
+    assert np.array_equal(groups(data.train), data.train.x[:, 1:].argmax(axis=1))
     assert load_data("printers", tmp_path, speed="measured").test.x[:3, 0].tolist() == [30.0, 31.0, 32.0]
     with pytest.raises(BadInput, match=r"data.test_speed = 35: choose one of \[10, 30, 40\]"):
         load_data("printers", tmp_path, test_speed=35)
@@ -164,9 +172,12 @@ def test_uci_folds_are_standardised_by_their_own_training_rows(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["sine", "interval", "cubic"])
 def test_toys_follow_their_mean(name: str) -> None:
     data = load_data(name, clients=400, samples=50)
-    mean = (lambda x: x**3) if name == "cubic" else (lambda x: np.sin(2 * np.pi * x))
+
+    def mean(x: np.ndarray) -> np.ndarray:
+        return x**3 if name == "cubic" else np.sin(2 * np.pi * x)
+
     error = data.train.y - mean(data.train.x)
-    assert np.bincount(data.train.group).tolist() == [50] * 400
+    assert np.bincount(groups(data.train)).tolist() == [50] * 400
     assert abs(error.mean()) < 0.1
     assert np.allclose(data.test.y, mean(data.test.x), atol=1e-3)
     if name == "cubic":
@@ -213,8 +224,8 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> 
         assert data.class_names == ("no", "yes")
         assert data.train.x.shape == (32, 2)
         assert data.test.x.shape == (8, 2)
-        assert np.unique(data.train.group).tolist() == [0, 1, 2, 3]
-        assert data.columns["site"].tolist() == [f"s{g}" for g in data.train.group]
+        assert np.unique(groups(data.train)).tolist() == [0, 1, 2, 3]
+        assert data.columns["site"].tolist() == [f"s{g}" for g in groups(data.train)]
     data = load_data(
         "table", path=str(tmp_path / "t.csv"), target="a", features=["b"], test=str(tmp_path / "t.parquet")
     )
@@ -222,13 +233,14 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> 
     assert data.train.y.shape == (40, 1)
     assert data.test.y.shape == (40, 1)
     assert load_data("table", path=str(tmp_path / "t.csv"), target=["a", "b"], features=["b"]).outputs == 2
-    for options, message in [
-        ({"target": "nope"}, "no column nope"),
-        ({}, "data.target is missing"),
-        ({"target": "kind", "features": ["site"]}, "column site is not numeric"),
-        ({"target": "kind", "test_fraction": 1.5}, "data.test_fraction = 1.5"),
-        ({"target": "kind", "task": "regression"}, "data.task must be classification"),
-    ]:
+    refused: dict[str, dict[str, Any]] = {
+        "no column nope": {"target": "nope"},
+        "data.target is missing": {},
+        "column site is not numeric": {"target": "kind", "features": ["site"]},
+        "data.test_fraction = 1.5": {"target": "kind", "test_fraction": 1.5},
+        "data.task must be classification": {"target": "kind", "task": "regression"},
+    }
+    for message, options in refused.items():
         with pytest.raises(BadInput, match=message):
             load_data("table", path=str(tmp_path / "t.csv"), **options)
     frame.loc[3, "a"] = np.nan
@@ -240,7 +252,7 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> 
 def test_own_data_sets_are_registered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
 
-    def mine(root: Path | None, size: int = 3) -> Dataset:
+    def mine(_root: Path | None, size: int = 3) -> Dataset:
         return load_data("sine", clients=size)
 
     catalogue.register_data("mine", mine)

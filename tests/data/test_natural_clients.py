@@ -36,15 +36,17 @@ def test_natural_clients_are_tested_on_their_own_rows(
                      "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
     study = build_study(read_scenario(tree))
     assert study.clients.number == clients
-    shards, group = study.shards, study.shards.data.test.group
+    shards = study.shards
+    group, test_group = shards.data.train.group, shards.data.test.group
+    assert group is not None
     for client in range(0, clients, 9):
         own = shards.client_test(0, client)
         assert (own is not None) == natural
-        if own is not None and group is not None and len(own):
+        if own is not None and test_group is not None and len(own):
             fetched = shards.fetch(np.zeros(1, int), np.array([client]))
             rows = fetched.rows[0].numpy()
-            assert len(set(group[own])) == 1
-            assert set(shards.data.train.group[rows]) == set(group[own])
+            assert len(set(test_group[own])) == 1
+            assert set(group[rows]) == set(test_group[own])
     state, runtime = trained(study, 1)
-    own = runtime.host.known(state, [(0, client) for client in range(0, clients, 13)])
-    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in own.values())
+    scores = runtime.host.known(state, [(0, client) for client in range(0, clients, 13)])
+    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in scores.values())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, scenario
+from small import copied, scenario, without_report
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -37,7 +37,7 @@ def told(of: fedray.Run) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write.write_report", lambda folders, out: out.write_text("<html>"))
+        without_report(patch)
         return run({"local": {"lr_grid": GRID[::-1]}}, out=tmp_path_factory.mktemp("rates") / "run")
 
 

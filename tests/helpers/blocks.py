@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import rng
-from fedray.core.types import Local, Net
+from fedray.core.types import Local, Net, Objective
 from fedray.models.net import net_of
 from fedray.training import block as blocks
 from fedray.training import conv, mlp, vmap
@@ -15,7 +15,7 @@ from fedray.training import conv, mlp, vmap
 ENGINES = {"mlp": mlp.train_mlp, "conv": conv.train_conv, "vmap": vmap.train_vmap}
 
 
-def perceptron(activation: type[nn.Module] = nn.ReLU, objective: str = "cross_entropy", out: int = 4) -> Net:
+def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cross_entropy", out: int = 4) -> Net:
     return net_of(
         lambda: nn.Sequential(
             nn.Flatten(), nn.Linear(6, 9), activation(), nn.Linear(9, 5), activation(), nn.Linear(5, out)
@@ -48,7 +48,7 @@ LOCALS = {
 
 
 def make_block(
-    net: Net, shape: tuple[int, ...], local: Local, sizes: list[int], dtype: torch.dtype, offset: bool = False,
+    net: Net, shape: tuple[int, ...], local: Local, sizes: list[int], dtype: torch.dtype, *, offset: bool = False,
     epochs: int = 5, batch: int = 4, lanes: list[int] | None = None, anchor: bool = False,
 ) -> blocks.Block:  # fmt: skip
     """Lanes with data and starts by address; `lanes` picks some of the population; offset and anchor: of the pull."""

@@ -31,9 +31,9 @@ def write_run(
     rng = np.random.default_rng([clients, models, replicates, int(regression)])
     out.mkdir(parents=True)
     name = "rmse" if regression else "accuracy"
-    tables = [_jobs(rng, r, clients, models, rounds, per_round or clients) for r in range(replicates)]
+    tables = [_jobs(rng, r, clients, models, rounds=rounds, per_round=per_round or clients) for r in range(replicates)]
     jobs = pa.concat_tables(tables)
-    table = _rounds(rng, jobs, name, replicates, models, rounds, lift)
+    table = _rounds(rng, jobs, name, replicates, models=models, rounds=rounds, lift=lift)
     for label, rows in (("clients", jobs), ("rounds", table)):
         half = pa.compute.less_equal(rows["round"], rounds // 2)
         (out / f"{label}.parquet").mkdir()
@@ -70,7 +70,9 @@ def write_run(
     return out
 
 
-def _jobs(rng: np.random.Generator, replicate: int, clients: int, models: int, rounds: int, per_round: int) -> pa.Table:
+def _jobs(
+    rng: np.random.Generator, replicate: int, clients: int, models: int, *, rounds: int, per_round: int
+) -> pa.Table:
     strong = max(clients // 5, 1)
     slow = np.exp(rng.normal(0, 0.35, clients))
     rows: dict[str, list[Any]] = {"round": [], "client": [], "model": []}
@@ -109,7 +111,7 @@ def _jobs(rng: np.random.Generator, replicate: int, clients: int, models: int, r
 
 
 def _rounds(
-    rng: np.random.Generator, jobs: pa.Table, name: str, replicates: int, models: int, rounds: int, lift: float
+    rng: np.random.Generator, jobs: pa.Table, name: str, replicates: int, *, models: int, rounds: int, lift: float
 ) -> pa.Table:
     rows: list[dict[str, Any]] = []
     for r in range(replicates):

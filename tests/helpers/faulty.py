@@ -24,13 +24,14 @@ class Poisoned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         bad = x.flatten(1).amax(1, keepdim=True) > self.threshold
+        scores: Tensor = self.linear(x.flatten(1))
         if self.how == "NaN":
-            return self.linear(x.flatten(1)) * torch.where(bad, torch.nan, 1.0)
+            return scores * torch.where(bad, torch.nan, 1.0)
         if bool(bad.any()) and self.how == "raises":
             raise ValueError("a pixel of 255")
         while bool(bad.any()) and self.training and self.how == "hangs":
             time.sleep(3600)
-        return self.linear(x.flatten(1))
+        return scores
 
 
 def marked(n: int = 240, clients: int = 6) -> Dataset:

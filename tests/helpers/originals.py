@@ -9,6 +9,7 @@ import pickle
 import struct
 import tarfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def cifar_files(kind: str) -> dict[str, bytes]:
     return {f"cifar-10-batches-py/{name}": content for name, content in (files | {"batches.meta": meta}).items()}
 
 
-def pack(path: Path, files: dict[str, bytes], mode: str) -> None:
+def pack(path: Path, files: dict[str, bytes], mode: Literal["w:gz", "w:xz"]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as archive:
         for name, content in files.items():

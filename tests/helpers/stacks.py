@@ -36,7 +36,8 @@ def table(owner: np.ndarray | None = None, change: np.ndarray | None = None) -> 
     """Three blobs over four natural clients; the statistics of the inputs do not depend on the rows.
 
     Args:
-        owner: `[n]`, whose row each is. change: rows that are moved and mislabelled.
+        owner: The client of each row, `[n]`; None deals the rows evenly.
+        change: The rows that are moved and mislabelled; None for none.
     """
     numbers, n = np.random.default_rng(0), CLIENTS * EACH
     y = np.arange(n) % CLASSES

@@ -28,13 +28,14 @@ def sweep(space: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 def run(found: dict[str, Any], out: Path, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs a sweep in this process: its summary and the rows of trials.parquet."""
-    summary = run_sweep(found, out, say=lambda line: None, **options)
+    summary = run_sweep(found, out, say=lambda _line: None, **options)
     return summary, rows(out)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
     """The rows of trials.parquet."""
-    return pq.read_table(out / "trials.parquet").to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(out / "trials.parquet").to_pylist()
+    return found
 
 
 def told(found: list[dict[str, Any]]) -> list[Any]:

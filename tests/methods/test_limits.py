@@ -205,7 +205,8 @@ def plain(ensemble: fedray.Run, state: dict[str, Tensor]) -> Any:
 
     def forward(x: Tensor) -> Tensor:
         z = ((x.float() - shift) / scale).flatten(1)
-        return torch.relu(z @ w1.T + b1) @ w2.T + b2
+        outputs: Tensor = torch.relu(z @ w1.T + b1) @ w2.T + b2
+        return outputs
 
     return forward
 

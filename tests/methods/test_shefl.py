@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> RunScenario:
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         scenario = read_scenario(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
         directory.make_run_directory(out, dump_scenario(scenario))
-        run_inline(scenario, out, UserObjects(method=own), lambda shown: None)
+        run_inline(scenario, out, UserObjects(method=own), lambda _snapshot: None)
         return Run(out, UserObjects(method=own))
 
     return one
@@ -477,7 +477,7 @@ def test_error_feedback_resumes_with_the_same_bits(run: RunScenario, kind: str, 
     (half / "summary.json").unlink()
     for name in ("round-000004", "round-000005"):
         shutil.rmtree(half / "checkpoints" / name)
-    run_inline(read_scenario(half / "scenario.yaml"), half, UserObjects(), lambda shown: None)
+    run_inline(read_scenario(half / "scenario.yaml"), half, UserObjects(), lambda _snapshot: None)
     again = Run(half)
     for name in ("model_hash", "state_hash"):
         assert again.summary[name] == whole.summary[name]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, fed, rows, scenario, trained
+from small import copied, fed, rows, scenario, trained, without_report
 from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
 
 import fedray
@@ -135,7 +135,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A stack that checkpoints after every round: 3 rounds of the bases, 3 of the meta model."""
     given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
+        without_report(patch)
         return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("stack") / "run")
 
 

@@ -82,7 +82,7 @@ def members() -> Limit:
     return limit(trained())
 
 
-def test_every_member_fits_the_training_data(members: Limit) -> None:
+def test_every_member_fits_the_training_data() -> None:
     run = trained(replicates=3)
     phi = last_layer_inputs(run.study.net.module, torch.from_numpy(toy().train.x))
     assert (run.progress.state.models @ phi.T - torch.from_numpy(toy().train.y[:, 0])).abs().max() < 1e-2
@@ -96,8 +96,10 @@ def test_the_mean_of_the_members_is_that_of_the_limit(members: Limit) -> None:
 
 
 def test_the_covariance_of_the_members_is_that_of_the_limit(members: Limit) -> None:
-    """Whitened members are N(0, I): the sums `S_jj` of squares over R draws are chi-square, as is their total, and the
-    sums of products obey `S_ij / sqrt(S_jj)` ~ N(0, 1) exactly, as they do given z_j.
+    """Whitened members are N(0, I).
+
+    The sums `S_jj` of squares over R draws are chi-square, as is their total. The sums of products obey
+    `S_ij / sqrt(S_jj)` ~ N(0, 1) exactly, as they do given z_j.
     """
     number = len(ASKED)
     z = np.linalg.solve(np.linalg.cholesky(members.covariance), (members.members[:, 0] - members.mean).T)  # [n, R]

@@ -47,7 +47,7 @@ def test_average_of_probabilities_and_of_logits() -> None:
     np.testing.assert_allclose(average(LOGITS, "logits"), special.softmax(LOGITS.mean(0), axis=-1))
     np.testing.assert_allclose(average(LOGITS, "outputs"), LOGITS.mean(0))
     with pytest.raises(BadInput, match="probabilities or logits"):
-        average(LOGITS, "votes")
+        average(LOGITS, "votes")  # type: ignore[arg-type]  # a wrong name on purpose
 
 
 @pytest.mark.parametrize("kind", KINDS)

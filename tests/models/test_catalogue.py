@@ -17,8 +17,8 @@ from fedray.models.catalogue import MODEL_NAMES, build_net, model_names, registe
 from fedray.models.net import load_module, net_of, state_dict
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
-SMALL = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}
-CASES = [
+SMALL: dict[str, dict[str, Any]] = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}
+CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     *[(name, shape, {}) for name in ("linear", "mlp", "cnn") for shape in IMAGES],
     ("cnn", (1, 28, 28), {"channels": [32, 64], "hidden": [128]}),
     ("cnn", (3, 32, 32), {"channels": [32, 64], "hidden": [512], "padding": 2}),
@@ -32,7 +32,7 @@ CASES = [
     ("resnet18", (1, 8, 8), {"norm": "group"}),
     ("resnet34", (1, 8, 8), {}),
     *[
-        (name, (1, 28, 28), {"norm": norm} | SMALL.get(name, {}))
+        (name, (1, 28, 28), {"norm": norm, **SMALL.get(name, {})})
         for name in ("densenet", "mobilenet_v2", "shufflenet_v2")
         for norm in ("batch", "group")
     ],
@@ -122,12 +122,13 @@ def test_large_images_keep_the_original_stem() -> None:
     net = build_net("resnet18", (3, 64, 64), 1000, "cross_entropy")
     ours, theirs = net.module.state_dict(), torchvision.models.resnet18(weights=None).state_dict()
     assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
-    assert build_net("resnet18", (1, 64, 64), 10, "cross_entropy").module.conv1.weight.shape == (64, 1, 7, 7)
+    grey = build_net("resnet18", (1, 64, 64), 10, "cross_entropy").module
+    assert grey.get_parameter("conv1.weight").shape == (64, 1, 7, 7)
 
 
 def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres() -> None:
     net = build_net("rbf", (1,), 1, "half_mse", seed=4)
-    features, centres = net.module[0], net.module[0].centres
+    features, centres = net.module.get_submodule("0"), net.module.get_buffer("0.centres")
     assert net.layout.d == net.layout.trainable == 100  # weights only: no bias, and the centres are constants
     assert centres.shape == (100, 1)
     assert centres.min() >= -1
@@ -137,7 +138,8 @@ def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres() -> None:
     torch.testing.assert_close(features(x), expected)
     row = net.init(0)
     torch.testing.assert_close(load_module(net, row)(x)[:, 0], expected @ row)
-    same, other = (build_net("rbf", (1,), 1, "half_mse", seed=seed).module[0].centres for seed in (4, 5))
+    nets = (build_net("rbf", (1,), 1, "half_mse", seed=seed).module for seed in (4, 5))
+    same, other = (module.get_buffer("0.centres") for module in nets)
     assert torch.equal(centres, same)
     assert not torch.equal(centres, other)
 
@@ -150,14 +152,18 @@ def test_weight_sd_sets_the_initial_distribution() -> None:
 
 def test_lstm_reads_the_order_of_the_text() -> None:
     net = build_net("lstm", (6,), 11, "cross_entropy", hidden=8)
-    assert net.module.lstm.num_layers == 2
-    assert build_net("lstm", (80,), 80, "cross_entropy").module.lstm.hidden_size == 256
+    lstm, wide = (one.module.get_submodule("lstm") for one in (net, build_net("lstm", (80,), 80, "cross_entropy")))
+    assert isinstance(lstm, nn.LSTM) and isinstance(wide, nn.LSTM)
+    assert (lstm.num_layers, wide.hidden_size) == (2, 256)
     module, tokens = load_module(net, net.init(0)), torch.arange(6)[None]
     assert not torch.equal(module(tokens), module(tokens.flip(1)))
 
 
 def test_a_users_module_may_have_frozen_parameters_and_constants() -> None:
-    class Mine(nn.Module):
+    class PartlyFrozen(nn.Module):
+        scale: Tensor
+        table: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.frozen, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
@@ -166,19 +172,20 @@ def test_a_users_module_may_have_frozen_parameters_and_constants() -> None:
             self.register_buffer("table", torch.arange(4))
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head((self.frozen(x) * self.scale)[:, self.table])
+            outputs: Tensor = self.head((self.frozen(x) * self.scale)[:, self.table])
+            return outputs
 
-    net = net_of(Mine, "mine", "cross_entropy", 2)
+    net = net_of(PartlyFrozen, "partly frozen", "cross_entropy", 2)
     assert net.layout.names == ("head.weight", "head.bias", "scale")
     assert (net.layout.trainable, net.layout.d, net.layout.counters) == (10, 14, ())
     one, two = load_module(net, net.init(1)), load_module(net, net.init(2))
-    assert torch.equal(one.frozen.weight, two.frozen.weight)
-    assert not torch.equal(one.head.weight, two.head.weight)
+    assert torch.equal(one.get_parameter("frozen.weight"), two.get_parameter("frozen.weight"))
+    assert not torch.equal(one.get_parameter("head.weight"), two.get_parameter("head.weight"))
 
 
 def test_every_builtin_is_tested_and_users_can_add_theirs() -> None:
     assert {name for name, _, _ in CASES} == set(MODEL_NAMES)
-    register_model("users_own", lambda input_shape, outputs, bias=True: nn.Linear(input_shape[0], outputs, bias=bias))
+    register_model("users_own", lambda shape, outputs, bias=True: nn.Linear(shape[0], outputs, bias=bias))
     assert build_net("users_own", (4,), 3, "cross_entropy", bias=False).layout.d == 12
     assert "users_own" in model_names()
 
@@ -202,7 +209,7 @@ BAD = [
     (lambda: build_net("rbf", (1, 8, 8), 1, "mse"), "not vectors"),
     (lambda: build_net("rbf", (1,), 1, "mse", width=0), "above 0"),
     (lambda: build_net("lstm", (1, 8, 8), 1, "cross_entropy"), "not sequences"),
-    (lambda: register_model("cnn", lambda input_shape, outputs: nn.Identity()), "taken"),
+    (lambda: register_model("cnn", lambda _shape, _outputs: nn.Identity()), "taken"),
     (lambda: net_of(nn.Flatten, "empty", "mse", 1), "no trainable"),
     (lambda: net_of(lambda: nn.LazyLinear(3), "lazy", "mse", 3), "lazy"),
     (lambda: net_of(Counter, "counter", "mse", 1), "persistent=False"),

@@ -62,4 +62,4 @@ def test_lanes_and_vmap_give_the_same_bits(objective: Objective, y: Tensor) -> N
 
 def test_an_unknown_objective_is_bad_input() -> None:
     with pytest.raises(BadInput, match="half_mse"):
-        per_sample("hinge", OUTPUTS, TARGETS)
+        per_sample("hinge", OUTPUTS, TARGETS)  # type: ignore[arg-type]  # a wrong name on purpose

@@ -76,7 +76,7 @@ class Reader(HTMLParser):
             self.open.append(tag)
         self.handle_startendtag(tag, attrs)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value or "")
@@ -119,9 +119,8 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(folder: Pat
     weights = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
     run.pictures.update(bases, confusion_average=np.ones((classes, classes)), meta_weights=weights)
     with style.figure_style():
-        titles = [
-            draw(run).get_label() for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)
-        ]
+        drawn = [draw(run) for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)]
+    titles = [str(figure.get_label()) for figure in drawn if figure is not None]
     gain = 100 * (np.trace(run.pictures["confusion"]) / run.pictures["confusion"].sum() - 1 / classes)
     assert titles[0] == f"Stacking gains {gain:.1f} points on the plain average of its sub models"
     assert titles[1] == "Sub models reach 25 to 100 %"
@@ -280,8 +279,8 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
         before = gantt.figure_gantt(run)
     assert waits is not None and often is not None and before is not None
     assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
-    assert "rounds on average (0 to " in often.get_label()
-    assert str(client) not in waits.get_label().partition(";")[0].split()
+    assert "rounds on average (0 to " in str(often.get_label())
+    assert str(client) not in str(waits.get_label()).partition(";")[0].split()
 
 
 def test_bytes_of_a_curve_are_those_of_the_rounds(folder: Path) -> None:

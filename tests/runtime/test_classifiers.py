@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.naive_bayes import GaussianNB
-from small import copied, fed, rows, scenario, trained
+from small import copied, fed, rows, scenario, trained, without_report
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
@@ -128,7 +128,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     bases = [{"name": "mlp", "hidden": [6]}, FOREST, {"name": "sklearn/decision_tree"}]
     given = scenario(STACK, {"method": {"bases": bases}, "checkpoint": {"every": 1, "keep": 9}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.report.write.write_report", lambda folders, out: None)
+        without_report(patch)
         return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("votes") / "run")
 
 

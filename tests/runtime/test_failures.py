@@ -114,7 +114,7 @@ def test_a_skipped_client_is_one_that_never_took_part(
 
 
 def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Worker, *_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise RuntimeError("nobody can")
 
     monkeypatch.setattr(Worker, "_block", fail)
@@ -192,7 +192,7 @@ def test_divergence_is_told_at_once() -> None:
 
 def test_tracebacks_fit_into_a_reply() -> None:
     errors = {job: "Traceback\n" + "x" * 1990 + f"\nValueError: {job}" for job in range(1000)}
-    short = failures.shorten_traceback(errors)
+    short = failures.shorten_tracebacks(errors)
     assert short[0] == errors[0]
     assert short[999] == "ValueError: 999"
     assert sum(map(len, short.values())) < failures.MOST_TEXT + 1000 * 200

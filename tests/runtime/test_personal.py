@@ -32,7 +32,8 @@ def finished(method: dict[str, Any], *changes: dict[str, Any]) -> fedray.Run:
     return fedray.run(scenario(SMALL, {"method": method}, *changes))
 
 
-def test_dittos_global_model_is_fedavgs_bit_for_bit(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_dittos_global_model_is_fedavgs_bit_for_bit() -> None:
     """And costs the same bytes: the personal models never leave the clients."""
     fedavg, ditto = finished({"name": "fedavg"}), finished({"name": "ditto", "lambda": 0.5})
     assert ditto.summary["model_hash"] == fedavg.summary["model_hash"]
@@ -44,7 +45,7 @@ def test_dittos_global_model_is_fedavgs_bit_for_bit(no_report: None) -> None:
 
 
 def test_ditto_without_pull_is_local_training() -> None:
-    """lambda = 0: each personal model is what the client gets by training alone from the first model."""
+    """Lambda = 0: each personal model is what the client gets by training alone from the first model."""
     study = build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": 0}})))
     phase = study.method.phase
     state, runtime = trained(study, 3)
@@ -88,7 +89,8 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
     assert distance[1] < 0.5 * distance[0]
 
 
-def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows() -> None:
     several = {"data": {"hold_out": 0.25}}
     run = finished({"name": "ditto", "lambda": [0.0, 1.0]}, several)
     singles = [finished({"name": "ditto", "lambda": pull}, several) for pull in (0.0, 1.0)]
@@ -101,7 +103,8 @@ def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows(n
         finished({"name": "ditto", "lambda": [0.0, 1.0]})
 
 
-def test_lg_fedavg_with_nothing_private_is_fedavg_bit_for_bit(no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_lg_fedavg_with_nothing_private_is_fedavg_bit_for_bit() -> None:
     fedavg, lg = finished({"name": "fedavg"}), finished({"name": "lg_fedavg", "shared_layers": 2})
     for name in ("model_hash", "state_hash", "metrics"):
         if name != "metrics":
@@ -206,7 +209,8 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("method", PRIVATE)
-def test_private_state_resumes(method: str, tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_private_state_resumes(method: str, tmp_path: Path) -> None:
     """With sparse uploads and their residuals, too: same models, same private state."""
     tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2},
                      "compress": {"kind": "topk", "error_feedback": True}})  # fmt: skip
@@ -218,7 +222,8 @@ def test_private_state_resumes(method: str, tmp_path: Path, no_report: None) -> 
 
 @pytest.mark.parametrize("kind", ["permutation", "random", "balanced", "adaptive"])
 @pytest.mark.parametrize("method", PRIVATE)
-def test_every_method_under_every_schedule(method: str, kind: str, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_every_method_under_every_schedule(method: str, kind: str) -> None:
     """With partial participation: finite, repeatable, and private rows only of those who trained."""
     tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
                      "participation": {"fraction": 0.5}, "rounds": 2})  # fmt: skip
@@ -237,7 +242,8 @@ def test_every_method_under_every_schedule(method: str, kind: str, no_report: No
 
 
 @pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])
-def test_known_clients_are_answered_by_averaged_logits_too(method: str, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
     """`Run.predict` and the reported accuracy mean the same answer."""
     keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
     run = fedray.run(scenario(keys, {"evaluate": {"personal": True}, "data": {"partition": {"name": "iid"}}}))
@@ -246,8 +252,9 @@ def test_known_clients_are_answered_by_averaged_logits_too(method: str, no_repor
     each = []
     for client in range(6):
         asked = ask(client)
-        said = run.predict(x[torch.from_numpy(asked.rows)].numpy(), client=client).probabilities.argmax(-1)
-        each.append(((said == y.numpy()[asked.rows]) * asked.weight).sum())
+        answer = run.predict(x[torch.from_numpy(asked.rows)].numpy(), client=client).probabilities
+        assert answer is not None
+        each.append(((answer.argmax(-1) == y.numpy()[asked.rows]) * asked.weight).sum())
     assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(float(np.mean(each)), abs=1e-6)
 
 

@@ -157,7 +157,7 @@ def trained(scenario: Scenario, out: Path, own: UserObjects) -> dict[str, Any]:
     out.mkdir()
     if own.data is not None:
         own = replace(own, data=limit_rows(own.data, scenario.data.options["limit"]))
-    return run_inline(scenario, out, own, lambda shown: None)
+    return run_inline(scenario, out, own, lambda _snapshot: None)
 
 
 @every_file

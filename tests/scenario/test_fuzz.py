@@ -20,7 +20,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small import fed
+from small import fed, without_report
 
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
@@ -141,8 +141,9 @@ def forget() -> float:
 
 
 @pytest.fixture(autouse=True)
-def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report: None) -> None:
-    """Little memory, no data files, and the digits read once."""
+def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little memory, no data files, no report, and the digits read once."""
+    without_report(monkeypatch)
     monkeypatch.setattr(memory, "machine_memory", lambda: MEMORY)
     monkeypatch.setattr(images, "_digits", cache(images._digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))

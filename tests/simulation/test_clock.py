@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -30,9 +32,12 @@ from fedray.simulation.devices import DAY, Devices, diurnal_availability, read_t
 from fedray.training.block import deal_batches, padded_batch, samples_seen
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "trace.csv"
-STEP = {"uplink": 1e6, "downlink": 1e6}  # with no bytes to send a job lasts as long as its steps
+
 GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
-TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0, **STEP), Tier("slow", 3, seconds_per_step=2.0, **STEP)))
+TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0), Tier("slow", 3, seconds_per_step=2.0)))
+
+
+EVERYBODY_COUNTS = CountingRule()
 
 
 def plan_of(*jobs: tuple[int, int], world: int = 0) -> Plan:
@@ -48,15 +53,15 @@ def everyone(clients: Clients, worlds: int = 1) -> Plan:
 
 
 def timed(
-    plan: Plan, clients: Clients = TWO, rule: CountingRule = CountingRule(), steps: object = 10, **how: object
-) -> RoundTiming:  # noqa: B008
-    """A round of jobs that send nothing."""
+    plan: Plan, clients: Clients = TWO, rule: CountingRule = EVERYBODY_COUNTS, *, steps: ArrayLike = 10,
+    seeds: Sequence[int] | None = None, t: int = 0, devices: Devices | None = None, now: ArrayLike = 0.0,
+) -> RoundTiming:  # fmt: skip
+    """A round of jobs that send nothing, so that a job lasts as long as its steps."""
     none = np.zeros(len(plan.client), dtype=np.int64)
     work = JobCosts(np.broadcast_to(np.array(steps), len(none)), none, none)
-    devices = how.get("devices", Devices(clients))
-    seeds = np.array(how.get("seeds", range(int(plan.world.max()) + 1)))
-    now = np.array(how.get("now", np.zeros(len(seeds))), dtype=float)
-    return time_round(devices, rule, seeds, how.get("t", 0), plan, work, now)  # type: ignore[arg-type]
+    worlds = np.arange(int(plan.world.max()) + 1) if seeds is None else np.array(seeds)
+    start = np.broadcast_to(np.array(now, dtype=float), len(worlds))
+    return time_round(devices or Devices(clients), rule, worlds, t, plan, work, start)
 
 
 # seconds
@@ -72,7 +77,7 @@ def test_a_job_computes_and_transfers() -> None:
 
 def test_a_job_computes_longer_with_larger_batches() -> None:
     """A step costs its own seconds and those of the samples in it."""
-    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, **STEP)
+    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01)
     none = np.array([0])
     work = JobCosts(np.array([6]), none, none, np.array([6 * 32]))
     one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
@@ -235,7 +240,7 @@ def test_a_full_round_waited_for_its_deadline() -> None:
 
 def test_a_client_without_data_took_the_place_of_one_with() -> None:
     """It answers nothing, so it neither is among the first nor keeps the round waiting."""
-    slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0, **STEP),))
+    slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0),))
     got = timed(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
     assert got.status.tolist() == [NO_DATA, OK, OK]
     assert timed(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
@@ -243,7 +248,7 @@ def test_a_client_without_data_took_the_place_of_one_with() -> None:
 
 def test_time_stood_still_while_nobody_was_there() -> None:
     """A round without a client that is there ends when the first of them comes."""
-    clients = Clients((Tier("client", 3, seconds_per_step=1.0, **STEP),))
+    clients = Clients((Tier("client", 3, seconds_per_step=1.0),))
     away = window_availability(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
     devices = Devices(clients, available=away)
     now, seen = np.zeros(1), []
@@ -260,7 +265,7 @@ def test_time_stood_still_while_nobody_was_there() -> None:
 
 
 def test_one_who_is_there_without_data_does_not_keep_time_standing_still() -> None:
-    clients = Clients((Tier("client", 2, seconds_per_step=1.0, **STEP),))
+    clients = Clients((Tier("client", 2, seconds_per_step=1.0),))
     away = window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
     got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
     assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
@@ -269,7 +274,7 @@ def test_one_who_is_there_without_data_does_not_keep_time_standing_still() -> No
 
 def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
     """Nine decimals of it: what numpy's exp and cos say beyond depends on the processor."""
-    clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0, **STEP),))
+    clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0),))
     factor = Devices(clients).slowness(np.zeros(4, dtype=np.int64), np.arange(4))
     assert factor.tolist() == GOLDEN
     assert timed(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
@@ -327,7 +332,8 @@ def test_the_example_of_the_documentation() -> None:
     assert slowness[:2].tolist() == [1, 1], "measured"
     assert (slowness[2:] != 1).all()
     assert devices.available is not None
-    at = {now: devices.available(np.zeros(4), who, np.full(4, now)).tolist() for now in (0.0, 3600.0, 7300.0, 20000.0)}
+    seeds = np.zeros(4, dtype=np.int64)
+    at = {now: devices.available(seeds, who, np.full(4, now)).tolist() for now in (0.0, 3600.0, 7300.0, 20000.0)}
     assert at[0.0] == [0, 0, 600, 0]
     assert at[3600.0] == [3600, 0, 0, 0]
     assert at[7300.0] == [0, 0, 0, 0]
@@ -343,9 +349,9 @@ def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
     assert one.figures.keys() == two.figures.keys()
     for name in one.figures:
         np.testing.assert_array_equal(one.figures[name], two.figures[name])
-    who = np.arange(4)
+    who, seeds = np.arange(4), np.zeros(4, dtype=np.int64)
     for now in (0.0, 700.0, 1e5):
-        a, b = (d.available(np.zeros(4), who, np.full(4, now)).tolist() for d in (one, two) if d.available)
+        a, b = (d.available(seeds, who, np.full(4, now)).tolist() for d in (one, two) if d.available)
         assert a == b
 
 

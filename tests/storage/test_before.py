@@ -1,7 +1,7 @@
 """Run directories and a sweep written by fedray 0.1.0 (commit 6063d67), before its files were moved, are read today.
 
-`tests/before/plain` stopped after round 2 of 4, `stack` after the bases and before the meta model was done (round 6 of 8:
-its clients hold residuals of error feedback), `sweep` after three trials.
+The run `before/plain` stopped after round 2 of 4. The run `before/stack` stopped in round 6 of 8, while its meta model
+was trained; its clients hold residuals of error feedback. The sweep `before/sweep` stopped after three trials.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["plain", "stack"])
-def test_a_run_of_the_version_before_goes_on_to_the_end_of_a_new_one(
-    name: str, tmp_path: Path, no_report: None
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_run_of_the_version_before_goes_on_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
     """Resumed, it has the rows and models of a run of today; on the type of CPU that wrote it, its hashes too."""
     old = summary_of(BEFORE / name)
     resumed = fedray.resume(taken(name, tmp_path))
@@ -75,7 +74,7 @@ def test_a_sweep_of_the_version_before_goes_on(tmp_path: Path) -> None:
     """Its three trials stay as they are, and two more come."""
     folder = taken("sweep", tmp_path)
     old = pq.read_table(folder / "trials.parquet").to_pylist()
-    run_sweep(folder / "sweep.yaml", folder, trials=5, resume=True, say=lambda line: None)
+    run_sweep(folder / "sweep.yaml", folder, trials=5, resume=True, say=lambda _line: None)
     new = pq.read_table(folder / "trials.parquet").to_pylist()
     assert len(new) == 5
     for before, after in zip(old, new, strict=False):

@@ -61,7 +61,7 @@ def test_wandb_gets_finite_numbers_by_round(monkeypatch: pytest.MonkeyPatch, tmp
     ]
 
 
-def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> None:
     experiments: dict[str, str] = {}
     logged: list[Any] = []
 
@@ -76,7 +76,7 @@ def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch, tmp_p
             experiments[name] = str(len(experiments))
             return experiments[name]
 
-        def create_run(self, experiment_id: str, run_name: str | None) -> Any:
+        def create_run(self, experiment_id: str, **_: Any) -> Any:
             return SimpleNamespace(info=SimpleNamespace(run_id=f"run-{experiment_id}"))
 
         def log_metric(self, *values: Any, step: int) -> None:
@@ -91,8 +91,9 @@ def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert logged == ["sqlite:///x.db", "sqlite:///x.db", ("run-0", "accuracy", 0.5, 7)]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_report: None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Checkpoints in other rounds (2, 4, ...) show nothing: their newest metrics are those of an earlier round."""
     logged: list[tuple[int, float]] = []

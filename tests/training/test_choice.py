@@ -32,7 +32,8 @@ class Two(nn.Module):
         self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.between(self.a(x)))
+        outputs: Tensor = self.b(self.between(self.a(x)))
+        return outputs
 
     def between(self, h: Tensor) -> Tensor:
         return F.gelu(h)
@@ -61,6 +62,8 @@ class Peeking(Two):
 
 
 class Remembering(Two):
+    scale: Tensor
+
     def __init__(self) -> None:
         Two.__init__(self)
         self.register_buffer("scale", torch.full((8,), 1.5))
@@ -81,14 +84,14 @@ class Centring(nn.Module):
         return x - x.mean(0)
 
 
-def stack(*parts: nn.Module) -> nn.Module:
+def stack(*parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(*parts, nn.ReLU(), nn.Linear(8, 4))
 
 
 def frozen() -> nn.Module:
-    net = stack(nn.Linear(6, 8))
-    net[0].weight.requires_grad_(False)
-    return net
+    first = nn.Linear(6, 8)
+    first.weight.requires_grad_(False)
+    return stack(first)
 
 
 def shared() -> nn.Module:
@@ -98,7 +101,7 @@ def shared() -> nn.Module:
 
 def hooked() -> nn.Module:
     net = stack(nn.Linear(6, 8))
-    net[0].register_forward_hook(lambda module, inputs, output: 3.0 * output)
+    net[0].register_forward_hook(lambda _module, _inputs, output: 3.0 * output)
     return net
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedray.core import rng
-from fedray.core.types import Local
+from fedray.core.types import Local, Objective
 from fedray.training import block as blocks
 from fedray.training import loop, mlp
 
@@ -24,7 +24,7 @@ def test_every_engine_equals_the_loop_in_float64_after_50_steps(
 ) -> None:
     """Every optimiser under every pull: to where it started or to an anchor, with and without a constant."""
     net, sizes = NETS[engine](), [17, 20, 9, 20]
-    block = make_block(net, SHAPES[engine], LOCALS[kind], sizes, torch.float64, offset, epochs=10, anchor=anchor)
+    block = make_block(net, SHAPES[engine], LOCALS[kind], sizes, torch.float64, offset=offset, epochs=10, anchor=anchor)
     assert block.steps.max() == 50
     reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
     moved = (reference.final - block.start).abs().max()
@@ -36,7 +36,7 @@ def test_every_engine_equals_the_loop_in_float64_after_50_steps(
 @pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_regression_objectives_equal_the_loop(objective: str, activation: type[nn.Module], kind: str) -> None:
+def test_regression_objectives_equal_the_loop(objective: Objective, activation: type[nn.Module], kind: str) -> None:
     out = 2 if objective == "gaussian_nll" else 3
     net = perceptron(activation, objective, out)
     block = make_block(net, (6,), LOCALS[kind], [12, 7, 12], torch.float64, epochs=4)

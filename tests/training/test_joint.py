@@ -134,7 +134,7 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
         return saved(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", killed)
+        patch.setattr(checkpoint, "save_checkpoint", killed)
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "cut")
     stands = [

@@ -1,5 +1,7 @@
-"""Packing is invisible: however a round's jobs are dealt to processes and cut into blocks, the next models are the same
-bits. Clients of 1 to 45 rows, any batch size, every engine."""
+"""Packing changes no bit: it does not matter how a round's jobs are dealt to processes and cut into blocks.
+
+Clients of 1 to 45 rows, any batch size, every engine.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ def test_the_population_of_this_file_is_ragged() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
-def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> None:
     module = ENGINES[engine][1]
     together = fedray.run(scenario({"replicates": 2, "rounds": 2}), model=module)
     for r in range(2):

@@ -17,8 +17,9 @@ from fedray.training import mlp
 from fedray.training.block import Block, Trained
 
 
+@pytest.mark.usefixtures("no_report")
 def test_lanes_that_see_their_neighbours_are_noticed_and_warned_of(
-    tmp_path: Path, no_report: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test trains the same lanes in different company; here their number leaks into the weights."""
     honest = mlp.train_mlp
@@ -61,7 +62,8 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) 
     assert "conv on cuda, up to 256 lanes" in mixed
 
 
-def test_wide_networks_with_large_weights_pass(tmp_path: Path, no_report: None) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
     """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
     keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}
     run = fedray.run(scenario(keys, {"data": {"limit": None, "partition": None}, "rounds": 1}), out=tmp_path / "run")

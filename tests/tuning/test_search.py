@@ -18,6 +18,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
+from fedray.tuning.space import is_active
 
 GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 
@@ -45,7 +46,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
         (jobs[future],) = given
         return future
 
-    def wait(flying: Any, return_when: str) -> tuple[set[Future[Any]], None]:
+    def wait(flying: Any, **_: Any) -> tuple[set[Future[Any]], None]:
         busy.append(len(flying))
         first = min(flying, key=lambda future: jobs[future].trial)
         first.set_result(training.train_jobs([jobs[first]]))
@@ -151,11 +152,11 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
 
     with monkeypatch.context() as patch:
         if moment == "in a training":
-            patch.setattr(checkpoint, "save", killed(checkpoint.save_checkpoint, 8))
+            patch.setattr(checkpoint, "save_checkpoint", killed(checkpoint.save_checkpoint, 8))
         elif moment == "before the tell":
             patch.setattr(optuna.Study, "tell", killed(optuna.Study.tell, 3))
         else:
-            patch.setattr(search.stores, "counts", killed(search.stores.counts, 6))
+            patch.setattr("fedray.tuning.optuna_study.is_active", killed(is_active, 6))
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "cut")
     with pytest.raises(BadInput, match="--resume"):
@@ -285,7 +286,7 @@ def test_a_score_that_nobody_measured_is_one_line() -> None:
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
+    def broken(*_args: Any, **_kwargs: Any) -> None:
         raise RuntimeError("no such\nkernel")
 
     monkeypatch.setattr(training, "run_inline", broken)

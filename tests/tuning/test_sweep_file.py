@@ -34,7 +34,7 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
     tree["overrides"] = {**tree.get("overrides", {}), "rounds": 2}
     if tree["overrides"].get("data.name", "digits") != "digits" and "FEDRAY_DATA" not in os.environ:
         pytest.skip("the data sets' files are not here")
-    summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda line: None)
+    summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda _line: None)
     assert (summary["complete"], summary["trainings"]) == (1, 1)
 
 

@@ -64,7 +64,7 @@ LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": 
     ids=["client", "client with private state", "holder of models", "coordinator"],
 )
 def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], tmp_path: Path) -> None:
-    """kill -9 in the middle of a run: it goes on by itself and ends in the same models and state."""
+    """Kill -9 in the middle of a run: it goes on by itself and ends in the same models and state."""
     want, who = inline(LONG, change), killed(name, tmp_path / "run")
     done = run(LONG, change, {"clients": {"actors": 2}}, out=tmp_path / "run")
     assert who(), "nobody was killed"
@@ -83,7 +83,8 @@ class Broken(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.fail("train")
-        return self.linear(x.flatten(1))
+        outputs: Tensor = self.linear(x.flatten(1))
+        return outputs
 
     def fail(self, place: str) -> None:
         if place == self.place and b"Client" in Path("/proc/self/cmdline").read_bytes():

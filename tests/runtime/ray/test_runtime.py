@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def test_a_watcher_sees_every_evaluated_round_once() -> None:
 def test_a_coordinator_that_nobody_watches_ends(tmp_path: Path) -> None:
     """An exception in the watcher ends the run; what it left goes on, under the same Ray, at once."""
 
-    def stop(shown: dict[str, Any]) -> None:
+    def stop(_snapshot: dict[str, Any]) -> None:
         raise KeyError("enough")
 
     slow = {"rounds": 40, "local": {"epochs": 20}, "clients": {"actors": 2}}
@@ -123,7 +122,7 @@ def test_a_ray_started_here_listens_on_loopback_only() -> None:
     sockets = set()
     for one in tree():
         try:
-            links = [os.readlink(file) for file in Path(f"/proc/{one.id}/fd").iterdir()]
+            links = [str(file.readlink()) for file in Path(f"/proc/{one.id}/fd").iterdir()]
         except OSError:  # it ended
             continue
         sockets |= {link[8:-1] for link in links if link.startswith("socket:[")}
