@@ -15,7 +15,7 @@ import numpy as np
 from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path, to_finite_numbers
+from fedray.core.files import expand_user_path, read_number_table
 from fedray.core.types import IntArray, Walk
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import Scenario
@@ -128,7 +128,7 @@ def _refuse(line: str) -> Graph:
 
 def read_failures(path: Path, nodes: int) -> IntArray:
     """The failure table of a file, as `Outages` wants it."""
-    table = to_finite_numbers("graph.failures", path, ("first", "last", "node"), ("neighbour",))
+    table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
     columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
     rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
     if not ((rows[:, 0] >= 0) & (rows[:, 0] <= rows[:, 1])).all():
@@ -140,7 +140,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 def _edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
-    table = to_finite_numbers("graph.edges", path, ("node", "neighbour"), ())
+    table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
     pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
     _check_nodes("graph.edges", path, pairs.ravel(), nodes)
     return pairs[pairs[:, 0] != pairs[:, 1]]

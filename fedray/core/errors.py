@@ -1,31 +1,42 @@
-"""Errors that a person reads: one line that says what is wrong and what to do."""
+"""The errors that people read: one line that says what is wrong and what to do.
+
+Example:
+    >>> try:
+    ...     raise BadInput("rounds = -1: it must be at least 0")
+    ... except FedrayError as error:
+    ...     print(error)
+    rounds = -1: it must be at least 0
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 class FedrayError(Exception):
-    """Something failed while running; the message is one line that says what and what to do (exit status 1)."""
+    """Something failed while running. The command line prints the message and ends with exit status 1."""
 
 
 class BadInput(FedrayError):
-    """The user's input cannot be used; one line: key, value, remedy (exit status 2)."""
+    """The user's input cannot be used. The message names key, value and remedy; the exit status is 2."""
 
 
 class Lost(FedrayError):
-    """Private client state went with a worker: the run goes back to its newest checkpoint and replays."""
+    """State that only a worker held was lost with it.
+
+    This is private state of clients, or a model of a random walk. The session catches the error and continues from the
+    newest checkpoint.
+    """
 
 
 class Diverged(FedrayError):
-    """A client's training ended in NaN, infinite or huge weights."""
+    """A client's local training ended in parameters that are NaN, infinite or too large to be added."""
 
 
 class Overflow(FedrayError):
-    """Rows that cannot be summed: NaN, infinite or above 2**28."""
+    """Rows of parameters that cannot be added exactly: NaN, infinite, or above 2**28 in magnitude.
+
+    Attributes:
+        rows: Indices of the first such rows, at most five.
+    """
 
     def __init__(self, rows: list[int]) -> None:
         FedrayError.__init__(self, rows)

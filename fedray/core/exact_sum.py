@@ -2,16 +2,17 @@
 
 A float64 sum is exact, and so independent of order, grouping and number of workers, as long as every term is a
 multiple of one power of two and every partial sum stays below 2**53 of it. So each number is split into *limbs*:
-limb i keeps the multiples of `2 ** -(36 + 28 i)` and hands the remainder to limb i + 1 (the idea of Demmel and Nguyen,
-*Parallel Reproducible Summation*, IEEE TC 2015). Sums over clients are then one matrix product per limb: BLAS may add
-in any order it likes. Lanes with entries above 1 use a coarse limb too, by a rule on the lane alone.
+limb i keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and Nguyen,
+*Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each limb, in which
+BLAS may add in any order. Rows with entries above 1 in magnitude also use a coarse limb; whether one does depends on
+that row alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +20,8 @@ from torch import Tensor
 from fedray.core.errors import Overflow
 from fedray.core.types import Stats
 
-Parts = Iterator[tuple[int, Tensor]]
-COARSE = -1  # multiples of 2**-8, for |x| up to LIMIT
-LIMIT = 2.0**28
+COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
+LIMIT = 2.0**28  # numbers of this magnitude or above cannot be added exactly
 _CHUNK = 1 << 17  # numbers at a time: 1 MB of float64 stays in a core's cache
 
 
@@ -31,7 +31,11 @@ def _unit(limb: int) -> float:
 
 @dataclass(frozen=True)
 class ExactSum:
-    """Sums of G groups: limb -> `[G, d]` float64; `value` is their one exact total, rounded once to float64."""
+    """Sums of G groups of rows.
+
+    Attributes:
+        limbs: Sums of each limb, `[G, d]` float64; `value` adds them up.
+    """
 
     limbs: dict[int, Tensor]
 
@@ -41,7 +45,7 @@ class ExactSum:
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
 
     def value(self) -> Tensor:
-        """`[G, d]` float64, finest limb first."""
+        """The sums `[G, d]` in float64; the limbs are added from the finest to the coarsest."""
         total: Tensor | None = None
         for limb in sorted(self.limbs, reverse=True):
             total = self.limbs[limb] if total is None else total + self.limbs[limb]
@@ -51,7 +55,11 @@ class ExactSum:
 
 @dataclass(frozen=True)
 class Counts:
-    """Integer totals `[...]` int64."""
+    """Integer totals.
+
+    Attributes:
+        total: `[...]` int64.
+    """
 
     total: Tensor
 
@@ -61,7 +69,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Largest:
-    """Integer maxima `[...]` int64."""
+    """Integer maxima.
+
+    Attributes:
+        most: `[...]` int64.
+    """
 
     most: Tensor
 
@@ -71,7 +83,11 @@ class Largest:
 
 @dataclass(frozen=True)
 class Kept:
-    """Uploads themselves, keyed by (replicate, model, client), for the servers that need each of them."""
+    """The uploads themselves, for servers that need each of them.
+
+    Attributes:
+        rows: Deltas `[d]` by (world, model, client).
+    """
 
     rows: dict[tuple[int, int, int], Tensor]
 
@@ -79,56 +95,87 @@ class Kept:
         return Kept({**self.rows, **other.rows})
 
 
-def exact_sum(x: Tensor, group: Tensor, groups: int, weight: Tensor, limbs: int = 1, square: bool = False) -> ExactSum:
-    """Sum of `weight[j] * x[j]` (or `x[j] ** 2`) over the rows j of each group, exactly.
+def exact_sum(
+    x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int = 1, square: bool = False
+) -> ExactSum:
+    """The exact sum of `weight[j] * x[j]` (or `weight[j] * x[j] ** 2`) over the rows j of each group.
 
     Args:
-        x: `[J, d]` float32 or float64.
-        group: `[J]` int64 in [0, groups).
-        weight: `[J]` integers.
-        limbs: fine limbs kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        x: Rows, `[J, d]` float32 or float64.
+        group: Group of each row, `[J]` int64, 0 to groups - 1.
+        groups: Number of groups, G.
+        weight: Integer weight of each row, `[J]`.
+        limbs: How many fine limbs are kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        square: Whether the squares are added.
+
+    Returns:
+        The sums of the G groups, `[G, d]`.
 
     Raises:
-        FedrayError: a row holds NaN, infinity or numbers too large to add (rows are named by their index).
+        Overflow: A row holds NaN, infinity or numbers that are too large to be added.
+
+    Example:
+        >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
+        >>> exact_sum(rows, torch.tensor([0, 1, 1]), 2, torch.tensor([1, 1, 2])).value().tolist()
+        [[1.0], [10.0]]
     """
-    largest = _largest(x, weight, square)
-    pick = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)
-    pick[group, torch.arange(len(x), device=x.device)] = 1.0
-    big = largest > 1.0
-    kept = (COARSE, *range(limbs)) if bool(big.any()) else tuple(range(limbs))
-    out = {k: x.new_empty(groups, x.shape[1], dtype=torch.float64) for k in kept}
+    big = _largest(x, weight, square) > 1.0
+    member = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)  # [G, J]
+    member[group, torch.arange(len(x), device=x.device)] = 1.0
+    fine = tuple(range(limbs))
+    sums = {
+        limb: x.new_empty(groups, x.shape[1], dtype=torch.float64)
+        for limb in ((COARSE, *fine) if bool(big.any()) else fine)
+    }
     scale = weight.double()[:, None] if bool((weight != 1).any()) else None
-    step, alone = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
-    for a in range(0, x.shape[1], step):
-        here = slice(a, a + step)
-        into = out[limbs - 1][:, here] if alone else None  # one row is its own sum
-        for k, part in _limbs(x[:, here], into, limbs, scale, square, big if COARSE in out else None):
+    rule = _Split(limbs, scale, square, big if COARSE in sums else None)
+    step, is_one_row = max(1024, _CHUNK // max(1, len(x))), len(x) == groups == 1
+    for start in range(0, x.shape[1], step):
+        columns = slice(start, start + step)
+        into = sums[limbs - 1][:, columns] if is_one_row else None  # one row is its own sum
+        for limb, part in _split_limbs(x[:, columns], into, rule):
             if part is not into:
-                out[k][:, here] = part if alone else pick @ part
-    return ExactSum(out)
+                sums[limb][:, columns] = part if is_one_row else member @ part
+    return ExactSum(sums)
 
 
-def _limbs(x: Tensor, into: Tensor | None, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None) -> Parts:
-    """Each limb's part of `scale * x` (or of its square), in float64, the last one in `into` if that is given; the
-    coarse one where rows are big."""
+class _Split(NamedTuple):
+    """How rows are split into limbs.
+
+    Attributes:
+        limbs: Number of fine limbs.
+        scale: Factor of each row, `[J, 1]`; None means 1.
+        square: Whether the numbers are squared first.
+        big: Which rows use the coarse limb, `[J]`; None means that no row does.
+    """
+
+    limbs: int
+    scale: Tensor | None
+    square: bool
+    big: Tensor | None
+
+
+def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple[int, Tensor]]:
+    """The part of `scale * x` (or of its square) in each limb, float64; the last one is in `into` if that is given."""
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
-    if square:
+    if rule.square:
         rest.square_()
-    if scale is not None:
-        rest *= scale
-    if big is not None:
-        head = torch.where(big[:, None], _round(rest, COARSE), 0.0)
+    if rule.scale is not None:
+        rest *= rule.scale
+    if rule.big is not None:
+        head = torch.where(rule.big[:, None], _round(rest, COARSE), 0.0)
         yield COARSE, head
         rest -= head
-    for k in range(limbs - 1):
-        head = _round(rest, k)
-        yield k, head
+    last = rule.limbs - 1
+    for limb in range(last):
+        head = _round(rest, limb)
+        yield limb, head
         rest -= head
-    yield limbs - 1, _round_(rest, limbs - 1)
+    yield last, _round_in_place(rest, last)
 
 
 def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
-    """The largest magnitude each row adds, `[J]`; rows that cannot be added are an error."""
+    """The largest magnitude that each row adds, `[J]`; rows that cannot be added are an error."""
     most = torch.maximum(x.amax(1), -x.amin(1)).double()  # NaN stays NaN
     most = (most.square() if square else most) * weight.abs()
     if not bool((most < LIMIT).all()):
@@ -137,36 +184,36 @@ def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
 
 
 def check_finite(rows: Tensor) -> None:
-    """Raises `Overflow` for rows `[n, d]` whose entries do not add up to a number."""
+    """Raises `Overflow` for rows `[n, d]` whose entries do not have a finite sum."""
     bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
     if len(bad):
         raise Overflow(bad.tolist()[:5])
 
 
 def _round(x: Tensor, limb: int) -> Tensor:
-    """To the nearest multiple of the limb's unit: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
-    return _round_(x.clone(), limb)
+    """Each number rounded to the nearest multiple of the limb's unit."""
+    return _round_in_place(x.clone(), limb)
 
 
-def _round_(x: Tensor, limb: int) -> Tensor:
-    """The same, in place."""
+def _round_in_place(x: Tensor, limb: int) -> Tensor:
+    """The same in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
     magic = 1.5 * 2.0**52 * _unit(limb)
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Adds the statistics of several blocks or actors; any order, same bits."""
-    out: Stats = {}
-    for one in stats:
-        for name, value in one.items():
-            out[name] = out[name] + value if name in out else value
-    return out
+    """Adds the statistics of several blocks or actors; every order gives the same bits."""
+    total: Stats = {}
+    for part in stats:
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return total
 
 
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
     """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
 
-    def one(value: Any) -> Any:
+    def change_value(value: Any) -> Any:
         if isinstance(value, ExactSum):
             return ExactSum({k: change(v) for k, v in value.limbs.items()})
         if isinstance(value, Counts):
@@ -175,4 +222,4 @@ def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
             return Largest(change(value.most))
         return Kept({k: change(v) for k, v in value.rows.items()})
 
-    return {name: one(value) for name, value in stats.items()}
+    return {name: change_value(value) for name, value in stats.items()}

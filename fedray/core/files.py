@@ -1,13 +1,25 @@
-"""Writing and naming files: atomic writes, JSON, paths that users give."""
+"""Files: atomic writes, JSON, small tables of numbers, paths that users give, and hashes of tensors.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_json(Path(folder) / "scores.json", {"loss": float("nan")})
+    ...     print((Path(folder) / "scores.json").read_text().strip())
+    {
+      "loss": null
+    }
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +31,11 @@ if TYPE_CHECKING:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file under a temporary name, fsyncs and renames it: readers see the old file or the new one."""
+    """Writes a file that belongs to a run; readers see the old file or the new one.
+
+    Raises:
+        FedrayError: The file cannot be written.
+    """
     try:
         replace_file(path, data)
     except OSError as error:
@@ -27,25 +43,39 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Does the work of `write_atomically`.
+    """Writes a file like `write_atomically`, for callers with messages of their own.
 
     Raises:
-        OSError: the file cannot be written; the old one, if any, is as it was.
+        OSError: The file cannot be written; the old one, if any, is as it was.
     """
-    part = path.with_name(f".{path.name}.part")
+    with open_replacement(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def open_replacement(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file that replaces `path` when the block ends without an error.
+
+    The file has a temporary name of its own until it is complete and on the disk itself. So a crash leaves the old
+    file, and several processes may write the same path at once.
+
+    Raises:
+        OSError: The file cannot be written; the old one, if any, is as it was.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
+        with part.open("wb") as file:
+            yield file
         sync_to_disk(part)
         part.replace(path)
-    except OSError:
+    finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or the list of names in a folder, is on the disk itself (fsync)."""
+    """Waits until a file, or the list of the names in a folder, is on the disk itself (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -54,7 +84,15 @@ def sync_to_disk(path: Path) -> None:
 
 
 def expand_user_path(key: str, text: str) -> Path:
-    """A path as a user writes it, `~` for a home included; one that no file can have is refused."""
+    """The path that a user wrote, with `~` expanded.
+
+    Args:
+        key: Of the scenario, for the message.
+        text: The path.
+
+    Raises:
+        BadInput: No file can have this path.
+    """
     try:
         path = Path(text).expanduser()
         path.exists()
@@ -64,14 +102,20 @@ def expand_user_path(key: str, text: str) -> Path:
     return path
 
 
-def to_finite_numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
+def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
     """The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
 
     Args:
-        key: of the scenario, for the message. needed, more: names of the columns.
+        key: Of the scenario, for messages.
+        path: The file.
+        needed: Columns that must be there.
+        more: Columns that may be there.
+
+    Returns:
+        Columns `[n]` by name.
 
     Raises:
-        BadInput: it cannot be read, lacks a column, has an unknown one, or no rows.
+        BadInput: The file cannot be read, lacks a column, has an unknown one, or has no rows.
     """
     import warnings
 
@@ -96,26 +140,26 @@ def to_finite_numbers(key: str, path: Path, needed: tuple[str, ...], more: tuple
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON atomically; NaN becomes null."""
-    text = json.dumps(_finite(value), indent=2)
+    """Writes JSON atomically; NaN and infinity become null."""
+    text = json.dumps(_replace_infinite(value), indent=2)
     write_atomically(path, (text + "\n").encode())
 
 
-def _finite(value: Any) -> Any:
+def _replace_infinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _replace_infinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_replace_infinite(v) for v in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
 
 
 def hash_tensors(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names and little-endian bytes, in the order given."""
-    h = hashlib.sha256()
+    """SHA-256 over the tensors' names and their little-endian bytes, in the order of the dict."""
+    digest = hashlib.sha256()
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().numpy()
-        h.update(name.encode())
-        h.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
-    return h.hexdigest()
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()

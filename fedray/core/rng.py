@@ -1,9 +1,9 @@
 """Every random number has an address.
 
 `stream(seed, "batches", round, client, model)` names a source of numbers: the same address gives the same numbers on
-any machine, in any order, with any packing. Two forms: `stream`, a NumPy generator for one address (Philox), and
-`keys` / `bits` / `uniform`, counter-based numbers for whole arrays of addresses at once (splitmix64, Steele, Lea and
-Flood 2014), because one generator object a client would cost more than training a small client.
+any machine, in any order, with any packing. There are two forms. `stream` is a NumPy generator (Philox) for one address.
+`keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once (splitmix64, Steele, Lea
+and Flood 2014), because a generator object for each client would cost more than training a small client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 
 def _mix(z: Keys) -> Keys:
-    """splitmix64's finaliser: a bijection of 64 bits, in place."""
+    """The finalizer of splitmix64, a bijection of 64 bits, in place."""
     z ^= z >> _S30
     z *= _A
     z ^= z >> _S27
@@ -39,7 +39,12 @@ def _word(part: str) -> int:
 
 
 def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
-    """64-bit keys for arrays of addresses (broadcast together).
+    """64-bit keys for arrays of addresses.
+
+    Args:
+        seed: One or several seeds.
+        purpose: What the numbers are for; each purpose has numbers of its own.
+        address: Further parts of the address, integers. All parts are broadcast against each other and `seed`.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -57,26 +62,26 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Keys one part further down an address: `keys(..., a, b) == fresh(keys(..., a), b)`."""
+    """Keys of addresses that are longer by one part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
 
 
 def bits(key: ArrayLike, n: int) -> Keys:
-    """n 64-bit numbers a key: `[...]` -> `[..., n]`. Number i is a pure function of (key, i)."""
+    """The first n 64-bit numbers of each key, `[..., n]`. Number i is a function of the key and i alone."""
     base = np.asarray(key, dtype=np.uint64)[..., None]
     with np.errstate(over="ignore"):
         return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
 
 
 def uniform(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """n numbers in [0, 1) a key: `[...]` -> `[..., n]`."""
+    """The first n uniform numbers in [0, 1) of each key, `[..., n]`."""
     return (bits(key, n) >> _S11).astype(np.float64) * 2.0**-53
 
 
 def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """n standard normal numbers a key (Box-Muller): `[...]` -> `[..., n]`."""
+    """The first n standard normal numbers of each key, `[..., n]` (Box and Muller 1958)."""
     u = uniform(key, 2 * ((n + 1) // 2))
     half = u.shape[-1] // 2
     radius, angle = np.sqrt(-2.0 * np.log1p(-u[..., :half])), 2.0 * np.pi * u[..., half:]
@@ -84,12 +89,17 @@ def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 def permutations(key: ArrayLike, n: int) -> NDArray[np.int64]:
-    """One uniform permutation of n a key: `[...]` -> `[..., n]`."""
+    """A uniform permutation of 0 to n - 1 for each key, `[..., n]`."""
     return np.argsort(bits(key, n), axis=-1, kind="stable")
 
 
 def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """A NumPy generator for one address.
+
+    Args:
+        seed: Of the replicate or of the data set.
+        purpose: What the numbers are for.
+        address: Further parts of the address, integers.
 
     Example:
         >>> bool(stream(0, "partition", 1).integers(100) == stream(0, "partition", 1).integers(100))
@@ -100,9 +110,10 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """Inside, torch's global generator starts at `key` (CPU, and `device` if it is CUDA); outside it is untouched.
+    """A context in which torch's global generator starts at `key`; afterwards the generator is as it was before.
 
-    For code that can only draw from the global generator: module constructors, dropout.
+    It is for code that can only draw from the global generator: constructors of modules, and dropout. `device` is the
+    device whose generator is set beside the CPU's, if it is a CUDA device.
     """
     import torch
 

@@ -1,10 +1,15 @@
-"""The nouns of fedray.
+"""The data types of fedray: networks, clients, plans, uploads, states, servers and local training.
 
-One letter set everywhere: K models, N clients, J jobs of a round, R replicates (a *world* is one replicate of one
+The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds (a *world* is one replicate of one
 fold), M = R * K rows of parameters, W lanes of a block, S steps, B samples a batch, d numbers a model, C classes.
 
-The one idea: Fed-ensemble's delta_ik, "client i trains model k in this round", is the universal object. A `Plan` is
-the list of those ones; every method is a way to write plans, to train one job, and to merge what comes back.
+A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1). A `Plan` is the list of the
+jobs of a round. Every method is a way to write plans, to train one job, and to merge what the jobs send back.
+
+Example:
+    >>> plan = Plan(client=np.array([4, 7]), model=np.array([0, 1]), world=np.array([0, 0]))
+    >>> plan.take([1]).client.tolist()
+    [7]
 """
 
 from __future__ import annotations
@@ -35,7 +40,14 @@ class Layout:
     """How the d numbers of one model lie in a row: trainable parameters first, then float buffers (BatchNorm).
 
     A set of models is one matrix `[..., d]`, so that sums, norms, top-k and hashes are single operations; networks
-    read it through `views`. Integer buffers (BatchNorm's step counters) live beside it, `[..., c]`."""
+    read it through `views`. Integer buffers (BatchNorm's step counters) lie in a second matrix `[..., c]`.
+
+    Attributes:
+        names: Of the tensors in a row, in their order.
+        shapes: Of the same tensors.
+        trainable: How many numbers at the start of a row are trained.
+        counters: Names of the c integer buffers.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -53,7 +65,7 @@ class Layout:
         return sum(self.sizes)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """`[..., d]` -> {name: `[..., *shape]`}, without copying."""
+        """The tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""
         parts = rows.split(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
@@ -66,9 +78,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Net:
-    """A network without weights: the module is a template, its values are never read.
+    """A network without weights.
 
-    `module` maps `[B, *input]` to `[B, outputs]`. `init(seed)` draws one row `[d]` (float32) by address."""
+    Attributes:
+        name: What messages call it.
+        module: A template that maps `[B, *input]` to `[B, outputs]`; the values of its parameters are never read.
+        layout: How its numbers lie in a row.
+        objective: The loss it is trained with, see `fedray.models.loss.per_sample`.
+        outputs: Length of its output; twice the number of targets for `gaussian_nll`.
+        init: Draws the first row `[d]`, float32, from a key.
+    """
 
     name: str
     module: nn.Module
@@ -80,15 +99,28 @@ class Net:
 
 @dataclass(frozen=True)
 class Tier:
-    """A class of devices: how many clients, how much they train, what they cost, and what their actors hold.
+    """A class of devices: how many clients it has, how much they train, and what that costs.
 
-    seconds_per_step, seconds_per_sample: virtual seconds of a step and of each sample in it (lognormal with `spread`).
-    uplink, downlink: bytes/s; latency: s a transfer. num_cpus, num_gpus, resources: what Ray reserves."""
+    Attributes:
+        name: As in the scenario.
+        number: Clients.
+        models_per_round: Models that a client trains in a round it takes part in; None means all K.
+        num_cpus: CPUs that Ray reserves for an actor of this tier; None means a share of the machine.
+        num_gpus: GPUs that Ray reserves for an actor.
+        resources: Further resources that Ray reserves for an actor, by name.
+        seconds_per_step: Virtual seconds of an optimizer step.
+        seconds_per_sample: Virtual seconds of each sample in a step.
+        spread: Standard deviation of the logarithm of a device's speed; 0 makes all devices of the tier equal.
+        uplink: Bytes per virtual second to the server.
+        downlink: Bytes per virtual second from the server.
+        latency: Virtual seconds that a transfer takes beside its bytes.
+        side_by_side: Whether a client trains its models at the same time, and not one after the other.
+    """
 
     name: str
     number: int
     models_per_round: int | None = 1
-    num_cpus: float | None = None  # None: a share of the machine
+    num_cpus: float | None = None
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
     seconds_per_step: float = 0.01
@@ -102,12 +134,17 @@ class Tier:
 
 @dataclass(frozen=True)
 class Clients:
-    """The population as schedules see it: tiers own consecutive ids, so a million clients cost nothing."""
+    """All clients. A tier has consecutive ids, so that a million clients need no memory.
+
+    Attributes:
+        tiers: In the order of their clients' ids.
+    """
 
     tiers: tuple[Tier, ...]
 
     @property
     def number(self) -> int:
+        """N, the clients of all tiers."""
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:
@@ -119,13 +156,20 @@ class Clients:
 
 
 class Plan(NamedTuple):
-    """The jobs of one round, `[J]` each: client `client[j]` trains model `model[j]` of world `world[j]`."""
+    """The jobs of one round: client `client[j]` trains model `model[j]` of world `world[j]`.
+
+    Attributes:
+        client: Ids of the clients, `[J]`.
+        model: Models, `[J]`, 0 to K - 1.
+        world: Worlds, `[J]`, 0 to R - 1.
+    """
 
     client: IntArray
     model: IntArray
     world: IntArray
 
     def take(self, index: Any) -> Plan:
+        """Some of the jobs, by their places in the plan."""
         return Plan(*(column[index] for column in self))
 
 
@@ -148,9 +192,20 @@ class SizedPlan(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What a block of jobs sends up. delta `[J, d]` float32; the rest `[J]` unless said otherwise.
+    """What a block of jobs sends to the server, and what the server needs to know about each job.
 
-    own: private vectors by name, `[J, d]` (never sent). change: `[J, d]`, of one of them (SCAFFOLD). key: addresses."""
+    Attributes:
+        delta: Trained minus received parameters, `[J, d]` float32.
+        client: Ids of the clients, `[J]`.
+        model: Models, `[J]`.
+        world: Worlds, `[J]`.
+        tier: Tier of each client, `[J]`.
+        size: Training samples of each client, `[J]`.
+        counters: Integer buffers after training, `[J, c]`; None without such buffers.
+        own: The clients' private vectors by name, `[J, d]` each; they are never sent.
+        change: Change of a private vector that is sent too (SCAFFOLD), `[J, d]`; None where nothing is.
+        key: Address of each job's random numbers, `[J]` (`rng.Keys`).
+    """
 
     delta: Tensor
     client: IntArray
@@ -158,28 +213,39 @@ class Uploads(NamedTuple):
     world: IntArray
     tier: IntArray
     size: IntArray
-    counters: Tensor | None = None  # [J, c]
+    counters: Tensor | None = None
     own: Mapping[str, Tensor] = {}
     change: Tensor | None = None
-    key: Any = None  # [J] rng.Keys
+    key: Any = None
 
 
 class State(NamedTuple):
-    """All that a server knows. models `[M, d]` float32, counters `[M, c]` int64, extra: per method, `[M, ...]`."""
+    """All that a server knows.
+
+    Attributes:
+        models: Parameters, `[M, d]` float32; model k of world w is row `w * K + k`.
+        counters: Integer buffers, `[M, c]` int64.
+        extra: Further tensors of the method by name, mostly `[M, ...]`.
+    """
 
     models: Tensor
     counters: Tensor
     extra: dict[str, Tensor]
 
 
-Stats = dict[str, Any]  # name -> something with `+` (tree.ExactSum, tree.Counts, tree.Kept): merged in any order
+Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `exact_sum.py`, merged with `+` in any order
 
 
 class Server(NamedTuple):
     """How uploads become the next state.
 
-    init: extra state from the first models. reduce: runs where the client runs; results add up with `+` in any order.
-    step: (state, stats, t) -> state, with division and server optimisers. keeps: statistics hold the uploads, n x d."""
+    Attributes:
+        init: The extra state that belongs to the first models `[M, d]`.
+        reduce: Statistics of a block of uploads. It runs where the clients run, and its results are merged with `+` in
+            any order.
+        step: The state after round t, from the state before it and all statistics of the round.
+        keeps: Whether the statistics hold the uploads themselves, J * d numbers, and not only sums of them.
+    """
 
     init: Callable[[Tensor], dict[str, Tensor]]
     reduce: Callable[[Uploads], Stats]
@@ -188,17 +254,26 @@ class Server(NamedTuple):
 
 
 class Compressed(NamedTuple):
-    """delta `[J, d]` as the server will read it, and the clients' private vectors after sending."""
+    """Uploads after compression.
+
+    Attributes:
+        delta: What the server will read, `[J, d]`.
+        own: The clients' private vectors after sending, by name, `[J, d]` each.
+    """
 
     delta: Tensor
     own: Mapping[str, Tensor] = {}
 
 
 class Compress(NamedTuple):
-    """What survives the uplink.
+    """What the uplink transmits.
 
-    bytes: (client `[J]`, tier `[J]`) -> bytes each job sends `[J]`, known before anything is trained. apply: the
-    compression itself. own: names of the private vectors it keeps. lossless: whether everything survives."""
+    Attributes:
+        bytes: Bytes that each job sends, `[J]`, from clients and tiers `[J]`; known before anything is trained.
+        apply: The compression itself.
+        own: Names of the private vectors that it keeps at the clients (error feedback).
+        lossless: Whether the server reads exactly what the clients computed.
+    """
 
     bytes: Callable[[IntArray, IntArray], IntArray]
     apply: Callable[[Uploads], Compressed]
@@ -207,7 +282,13 @@ class Compress(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """No server. at: step -> holders `[R, K]`; down: step -> which of them are out of order; edges: `[E, 2]`."""
+    """A random walk: there is no server, and each model moves from client to client.
+
+    Attributes:
+        at: The clients that hold the models at a step, `[R, K]`.
+        down: Which of these clients are out of order at that step, `[R, K]`.
+        edges: Pairs of clients that may send to each other, `[E, 2]`.
+    """
 
     at: Callable[[int], IntArray]
     down: Callable[[int], NDArray[np.bool_]]
@@ -215,11 +296,16 @@ class Walk(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A private vector per (client, model) that bends the local gradient, and how a local update changes it.
+    """A private vector for each client and model that corrects the local gradient (FedDyn, SCAFFOLD).
 
-    name: of the vector. shared: name of the server's vector that is broadcast with the models, or None.
-    offset: (own `[W, d]`, shared `[W, d]` or None) -> `b` of the local gradient `grad + pull (w - w_start) + b`.
-    update: (own, shared, delta `[W, d]`, steps * lr `[W, 1]`) -> own afterwards."""
+    Attributes:
+        name: Of the private vector.
+        offset: The term b of the local gradient `grad + pull (w - w_start) + b`, `[W, d]`, from the private vectors
+            `[W, d]` and the shared ones (`[W, d]` or None).
+        update: The private vectors after a local update, from the private ones, the shared ones, the deltas `[W, d]`,
+            and the number of steps times the learning rate `[W, 1]`.
+        shared: Name of the server's vector that is broadcast with the models; None without one.
+    """
 
     name: str
     offset: Callable[[Tensor, Tensor | None], Tensor]
@@ -229,10 +315,24 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. Data, not code, so that batched engines can fuse it.
+    """How a client trains. It is data and not code, so that engines can train many clients at once.
 
-    The local gradient is `grad + pull (w - w_start) + offset`, after weight decay: one affine term that covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. Optimiser state is fresh in each local update (FE section II)."""
+    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
+    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
+
+    Attributes:
+        optimizer: `sgd` or `adam`.
+        lr: Learning rate of the first rounds.
+        lr_decay: Factor on the learning rate.
+        lr_decay_every: Rounds after which the factor applies once more.
+        momentum: Of SGD, 0 to 1.
+        weight_decay: Added to the gradient as `weight_decay * w`.
+        batch_size: Samples of a step; None means all samples of the client.
+        epochs: Passes over the client's samples; None where `steps` counts.
+        steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
+        pull: Strength of the pull towards the received model (FedProx's mu).
+        correction: A private vector that corrects the gradient; None without one.
+    """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.01

@@ -41,7 +41,7 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     raise BadInput(f"data.name = {name}, but there is no {where}: {get}set data.root or FEDRAY_DATA")
 
 
-def name_damaged_file(name: str, path: Path, why: object) -> BadInput:
+def explain_damage(name: str, path: Path, why: object) -> BadInput:
     """The error for a file that cannot be read."""
     reason = " ".join(str(why).split()) or type(why).__name__
     return BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original file")
@@ -70,9 +70,9 @@ def gunzip(name: str, source: Path, target: Path) -> None:
                 _bounded(out.tell() + len(part))
                 out.write(part)
     except (EOFError, gzip.BadGzipFile, OSError) as error:
-        raise name_damaged_file(name, source, error) from error
+        raise explain_damage(name, source, error) from error
     except Exception as error:  # zlib.error has no common base with the others
-        raise name_damaged_file(name, source, error) from error
+        raise explain_damage(name, source, error) from error
 
 
 def untar(name: str, source: Path, target: Path) -> None:
@@ -92,7 +92,7 @@ def untar(name: str, source: Path, target: Path) -> None:
         with tarfile.open(source) as archive:
             archive.extractall(target, filter=checked)
     except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise name_damaged_file(name, source, error) from error
+        raise explain_damage(name, source, error) from error
 
 
 def _bounded(size: int) -> None:

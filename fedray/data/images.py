@@ -14,7 +14,7 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.files import find_file, gunzip, name_damaged_file, scratch_folder, untar
+from fedray.data.files import explain_damage, find_file, gunzip, scratch_folder, untar
 from fedray.data.types import Dataset, Split, classification, split_stratified
 
 IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
@@ -69,9 +69,9 @@ def torchvision_set(name: str, root: Path | None) -> Dataset:
         try:
             train, test, names = _read(name, _unpacked(name, folder, space))
         except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
-            raise name_damaged_file(name, folder, error) from error
+            raise explain_damage(name, folder, error) from error
     if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
-        raise name_damaged_file(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
+        raise explain_damage(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
     return classification(name, train, test, names)
 
 
@@ -128,7 +128,7 @@ def load_femnist(root: Path | None) -> Dataset:
     train, test = _leaf(folder / "train"), _leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
     if stray := set(test) - set(train):
-        raise name_damaged_file("femnist", folder, f"writer {min(stray)} has test but no training pictures")
+        raise explain_damage("femnist", folder, f"writer {min(stray)} has test but no training pictures")
     names = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
     return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
 
@@ -147,7 +147,7 @@ def _leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
                     raise ValueError(f"the rows of writer {user} are inconsistent")
                 found[user] = (x, y)
         except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
-            raise name_damaged_file("femnist", path, error) from error
+            raise explain_damage("femnist", path, error) from error
     return found
 
 

@@ -10,16 +10,13 @@ import hashlib
 import json
 import mmap
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedray.core.errors import FedrayError
-from fedray.core.files import expand_user_path
+from fedray.core.files import expand_user_path, open_replacement
 from fedray.data import catalogue
 from fedray.data.files import cache_root, stamp
 from fedray.data.types import Array, Dataset, Split
@@ -99,30 +96,15 @@ def write_store(
         arrays.append(pa.FixedSizeListArray.from_arrays(column, width) if values.ndim > 1 else column)
     about = json.dumps({"shapes": shapes, "notes": notes or {}})
     schema = pa.schema([pa.field(k, a.type) for k, a in zip(fields, arrays, strict=True)], {"fedray": about})
-    with _replacing(path) as file, pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Any]:
-    """A file to write that becomes `path` at once and safely, or not at all."""
-    temporary = None
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "wb") as file:
-            yield file
+        with open_replacement(path) as file:
             os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
+            with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+                writer.write_batch(batch)
     except OSError as error:
         why = error.strerror or error
         raise FedrayError(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def map_store(path: Path) -> StoredFile:

@@ -12,7 +12,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.files import find_file, name_damaged_file
+from fedray.data.files import explain_damage, find_file
 from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
 
 
@@ -36,7 +36,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     for k in range(count):
         train, test = (_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
         if np.intersect1d(train, test).size:
-            raise name_damaged_file(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
+            raise explain_damage(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
         folds.append((train, test))
     each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
     a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
@@ -51,9 +51,9 @@ def _numbers(name: str, path: Path) -> FloatArray:
         delimiter = "," if path.suffix == ".csv" else None
         values = np.loadtxt(path, delimiter=delimiter, ndmin=2, dtype=np.float64)
     except (ValueError, OSError) as error:
-        raise name_damaged_file(name, path, error) from error
+        raise explain_damage(name, path, error) from error
     if not values.size or not np.isfinite(values).all():
-        raise name_damaged_file(name, path, "empty, or numbers that are not finite")
+        raise explain_damage(name, path, "empty, or numbers that are not finite")
     return values
 
 
@@ -61,7 +61,7 @@ def _rows(name: str, path: Path, limit: int) -> IntArray:
     """Indices below `limit`, `[n]`; the files hold them as floats."""
     index = _numbers(name, path).ravel().astype(np.int64)
     if index.min() < 0 or index.max() >= limit or len(np.unique(index)) < len(index):
-        raise name_damaged_file(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
+        raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
     return index
 
 
@@ -89,7 +89,7 @@ def load_printers(
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
             values = _numbers("printers", path)
             if values.shape[1] != 3:
-                raise name_damaged_file("printers", path, f"{values.shape[1]} columns, not 3")
+                raise explain_damage("printers", path, f"{values.shape[1]} columns, not 3")
             parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
     rows = np.concatenate(parts)  # [n, 5]: measured, rms_x, rms_y, printer, nominal
     label, group = np.unique(rows[:, 3], return_inverse=True)
@@ -122,7 +122,7 @@ def _frame(file: Path) -> Any:
     try:
         return pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
     except Exception as error:  # pyarrow and pandas raise many kinds
-        raise name_damaged_file("table", file, error) from error
+        raise explain_damage("table", file, error) from error
 
 
 def load_table(

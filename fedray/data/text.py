@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.files import find_file, name_damaged_file
+from fedray.data.files import explain_damage, find_file
 from fedray.data.types import Dataset, Split, classification
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
@@ -70,11 +70,11 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
         parse = {"mit_plays": _mit, "tiny": _tiny, "complete": _complete}[source]
         roles = parse(folder if source == "mit_plays" else path)
     except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
-        raise name_damaged_file("shakespeare", path, error) from error
+        raise explain_damage("shakespeare", path, error) from error
     tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
     tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
     if not tokens:
-        raise name_damaged_file("shakespeare", path, "no role has enough text")
+        raise explain_damage("shakespeare", path, "no role has enough text")
     cuts = [int(len(t) * train) for t in tokens]
     left = _windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
     right = _windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)

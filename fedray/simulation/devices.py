@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import to_finite_numbers
+from fedray.core.files import read_number_table
 from fedray.core.types import Clients, FloatArray, IntArray
 
 DAY = 86_400.0
@@ -91,7 +91,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         BadInput: the file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
             that is not above 0 or a window that ends before it begins.
     """
-    table = to_finite_numbers("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
+    table = read_number_table("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
     client = _ids(table["client"], clients.number, path)
     figures = {}
     known, first = np.unique(client, return_index=True)
