@@ -134,7 +134,7 @@ class Run:
     def _newest_predictor(self) -> Predictor:
         """The worker and the models of the newest checkpoint, kept until there is a newer one."""
         folder, version = self.path / "checkpoints", None
-        for newest in checkpoint.checkpoint_rounds(folder)[-1:]:
+        for newest in checkpoint.find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,9 +31,3 @@ class UserObjects:
     def shipped(self, study: Study) -> UserObjects:
         """Itself with the data set and the devices as read here, for nodes that may lack the files they come from."""
         return replace(self, data=study.shards.data, devices=study.devices)
-
-    def imported(self) -> UserObjects:
-        """Itself, its modules imported in this process."""
-        for name in self.modules:
-            importlib.import_module(name)
-        return self

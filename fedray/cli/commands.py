@@ -12,6 +12,7 @@ import click
 
 from fedray import __version__
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.user_modules import import_modules
 
 
 @contextmanager
@@ -37,19 +38,6 @@ def exit_with_one_line() -> Iterator[None]:
     except MemoryError as error:
         click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
         sys.exit(1)
-
-
-def import_modules(modules: tuple[str, ...]) -> None:
-    """Imports the modules given by --import, from the working directory too."""
-    import importlib
-
-    sys.path.insert(0, str(Path.cwd()))
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise BadInput(f"--import {name}: {why}: give the name of an importable module") from error
 
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/NAME).")

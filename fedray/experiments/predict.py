@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
-from fedray.evaluation.evaluate import client_weights
+from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.regression import predict_targets
 from fedray.metrics import ensemble
 from fedray.runtime.personal import own_models
@@ -88,10 +88,8 @@ class Predictor:
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
             return Prediction(*ensemble.mixture_moments(means, weights, variances), None)
-        kind: ensemble.Kind = "logits" if study.evaluation.average == "logits" else "probabilities"
-        mean = ensemble.average(outputs.numpy(), kind, weights)
-        variance = ensemble.mixture_moments(ensemble.probabilities(outputs.numpy()), weights).variance
-        return Prediction(mean, variance, mean)
+        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+        return Prediction(mean, ensemble.mixture_moments(members, weights).variance, mean)
 
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
@@ -101,7 +99,7 @@ class Predictor:
         losses = self.worker.losses_of(self.answer.state, world, np.array([client]), number)
         answers = np.ones(number, dtype=np.bool_) if present is None else present[world] > 0
         weights = np.zeros(number)
-        weights[answers] = client_weights(self.study, losses[torch.from_numpy(answers)])[0]
+        weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)])[0]
         return weights
 
     def _own_models(self, world: int, client: int) -> Tensor:

@@ -13,7 +13,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
-from fedray.runtime.environment import device_of, one_thread, prepare_process
+from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import warn_if_dependent, worker_facts
@@ -84,7 +84,7 @@ def run_inline(
         watch: called with a snapshot after each evaluated round.
         measure: makes the function that scores the models.
     """
-    one_thread()
+    use_one_thread()
     study = build_study(scenario, own)
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     facts = {"runtime": "inline", **worker_facts(runtime.host)}

@@ -17,9 +17,10 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import FedrayError
+from fedray.core.user_modules import import_modules
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_inline
-from fedray.runtime.environment import device_of, one_thread, prepare_process
+from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
@@ -98,7 +99,7 @@ def train_jobs(jobs: Sequence[Job]) -> list[Outcome]:
 def _carried(job: Job, company: JointTraining | None = None) -> Outcome:
     """What became of one job; a failure is an outcome, not an exception."""
     prepare_process()
-    one_thread()
+    use_one_thread()
     try:
         state: State = "complete"
         given = job.folder / "scenario.yaml"
@@ -154,7 +155,8 @@ def _train(job: Job, company: JointTraining | None = None) -> State:
             raise Enough("pruned")
 
     try:
-        run_inline(job.scenario, job.folder, job.own.imported(), watch, measure=measure)
+        import_modules(job.own.modules)
+        run_inline(job.scenario, job.folder, job.own, watch, measure=measure)
     except Enough:
         return "pruned" if seen["pruned"] else "complete"
     return "complete"

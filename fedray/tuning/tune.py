@@ -10,9 +10,10 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.user_modules import import_modules
 from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
-from fedray.simulation.rounds import first_state
+from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory
 from fedray.training.choice import choose_engine
@@ -49,7 +50,8 @@ def run_sweep(
     Raises:
         BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end."""
     prepare_process()
-    sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules).imported()
+    sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules)
+    import_modules(modules)
     first = build_study(base := sweep.scenario({}), own)
     check_producible(sweep.objectives, first.classes, base.data.name)
     limit, points = limit_of(sweep, trials)
@@ -85,7 +87,7 @@ def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, A
     if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
         return 1
     phase = study.method.phase
-    jobs = len(phase.schedule(0, first_state(study, phase)).client)
+    jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
     width = choose_engine(study.net, example=study.example).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 

@@ -12,6 +12,7 @@ import torch
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
+from fedray.core.user_modules import import_modules
 from fedray.runtime import environment, messages
 from fedray.runtime.environment import device_of
 from fedray.runtime.messages import Piece
@@ -26,7 +27,7 @@ class ClientActor:
     """One `Host` for all the clients that live here."""
 
     def __init__(self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float) -> None:
-        environment.one_thread()
+        environment.use_one_thread()
         self.scenario, self.own = scenario, own
         self.index, self.gpus, self.cpus = index, gpus, cpus
         self.restored = False  # what the clients that live here kept to themselves, since this process began
@@ -34,9 +35,8 @@ class ClientActor:
     @cached_property
     def host(self) -> Worker:
         """Built by the first call, so that an error on the way reaches the caller as every other does."""
-        return make_worker(
-            build_study(self.scenario, self.own.imported()), device_of(self.gpus), max(1, int(self.cpus))
-        )
+        import_modules(self.own.modules)
+        return make_worker(build_study(self.scenario, self.own), device_of(self.gpus), max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Answers when the actor can work; its process id."""

@@ -18,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
+from fedray.core.user_modules import import_modules
 from fedray.runtime import environment
 from fedray.runtime.ray.cluster import (
     PATIENCE,
@@ -40,13 +41,14 @@ class Coordinator:
     """Runs the engine on the machine that holds the run directory; answers `progress` while it does."""
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str) -> None:
-        environment.one_thread()
+        environment.use_one_thread()
         self.scenario, self.own, self.out = scenario, own, Path(out)
         self.unseen: deque[Snapshot] = deque()
 
     def run(self) -> dict[str, Any]:
         """The whole run; its summary."""
-        study = build_study(self.scenario, self.own.imported())
+        import_modules(self.own.modules)
+        study = build_study(self.scenario, self.own)
         runtime = RayRuntime(self.scenario, self.own, study)
         known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
