@@ -30,3 +30,18 @@ def lower_is_better(name: str) -> bool:
         [False, True, True, False]
     """
     return name.removeprefix("hold_out_").startswith(LOW)
+
+
+def reaches_target(name: str, value: float, target: float) -> bool:
+    """Whether the value of a score is at least as good as a target.
+
+    Args:
+        name: of the score; it says which way is better.
+        value: what was measured.
+        target: what was wanted.
+
+    Example:
+        >>> reaches_target("accuracy", 0.9, target=0.8), reaches_target("nll", 0.4, target=0.3)
+        (True, False)
+    """
+    return bool(value <= target if lower_is_better(name) else value >= target)

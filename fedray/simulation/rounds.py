@@ -1,4 +1,13 @@
-"""The round loop: plan, train, step, record, evaluate, checkpoint. One loop for every method."""
+"""The round loop: plan, train, step, record, evaluate, checkpoint. One loop for every method.
+
+The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule that
+plans a round, the server that steps, and, where they differ from the usual, the samples and bytes of its jobs
+(`Phase.sizes`, `Phase.traffic`) and what its state keeps of them (`Phase.remember`).
+
+Example:
+    >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
+    (True, False)
+"""
 
 from __future__ import annotations
 
@@ -9,20 +18,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedray.components.random_walk import find_hops
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.names import reaches_target
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.parts import job_sizes, split_plan, stack_downloads
 from fedray.simulation.study import Study
-from fedray.training.block import samples_seen, steps_of
+from fedray.training.block import count_steps, samples_seen
 
 
-def first_state(study: Study, phase: Phase) -> State:
+def draw_first_state(study: Study, phase: Phase) -> State:
     """The initial models: every (world, model) drawn at its own address."""
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
@@ -33,7 +40,7 @@ def first_state(study: Study, phase: Phase) -> State:
 def begin_progress(study: Study, phase: Phase) -> Progress:
     """Progress before the first round."""
     zero = np.zeros(study.worlds, dtype=np.int64)
-    state = first_state(study, phase)
+    state = draw_first_state(study, phase)
     if study.method.prepare is not None:
         state = study.method.prepare(state, study.pooled)
     return Progress(0, state, zero, zero.copy(), np.zeros(study.worlds))
@@ -86,7 +93,6 @@ def run_round(
     sized = size_jobs(study, phase, plan)
     size, steps = sized.size, sized.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
-    down = down + stack_downloads(study, t, plan)
     work = clock.JobCosts(steps, up, down, samples_seen(size, steps, phase.local.batch_size))
     timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
     loss, error = np.full(len(size), np.nan), np.full(len(size), None, dtype=object)
@@ -100,7 +106,8 @@ def run_round(
         counted = status == clock.OK
         if counted.any():
             state = phase.server.step(state, stats, t)
-            state = _remember(state, plan.take(counted), loss[counted])
+            if phase.remember is not None:
+                state = phase.remember(state, plan.take(counted), loss[counted])
     if not counted.all():
         up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
         down = np.where(np.isin(status, (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
@@ -108,24 +115,29 @@ def run_round(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
-    """A plan with the training samples and the steps of each job."""
-    size = job_sizes(study, plan)
-    return SizedPlan(plan, size, steps_of(size, phase.local))
+    """A plan with the training samples and the optimizer steps of each job.
+
+    Args:
+        study: What runs.
+        phase: The training that the jobs belong to.
+        plan: Its jobs, `[J]`.
+    """
+    size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
+    return SizedPlan(plan, size, count_steps(size, phase.local))
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
-    """Bytes that each job of round t sends and receives, `[J]` each."""
-    if study.parts:
-        up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
-        for _, part, jobs, own in split_plan(study, plan):
-            up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
-        return up, down
+    """Bytes that each job sends and receives, `[J]` each: by `phase.traffic`, or from the server to the client and back.
+
+    Args:
+        study: What runs.
+        phase: The training that the jobs belong to.
+        plan: Its jobs, `[J]`.
+        t: The round, from 0.
+    """
+    if phase.traffic is not None:
+        return phase.traffic(t, plan)
     layout = study.net.layout
-    if phase.walk is not None:  # from client to client
-        hop = find_hops(phase.walk, t, plan)
-        sent = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client))
-        received = phase.compress.bytes(hop.came, study.clients.tier_of(hop.came))
-        return np.where(hop.goes >= 0, sent, 0), np.where(hop.came >= 0, received, 0)
     stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
@@ -163,13 +175,4 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "
         raise BadInput(f"evaluate.{key}.metric = {name}: this run has no such metric: choose one of {known}")
     if row[name] is None:  # not measured in this round
         return False
-    return bool(row[name] <= value if lower_is_better(name) else row[name] >= value)
-
-
-def _remember(state: State, plan: Plan, loss: FloatArray) -> State:
-    """Keeps each job's loss for the adaptive schedule, where the state has room for it."""
-    if "job_loss" in state.extra:
-        seen = state.extra["job_loss"].clone()
-        seen[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
-        return state._replace(extra={**state.extra, "job_loss": seen})
-    return state
+    return reaches_target(name, row[name], value)

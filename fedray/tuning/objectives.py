@@ -12,7 +12,7 @@ import numpy as np
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import find_nearest, quote_value
 from fedray.metrics import classification, regression
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.names import lower_is_better, reaches_target
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
@@ -63,7 +63,9 @@ class SweepObjective:
         """Whether rounds after this row can no longer change the value."""
         if self.limit is None:
             return False
-        return meets_objective(row[self.metric], self) if self.kind == "reach" else row[self.axis] > self.limit
+        if self.kind == "reach":
+            return reaches_target(self.metric, row[self.metric], self.limit)
+        return bool(row[self.axis] > self.limit)
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
@@ -134,13 +136,6 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
             )
 
 
-def meets_objective(value: float, objective: SweepObjective) -> bool:
-    """Whether a metric has reached an objective's target."""
-    assert objective.limit is not None
-    low = lower_is_better(objective.metric)
-    return value <= objective.limit if low else value >= objective.limit
-
-
 def value_of(objective: SweepObjective, course: Sequence[Row]) -> float:
     """The value of one world's course (rows by rising round).
 
@@ -152,8 +147,8 @@ def value_of(objective: SweepObjective, course: Sequence[Row]) -> float:
         0.3
     """
     if objective.kind == "reach":
-        met = (row for row in course if meets_objective(row[objective.metric], objective))
-        return float(next((row[objective.axis] for row in met), math.inf))
+        reached = (row[objective.axis] for row in course if objective.decided(row))
+        return float(next(reached, math.inf))
     if objective.limit is not None:
         course = [row for row in course if row[objective.axis] <= objective.limit]
     return float(course[-1][objective.metric])
