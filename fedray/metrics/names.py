@@ -14,7 +14,7 @@ def fits_task(name: str, classes: int) -> bool:
     """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
 
     Example:
-        >>> fits_task("rmse", classes=10), belongs("nll", classes=10), belongs("accuracy", classes=0)
+        >>> fits_task("rmse", classes=10), fits_task("nll", classes=10), fits_task("accuracy", classes=0)
         (False, True, False)
     """
     tasks = classification_scores(np.full((1, 1, 2), 0.5), [0]), regression_scores(np.zeros((1, 1)), [0.0])
