@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from hypothesis import settings
-from small import without_report
+from reports import without_report
 
 torch.set_num_threads(1)
 settings.register_profile("fedray", deadline=None, max_examples=40)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, scenario, without_report
+from reports import without_report
+from small import copied, scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError

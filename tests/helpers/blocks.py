@@ -62,7 +62,7 @@ def make_block(
     start = torch.stack([net.init(int(rng.keys(0, "init", i % 3))) for i in range(len(sizes))]).to(dtype)
     shift, goal = (torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1 for _ in range(2))
     local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch})
-    steps = blocks.steps_of(size, local)
+    steps = blocks.count_steps(size, local)
     who = who[np.argsort(-steps[who], kind="stable")]
     rows = (who[:, None] * n + np.arange(n)).astype(np.int64)
     index, weight = blocks.deal_batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))

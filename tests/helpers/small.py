@@ -10,8 +10,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 import fedray
 from fedray.cli import commands
 from fedray.core.types import State
@@ -48,11 +46,6 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
 def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
     """The small scenario with a method and what it needs."""
     return scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes)
-
-
-def without_report(patch: pytest.MonkeyPatch) -> None:
-    """Replaces the report, whose pictures take ten times as long as a small run, by an empty page."""
-    patch.setattr("fedray.report.write.write_report", lambda _run_dirs, out: out.write_text("<html>"))
 
 
 def rows(table: Any, *without: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.runtime.inline import Inline
 from fedray.runtime.stacking import StackWorkers
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.parts import read_part, split_plan
+from fedray.simulation.stacking import read_part, split_plan
 from fedray.simulation.study import Part, Study
 
 CLIENTS, CLASSES, EACH = 4, 3, 20
@@ -62,16 +62,16 @@ def bases_after(made: Study, rounds: int = 3) -> list[torch.Tensor]:
 
 def features(made: Study, state: State) -> np.ndarray:
     """The features of every client of the first world, `[N * EACH, n * C]`."""
-    parts = Inline(made).host.parts
+    parts = Inline(made).worker.parts
     assert isinstance(parts, StackWorkers)
-    parts._meet(state)
+    parts._use_state(state)
     return torch.cat([parts.features(0, client) for client in range(made.clients.number)]).numpy()
 
 
 def seen_rows(part: Part, made: Study, fold: int) -> set[int]:
     """The rows that any job of a sub model of this fold reads in its training."""
     plan = made.method.phase.schedule(0, None)
-    for one, _, own in ((s.part, s.jobs, s.plan) for s in split_plan(made, plan)):
+    for one, _, own in ((s.part, s.jobs, s.plan) for s in split_plan(made.parts, plan)):
         if one is part:
             mine = own.take(own.world % part.folds == fold)
             fetched = part.study.shards.fetch(mine.world, mine.client)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, fed, rows, scenario, trained, without_report
+from reports import without_report
+from small import copied, fed, rows, scenario, trained
 from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
 
 import fedray
@@ -17,8 +18,8 @@ from fedray.core.types import Plan, State
 from fedray.data.stacking import LeaveOut
 from fedray.models.net import load_module
 from fedray.runtime.inline import Inline
-from fedray.simulation.parts import job_sizes, read_part, split_plan
-from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.rounds import begin_progress, run_round, size_jobs
+from fedray.simulation.stacking import read_part, split_plan
 
 
 @BOTH
@@ -112,7 +113,7 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
         assert (a - b).abs().max() > 1e-2
     x = table().test.x
     said = [
-        Inline(made).host.forward(s.models, s.counters, 0, torch.from_numpy(x))
+        Inline(made).worker.forward(s.models, s.counters, 0, torch.from_numpy(x))
         for made, s in ((forth, one), (back, two))
     ]
     assert (said[0][0].argmax(-1) == said[1][0].argmax(-1)).float().mean() > 0.95
@@ -123,8 +124,8 @@ def test_every_job_has_the_rows_it_trains_on(folds: dict[str, Any]) -> None:
     """Sizes known before training are those of the shards, and a row is in all sub models of a base but one."""
     made = study(folds)
     plan = made.method.phase.schedule(0, None)
-    size = job_sizes(made, plan)
-    for share in split_plan(made, plan):
+    size = size_jobs(made, made.method.phase, plan).size
+    for share in split_plan(made.parts, plan):
         fetched = share.part.study.shards.fetch(share.plan.world, share.plan.client)
         assert fetched.size.tolist() == size[share.jobs].tolist()
         assert size[share.jobs].sum() == CLIENTS * EACH * (share.part.folds - 1)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reports import without_report
 from sklearn.naive_bayes import GaussianNB
-from small import copied, fed, rows, scenario, trained, without_report
+from small import copied, fed, rows, scenario, trained
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray

@@ -20,7 +20,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small import fed, without_report
+from reports import without_report
+from small import fed
 
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
