@@ -104,7 +104,7 @@ def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Ce
         assert torch.equal(after[k], centre(mine).float())
     assert torch.equal(after[2], torch.zeros(5))  # nobody trained it
     whole = uploads(x, model)
-    blocks = [whole._replace(**{n: getattr(whole, n)[part] for n in ("delta", "client", "model", "replicate", "size")})
+    blocks = [whole._replace(**{n: getattr(whole, n)[part] for n in ("delta", "client", "model", "world", "size")})
               for part in (slice(5, 9), slice(0, 5))]  # fmt: skip
     state = State(torch.zeros(4, 5), torch.zeros(4, 0, dtype=torch.int64), {})
     assert torch.equal(one.step(state, merge_stats([one.reduce(block) for block in blocks]), 0).models, after)
@@ -200,7 +200,7 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
         ({"server": {"robust": "median", "weighting": "examples"}}, "server.weighting is examples"),
         ({"method": {"name": "shefl"}, "server": {"robust": "krum"}}, "server.coefficients is equal_groups"),
         ({"method": {"name": "fedag"}, "server": {"optimizer": "adam"}}, "server of its own"),
-        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "step of its own"),
+        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "server of its own"),
     ],
 )
 def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
