@@ -29,6 +29,9 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 
+# The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).
+VARIANCE_FLOOR = 1e-6
+
 # The samples of one forward pass outside training. Fixed, so that no packing of the work can show in the metrics.
 EVALUATED_ROWS = 500
 # Known clients that are evaluated one by one: those with the lowest ids. Others count as new clients.

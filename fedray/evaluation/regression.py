@@ -1,4 +1,10 @@
-"""Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores."""
+"""Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores.
+
+Example:
+    >>> members = Members(means=np.array([[1.0], [3.0]]), variances=None, y=np.array([2.0]), noise=0.5)
+    >>> members.answer
+    Moments(mean=array([2.]), variance=array([1.5]))
+"""
 
 from __future__ import annotations
 
@@ -9,29 +15,33 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray
+from fedray.core.types import VARIANCE_FLOOR, FloatArray
 from fedray.metrics import ensemble, regression
-from fedray.metrics.regression import VARIANCE_FLOOR
 from fedray.models.loss import split_gaussian
 from fedray.models.net import last_layer_inputs
 from fedray.simulation.study import Study
 
-ALONE = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
+MEMBER_TARGET_SCORES = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
 
 
 class Members(NamedTuple):
-    """Of the models that answer: means `[K, n]`, variances `[K, n]` where they predict any; targets y `[n]`.
+    """What the K models that answer predict for n targets, in original units.
 
-    noise: observation noise variance under the chosen reading; residual: the residual one, if known; floor: the
-    smallest variance. All in original units.
+    Attributes:
+        means: `[K, n]`.
+        variances: those that the models predict themselves, `[K, n]`; None where they predict none.
+        y: the targets, `[n]`.
+        noise: variance of the observation noise that is added, as `predict.noise` says.
+        residual: mean training residual variance; None: unknown.
+        floor: the smallest variance of an answer.
     """
 
     means: FloatArray
     variances: FloatArray | None
     y: FloatArray
-    noise: float
-    residual: float | None
-    floor: float
+    noise: float = 0.0
+    residual: float | None = None
+    floor: float = 0.0
 
     @property
     def answer(self) -> ensemble.Moments:
@@ -41,24 +51,34 @@ class Members(NamedTuple):
 
 
 def read_members(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, residual: float | None
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> Members:
     """The members of a world on a split.
 
     Args:
-        outputs: `[K, n, q]` raw outputs of the models that answer. residual: in standardised units.
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer, `[K, n, q]`.
+        split: `test` or `hold_out`.
+        answer: the models that answer.
+        residual: mean training residual variance in standardised units, if known.
     """
     scale = study.target_scale(world) ** 2
     y = study.split(split, world)[1].double().numpy()
     means, variances = predict_targets(study, world, outputs, study.split(split, world)[0], answer)
-    first = None if variances is None else variances[..., 0]
     noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
     if answer.noise is not None:
         noise = float(answer.noise[world])
     elif len(means) == 1 and variances is None and answer.owner is None:  # one model has no knowledge uncertainty
         noise = noise or residual or 0.0
-    kept = None if residual is None else residual * scale
-    return Members(means[..., 0], first, y.reshape(len(y), -1)[:, 0], noise * scale, kept, VARIANCE_FLOOR * scale)
+    return Members(
+        means[..., 0],
+        None if variances is None else variances[..., 0],
+        y.reshape(len(y), -1)[:, 0],
+        noise=noise * scale,
+        residual=None if residual is None else residual * scale,
+        floor=VARIANCE_FLOOR * scale,
+    )
 
 
 def score_regression(of: Members) -> dict[str, Any]:
@@ -87,7 +107,7 @@ def score_regressors(of: Members) -> dict[str, list[float]]:
         )
         for k, mean in enumerate(of.means)
     ]
-    return {f"member_{name}": [one[name] for one in each] for name in ALONE}
+    return {f"member_{name}": [one[name] for one in each] for name in MEMBER_TARGET_SCORES}
 
 
 def predict_targets(
@@ -96,7 +116,11 @@ def predict_targets(
     """Each member's mean, and its variance where it predicts one, in original units, `[K, n, q]` each.
 
     Args:
-        outputs: `[K, n, q]` raw outputs of the models that answer. x: the raw inputs `[n, ...]` they answer for.
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer, `[K, n, q]`.
+        x: the raw inputs they answer for, `[n, ...]`.
+        answer: the models that answer, with the spread of their weights where it is known in closed form.
     """
     scale = study.target_scale(world) ** 2
     if study.net.objective == "gaussian_nll":
@@ -106,11 +130,11 @@ def predict_targets(
     if answer.spread is None:
         return means, None
     inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]
-    variance = linear_variance(last_layer_inputs(study.net.module, inputs).double(), answer.spread[world].double())
+    variance = propagate_variance(last_layer_inputs(study.net.module, inputs).double(), answer.spread[world].double())
     return means, (variance.numpy() * scale)[None, :, None]
 
 
-def linear_variance(x: Tensor, spread: Tensor) -> Tensor:
+def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
     """`x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
 
     The row of a linear layer is its weights and then the bias, if any, whose input is 1.
@@ -120,19 +144,20 @@ def linear_variance(x: Tensor, spread: Tensor) -> Tensor:
     return x.square() @ spread if spread.dim() == 1 else ((x @ spread) * x).sum(1)
 
 
-def bias_variance(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
+def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
     """FE eq. 10 over the replicates: `E|y - h|^2 = noise + bias^2 + variance`, means over the test inputs.
 
     Args:
-        answers: each replicate's mean `[n]`. truth: E[y|x] `[n]`.
+        answers: the mean of each replicate, `[n]`.
+        truth: E[y|x], `[n]`.
 
     Returns:
-        One dict a replicate. `variance`: its squared distance to the mean of all, times R / (R - 1): the mean over the
-        replicates is the variance, and their spread its error. `bias2`: the same number for all, without the part that
-        R replicates leave by chance (variance / R).
+        One dict a replicate. `variance` is its squared distance to the mean of all, times R / (R - 1): the mean over
+        the replicates is the variance, and their spread its error. `bias2` is the same number for all, without the part
+        that R replicates leave by chance (variance / R).
 
     Example:
-        >>> bias_variance([np.array([1.0]), np.array([3.0])], np.array([0.0]))
+        >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))
         [{'bias2': 3.0, 'variance': 2.0}, {'bias2': 3.0, 'variance': 2.0}]
     """
     rows = np.stack(answers)

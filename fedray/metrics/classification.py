@@ -1,12 +1,11 @@
-"""Scores of predictions. Pure functions on NumPy arrays or CPU tensors, computed in float64.
+"""Scores of probabilistic classification.
 
-Classification takes probabilities `[n, C]` and labels `[n]`; regression takes mean and variance of a Gaussian
-prediction in the target's own units, `[n]` or any one shape (scores are then means over all numbers). K members.
+Probabilities are `[n, C]` and labels `[n]`; an ensemble has K members. They are NumPy arrays or CPU tensors, and
+everything is computed in float64.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
-    """Share of samples whose most probable class (the first, in a tie) is the label.
+    """Share of the samples whose most probable class is the label; in a tie, the first class counts.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -30,7 +29,7 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
-    """Mean of `-log p(label)`, nats; probabilities below 2.2e-16 count as that, so that it stays finite."""
+    """Mean of `-log p(label)` in nats; probabilities below 2.2e-16 count as 2.2e-16, so that it is finite."""
     p = to_floats(probs)
     chosen = p[np.arange(len(p)), to_labels(y)]
     return float(-np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)).mean())
@@ -48,7 +47,15 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 class Calibration(NamedTuple):
-    """The table of a reliability diagram, one row a bin. confidence and accuracy are NaN in an empty bin."""
+    """The table of a reliability diagram, one entry for each bin of the confidence.
+
+    Attributes:
+        lower: Lower end of the bin, `[bins]`.
+        upper: Upper end of the bin, `[bins]`.
+        samples: Samples in the bin, `[bins]`.
+        confidence: Their mean confidence, `[bins]`; NaN in an empty bin.
+        accuracy: Their accuracy, `[bins]`; NaN in an empty bin.
+    """
 
     lower: FloatArray
     upper: FloatArray
@@ -58,7 +65,13 @@ class Calibration(NamedTuple):
 
 
 def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
-    """Accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2)."""
+    """Accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2).
+
+    Args:
+        probs: Probabilities, `[n, C]`.
+        y: Labels, `[n]`.
+        bins: Number of bins.
+    """
     p = to_floats(probs)
     confidence, right = p.max(axis=-1), (p.argmax(axis=-1) == to_labels(y)).astype(np.float64)
     edges = np.linspace(0.0, 1.0, bins + 1)
@@ -71,7 +84,12 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Expected calibration error: mean over samples of their bin's |accuracy - confidence|.
+    """Expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
+
+    Args:
+        probs: Probabilities, `[n, C]`.
+        y: Labels, `[n]`.
+        bins: Number of bins.
 
     Example:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
@@ -82,15 +100,15 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 
 
 def entropy(probs: ArrayLike) -> float:
-    """Mean entropy in nats; of the averaged distribution it is FE's "avg entropy"."""
+    """Mean entropy in nats; for the averaged distribution of an ensemble it is FE's "avg entropy"."""
     return float(entropies(probs).mean())
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Share of (pair of members, sample) whose most probable classes differ; 0 for one member.
+    """Share of all pairs of members and samples whose most probable classes differ; 0 for one member.
 
     Args:
-        members: `[K, n, C]`.
+        members: Each member's probabilities, `[K, n, C]`.
     """
     rows = to_floats(members)
     models, classes = rows.shape[0], rows.shape[-1]
@@ -102,7 +120,7 @@ def disagreement(members: ArrayLike) -> float:
 
 
 def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
-    """`[C, C]`: how many samples of class (row) were given to class (column).
+    """How many samples of each class (row) were given to each class (column), `[C, C]`.
 
     Example:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
@@ -115,7 +133,7 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
 
 
 def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
-    """F1 = 2 hits / (given + true) of each class, weighted by how often the class is true."""
+    """Mean over the classes of F1 = 2 hits / (given + true), weighted by how often a class is the label."""
     table = confusion(probs, y)
     true, given = table.sum(axis=1), table.sum(axis=0)
     f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
@@ -126,35 +144,16 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
     """All scores of an ensemble of classifiers.
 
     Args:
-        members: `[K, n, C]`, each model's probabilities.
-        y: labels `[n]`.
-        answer: `[n, C]`, what the ensemble answers where that is not the plain mean (`predict.average` of logits,
-            `predict.personalised`).
+        members: Each model's probabilities, `[K, n, C]`.
+        y: Labels, `[n]`.
+        answer: What the ensemble answers, `[n, C]`; None means the mean of the members' probabilities.
 
     Returns:
-        accuracy, f1_weighted, nll, brier, ece, entropy of the answer; disagreement; accuracy_min, _mean, _max over the
-        members.
+        Of the answer: accuracy, f1_weighted, nll, brier, ece and entropy. Of the members: disagreement, accuracy_min,
+        accuracy_mean and accuracy_max.
     """
     rows = to_floats(members)
     p = rows.mean(axis=0) if answer is None else to_floats(answer)
     scores = {"accuracy": accuracy(p, y), "f1_weighted": weighted_f1(p, y), "nll": nll(p, y), "brier": brier(p, y)}
     scores |= {"ece": ece(p, y), "entropy": entropy(p), "disagreement": disagreement(rows)}
     return scores | score_range("accuracy", [accuracy(row, y) for row in rows])
-
-
-def per_client(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:
-    """One score a client, `[N]` (`predict.by_client`), in three numbers; clients without data (NaN) do not count.
-
-    Returns:
-        mean, p10 (a tenth of the clients are no better), worst.
-
-    Example:
-        >>> per_client([0.5, 0.9, 1.0, np.nan])["worst"]
-        0.5
-    """
-    v = to_floats(values)
-    v = v[~np.isnan(v)]
-    if v.size == 0:
-        return {"mean": math.nan, "p10": math.nan, "worst": math.nan}
-    tenth, worst = (0.1, v.min()) if higher_is_better else (0.9, v.max())
-    return {"mean": float(v.mean()), "p10": float(np.quantile(v, tenth)), "worst": float(worst)}

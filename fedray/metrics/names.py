@@ -1,4 +1,4 @@
-"""What the name of a score says: which task has it, and which way is better."""
+"""What the name of a score says: which task has it, and whether lower values are better."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import numpy as np
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
 
-LOW = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width")  # the smaller the better
+LOWER_IS_BETTER = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width")  # beginnings of names
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Whether a score is not the other task's alone: accuracy of a regression, rmse of a classification.
+    """Whether a task can have a score: a regression has no accuracy, and a classification has no rmse.
+
+    Args:
+        name: Of the score, with or without `hold_out_`.
+        classes: Number of classes; 0 for a regression.
 
     Example:
         >>> fits_task("rmse", classes=10), fits_task("nll", classes=10), fits_task("accuracy", classes=0)
@@ -23,13 +27,13 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Whether a smaller value of a score is the better one, held out or not, of the answer or of its members.
+    """Whether lower values of a score are better; the score may be of the answer, of members, or on held-out rows.
 
     Example:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
         [False, True, True, False]
     """
-    return name.removeprefix("hold_out_").startswith(LOW)
+    return name.removeprefix("hold_out_").startswith(LOWER_IS_BETTER)
 
 
 def reaches_target(name: str, value: float, target: float) -> bool:

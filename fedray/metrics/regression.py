@@ -1,4 +1,8 @@
-"""Scores of probabilistic regression."""
+"""Scores of probabilistic regression.
+
+Mean and variance of a Gaussian prediction, and the targets y, have one shape, `[n]` or any other; the scores are means
+over all numbers. They are NumPy arrays or CPU tensors, and everything is computed in float64.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from fedray.core.types import FloatArray
+from fedray.core.types import VARIANCE_FLOOR, FloatArray
 from fedray.metrics.arrays import score_range, to_floats
 from fedray.metrics.ensemble import mixture_moments
 
-LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reported
-VARIANCE_FLOOR = 1e-6  # in standardised units
+INTERVAL_LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reported
 
 
 def rmse(mean: ArrayLike, y: ArrayLike) -> float:
@@ -23,24 +26,50 @@ def rmse(mean: ArrayLike, y: ArrayLike) -> float:
 
 
 def gaussian_nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
-    """Mean of `(log(2 pi v) + (y - m)^2 / v) / 2`, nats."""
+    """Mean of `(log(2 pi v) + (y - m)^2 / v) / 2`, the negative log-likelihood in nats.
+
+    Args:
+        mean: m.
+        variance: v, above 0.
+        y: Targets.
+
+    Example:
+        >>> round(gaussian_nll([0.0], [1.0], [2.0]), 4)  # (log(2 pi) + 4) / 2
+        2.9189
+    """
     v = to_floats(variance)
     return float((0.5 * (np.log(2.0 * np.pi * v) + (to_floats(y) - to_floats(mean)) ** 2 / v)).mean())
 
 
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
-    """Mean continuous ranked probability score of a Gaussian, in the target's units; |y - m| as the variance goes to 0.
+    """Mean continuous ranked probability score of a Gaussian; it tends to |y - m| as the variance goes to 0.
 
-    `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))`, z = (y - m) / sd. Source: Gneiting et al. 2005, eq. 5.
+    It is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd.
+    Source: Gneiting et al. 2005, eq. 5.
+
+    Args:
+        mean: m.
+        variance: Square of sd, above 0.
+        y: Targets.
+
+    Returns:
+        The score, in the target's units.
     """
     sd = np.sqrt(to_floats(variance))
     z = (to_floats(y) - to_floats(mean)) / sd
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    return float((sd * (z * (2.0 * _phi(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))).mean())
+    return float((sd * (z * (2.0 * _normal_cdf(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))).mean())
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Share of targets inside the central interval of a level; a calibrated prediction has coverage = level."""
+    """Share of the targets inside the central interval of a level; of calibrated predictions it is the level.
+
+    Args:
+        mean: Of the Gaussian prediction.
+        variance: Of the Gaussian prediction.
+        y: Targets.
+        level: 0 to 1.
+    """
     half = _quantile(level) * np.sqrt(to_floats(variance))
     return float((np.abs(to_floats(y) - to_floats(mean)) <= half).mean())
 
@@ -56,12 +85,11 @@ def width(variance: ArrayLike, level: float = 0.95) -> float:
 
 
 def sharpness(variance: ArrayLike) -> float:
-    """Determinant sharpness `det(Sigma)^(1 / 2d)`, in the target's units; in logs, so that d may be large.
-
-    Source: FedAG section 4 (DS).
+    """Determinant sharpness `det(Sigma)^(1 / 2d)`, in the target's units (FedAG section 4, DS).
 
     Args:
-        variance: `[d]`, then Sigma is diagonal and DS the geometric mean of the sds; or a full Sigma `[d, d]`.
+        variance: A full Sigma `[d, d]`, or the diagonal `[d]` of one; then the result is the geometric mean of the
+            standard deviations.
 
     Example:
         >>> round(sharpness([1.0, 16.0]), 6), round(sharpness([[1.0, 0.0], [0.0, 16.0]]), 6)
@@ -73,8 +101,18 @@ def sharpness(variance: ArrayLike) -> float:
 
 
 def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, bins: int = 10) -> FloatArray:
-    """Histogram of the probability integral transform `Phi((y - m) / sd)`: shares `[bins]`, flat if calibrated."""
-    values = _phi((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
+    """Histogram of the probability integral transform `Phi((y - m) / sd)`.
+
+    Args:
+        mean: m.
+        variance: Square of sd.
+        y: Targets.
+        bins: Number of bins, all of the same width.
+
+    Returns:
+        Share of the targets in each bin, `[bins]`; all are about equal if the predictions are calibrated.
+    """
+    values = _normal_cdf((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
     counts, _ = np.histogram(values, bins=bins, range=(0.0, 1.0))
     shares: FloatArray = counts / counts.sum()
     return shares
@@ -92,23 +130,23 @@ def regression_scores(
     """All scores of an ensemble of regressors, in the units of `y`.
 
     Args:
-        members: `[K, n]`, each model's mean (standardisation undone).
-        y: targets `[n]`.
-        variances: `[K, n]`, the models' own predicted variances, if they predict any.
-        noise: observation noise variance of the chosen reading, added to the knowledge uncertainty: 0, a fixed one, or
-            the residual one.
-        residual: the clients' mean training residual variance, if known: then both readings of the nll are given.
-        floor: smallest variance, 1e-6 times the square of the target's scale.
+        members: Each model's mean, `[K, n]`, in the units of `y`.
+        y: Targets, `[n]`.
+        variances: The models' own predicted variances, `[K, n]`; None if they predict none.
+        noise: Variance of the observation noise, which is added to the variance over the models.
+        residual: The clients' mean training residual variance; None if it is not known.
+        floor: Smallest variance of the answer: `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:
-        rmse, nll, crps, coverage_50, _90, _95, width_95, sharpness of the answer (nll and what follows under `noise`);
-        rmse_min, _mean, _max over the members; nll_none and nll_residual where `residual` is given.
+        Of the answer: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95 and sharpness; all but rmse
+        depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where `residual` is given: the nll with
+        no noise, nll_none, and with that noise, nll_residual.
     """
     rows = to_floats(members)
     mean, spread = mixture_moments(rows, variances=variances)
     v = np.maximum(spread + noise, floor)
     scores = {"rmse": rmse(mean, y), "nll": gaussian_nll(mean, v, y), "crps": crps(mean, v, y)}
-    scores |= {f"coverage_{100 * level:.0f}": coverage(mean, v, y, level) for level in LEVELS}
+    scores |= {f"coverage_{100 * level:.0f}": coverage(mean, v, y, level) for level in INTERVAL_LEVELS}
     scores |= {"width_95": width(v), "sharpness": sharpness(v.reshape(-1))}
     if residual is not None:
         scores["nll_none"] = gaussian_nll(mean, np.maximum(spread, floor), y)
@@ -116,11 +154,12 @@ def regression_scores(
     return scores | score_range("rmse", [rmse(row, y) for row in rows])
 
 
-def _phi(z: FloatArray) -> FloatArray:
+def _normal_cdf(z: FloatArray) -> FloatArray:
     """Standard normal distribution function."""
     result: FloatArray = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
     return result
 
 
 def _quantile(level: float) -> float:
+    """How many standard deviations the central interval of a level reaches to either side."""
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

@@ -10,7 +10,7 @@ from fedray.core.errors import BadInput
 from fedray.models.mlp import check_widths
 from fedray.models.norm import norm_layer
 
-SMALL = 16  # images with a side below this get 3 x 3 kernels, padded
+SMALL_KERNEL_BELOW = 16  # images with a side below this get 3 x 3 kernels, padded
 VGG11: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # blocks between poolings
 
 
@@ -36,7 +36,7 @@ def cnn(
         kernel: side of the kernels; default 5, or 3 for images with a side below 16.
         padding: default 0, or `kernel // 2` for images with a side below 16.
     """
-    small = min(_image("cnn", input_shape)[1:]) < SMALL
+    small = min(_image("cnn", input_shape)[1:]) < SMALL_KERNEL_BELOW
     kernel = kernel if kernel is not None else 3 if small else 5
     padding = padding if padding is not None else kernel // 2 if small else 0
     layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)

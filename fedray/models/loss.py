@@ -1,4 +1,4 @@
-"""Loss functions: one number a sample, from a network's raw outputs."""
+"""Loss functions: one number for each sample, from a network's raw outputs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Objective
+from fedray.core.types import VARIANCE_FLOOR, Objective
 
-VARIANCE_FLOOR = 1e-6  # of the Gaussian head, in the target's (standardised) units: Lakshminarayanan et al. 2017, 2.2.1
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Gaussian(NamedTuple):
-    """mean and variance, `[..., B, outputs / 2]` each."""
+    """What a Gaussian head predicts.
+
+    Attributes:
+        mean: `[..., B, outputs / 2]`.
+        variance: `[..., B, outputs / 2]`, above 0.
+    """
 
     mean: Tensor
     variance: Tensor
 
 
 def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
-    """The loss of each sample; leading axes (lanes) and `torch.func.vmap` are welcome.
+    """The loss of each sample.
 
-    `cross_entropy`: -log softmax(f)[y]. `half_mse`: 1/2 |f - y|^2 and `mse`: |f - y|^2, summed over the outputs (the
-    first is the loss of FE Theorem 2). `gaussian_nll`: (log v + (m - y)^2 / v + log 2 pi) / 2 with (m, v) of
-    `split_gaussian`, summed over the targets.
+    `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
+    outputs (`half_mse` is the loss of FE Theorem 2). `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2 with
+    (m, v) of `split_gaussian`, summed over the targets.
 
     Args:
-        objective: which loss.
-        outputs: `[..., B, outputs]`.
-        y: class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
+        objective: Which loss.
+        outputs: Raw outputs f, `[..., B, outputs]`; there may be axes in front, as those of lanes and of `vmap`.
+        y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
 
     Returns:
         `[..., B]`.
@@ -58,7 +62,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:
-    """A Gaussian head: the first half of `[..., B, 2 targets]` is the mean, softplus of the second the variance.
+    """Reads the outputs `[..., B, 2 targets]` of a Gaussian head: the mean, then what becomes the variance by softplus.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
     """

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedray.core.errors import BadInput
 
-GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalisation
+NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalisation
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:
@@ -20,13 +20,13 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     if norm == "group":
-        return nn.GroupNorm(math.gcd(GROUPS, channels), channels)
+        return nn.GroupNorm(math.gcd(NORM_GROUPS, channels), channels)
     raise BadInput(f"model.norm = {norm}: choose batch or group")
 
 
 def replace_norms(module: nn.Module, norm: str) -> nn.Module:
     """The same network with every BatchNorm2d replaced by `norm`, in place."""
-    norm_layer(norm, GROUPS)  # refuses an unknown name
+    norm_layer(norm, NORM_GROUPS)  # refuses an unknown name
     if norm != "batch":
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):

@@ -15,7 +15,7 @@ from torch import nn
 from fedray.core.errors import BadInput
 from fedray.models.norm import replace_norms
 
-SMALL = 64  # images with a side below this get the small stem
+SMALL_STEM_BELOW = 64  # images with a side below this get the small stem
 
 
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
@@ -122,4 +122,4 @@ def _image(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
     """Channels of an image, and whether it takes the small stem."""
     if len(input_shape) != 3:
         raise BadInput(f"model.name = {name}: inputs of shape {list(input_shape)} are not images; choose linear or mlp")
-    return input_shape[0], min(input_shape[1:]) < SMALL
+    return input_shape[0], min(input_shape[1:]) < SMALL_STEM_BELOW
