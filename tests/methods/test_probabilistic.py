@@ -21,7 +21,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.exact_sum import merge_stats
 from fedray.core.types import Net, State, Uploads
-from fedray.evaluation.regression import linear_variance
+from fedray.evaluation.regression import propagate_variance
 from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions
 from fedray.metrics import regression
 from fedray.models.catalogue import build_net
@@ -53,7 +53,7 @@ def test_the_mean_of_fedag_is_fedavg_bit_for_bit() -> None:
 def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target() -> None:
     """beta^-1 of eq. 6, in the units the network sees; 1 only where targets are standardised."""
     run = fedray.run(of("fedag", {"data": {"name": "sine"}, "model": {"name": "rbf"}}))
-    target = run.study.pooled(0)[1].double()
+    target = run.study.pool_rows(0)[1].double()
     assert run.progress.state.extra["target_variance"].tolist() == [float(target.var(correction=0))]
     assert abs(float(target.var(correction=0)) - 1.0) > 0.1
 
@@ -97,7 +97,7 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     parts = [
         server.reduce(
             whole._replace(
-                **{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "replicate", "tier", "size")}
+                **{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "world", "tier", "size")}
             )
         )
         for i in (slice(3, 7), slice(0, 3))
@@ -131,7 +131,7 @@ def test_omc_tends_to_the_moments_of_the_uploads_for_a_linear_model() -> None:
     x = torch.linspace(-2, 2, 9)[:, None].double()
     z = state.extra["sample"][0].double() @ torch.cat([x, torch.ones_like(x)], dim=1).T  # [S, 9]
     middle = torch.cat([x, torch.ones_like(x)], dim=1) @ exact.progress.state.models[0].double()
-    variance = linear_variance(x, exact.progress.state.extra["variance"][0].double())
+    variance = propagate_variance(x, exact.progress.state.extra["variance"][0].double())
     # 9 points of one 2-dimensional Gaussian: 6 standard errors of a mean, and of a variance (relative sqrt(2 / S))
     assert bool(((z.mean(0) - middle).abs() <= 6 * (variance / draws).sqrt()).all())
     assert bool(((z.var(0) / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
@@ -143,9 +143,9 @@ def test_the_closed_form_is_what_sampling_tends_to() -> None:
     x, spread = generator.normal(size=(4, 3)), np.array([0.5, 0.1, 2.0, 0.3])
     w = generator.normal(size=(draws, 4)) * np.sqrt(spread)
     seen = (w @ np.column_stack([x, np.ones(4)]).T).var(axis=0)
-    exact = linear_variance(torch.from_numpy(x), torch.from_numpy(spread)).numpy()
+    exact = propagate_variance(torch.from_numpy(x), torch.from_numpy(spread)).numpy()
     assert np.abs(seen / exact - 1).max() <= 6 * np.sqrt(2 / draws)
-    full = linear_variance(torch.from_numpy(x), torch.diag(torch.from_numpy(spread))).numpy()
+    full = propagate_variance(torch.from_numpy(x), torch.diag(torch.from_numpy(spread))).numpy()
     assert full == pytest.approx(exact, rel=1e-12)
 
 
@@ -188,7 +188,7 @@ def test_bayesian_linear_answers_from_the_first_round_and_sends_nothing() -> Non
     run = fedray.run(of("bayesian_linear", {"model": {"name": "linear", "hidden": None}, "rounds": 0}))
     assert run.summary["rounds"] == 0
     assert run.summary["totals"]["up_bytes"] == 0
-    x, y = run.study.pooled(0)
+    x, y = run.study.pool_rows(0)
     design = np.column_stack([x.double().numpy(), np.ones(len(x))])
     assert run.progress.state.models[0].numpy() == pytest.approx(
         unit_precisions(design, y.double().numpy()[:, 0]).mean, rel=1e-5

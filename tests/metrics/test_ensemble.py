@@ -15,7 +15,7 @@ from scipy import special
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 from fedray.metrics.ensemble import (
-    Kind,
+    AverageKind,
     average,
     average_for_client,
     by_client,
@@ -32,7 +32,7 @@ from fedray.metrics.ensemble import (
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(5, 12, 4)) * 3
 LOSSES = RNG.uniform(0, 3, size=(7, 5))
-KINDS = get_args(Kind)
+KINDS = get_args(AverageKind)
 finite_losses = hnp.arrays(np.float64, (3, 4), elements=st.floats(0, 1e6))
 
 
@@ -51,7 +51,7 @@ def test_average_of_probabilities_and_of_logits() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_model_answers_for_itself(kind: Kind) -> None:
+def test_one_model_answers_for_itself(kind: AverageKind) -> None:
     alone = LOGITS[0] if kind == "outputs" else probabilities(LOGITS[0])
     np.testing.assert_allclose(average(LOGITS[:1], kind), alone)
     np.testing.assert_allclose(average_for_client(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
@@ -61,7 +61,7 @@ def test_one_model_answers_for_itself(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_of_the_models_does_not_matter(kind: Kind) -> None:
+def test_the_order_of_the_models_does_not_matter(kind: AverageKind) -> None:
     order = RNG.permutation(5)
     weights = personal_weights(LOSSES, 0.5)
     np.testing.assert_allclose(average(LOGITS[order], kind), average(LOGITS, kind), rtol=1e-12)

@@ -1,0 +1,85 @@
+"""Scores of regressions against scikit-learn, scipy, and integrals done by number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from sklearn import metrics as sk
+
+from fedray.metrics import regression
+
+RNG = np.random.default_rng(3)
+MEAN, VARIANCE = RNG.normal(size=300), RNG.uniform(0.1, 4, size=300)
+TARGET = MEAN + RNG.normal(size=300) * np.sqrt(VARIANCE)
+reals = st.floats(-5, 5)
+
+
+def test_regression_scores_are_scipys() -> None:
+    density = stats.norm(MEAN, np.sqrt(VARIANCE))
+    assert regression.rmse(MEAN, TARGET) == pytest.approx(sk.root_mean_squared_error(TARGET, MEAN))
+    assert regression.gaussian_nll(MEAN, VARIANCE, TARGET) == pytest.approx(-density.logpdf(TARGET).mean())
+    for level in regression.INTERVAL_LEVELS:
+        lower, upper = density.interval(level)
+        assert regression.coverage(MEAN, VARIANCE, TARGET, level) == ((lower <= TARGET) & (upper >= TARGET)).mean()
+        assert regression.width(VARIANCE, level) == pytest.approx((upper - lower).mean())
+
+
+@given(reals, st.floats(0.05, 3), reals)
+@settings(deadline=None, max_examples=25)
+def test_crps_is_the_integral_of_its_definition(mean: float, sd: float, y: float) -> None:
+    below, _ = integrate.quad(lambda t: stats.norm.cdf(t, mean, sd) ** 2, min(mean, y) - 12 * sd, y, limit=200)
+    above, _ = integrate.quad(lambda t: stats.norm.sf(t, mean, sd) ** 2, y, max(mean, y) + 12 * sd, limit=200)
+    assert regression.crps([mean], [sd**2], [y]) == pytest.approx(below + above, abs=1e-6)
+
+
+def test_crps_tends_to_the_absolute_error() -> None:
+    assert regression.crps([1.0, 2.0], [1e-18, 1e-18], [4.0, 2.0]) == pytest.approx(1.5)
+
+
+def test_sharpness_is_the_root_of_the_determinant() -> None:
+    assert regression.sharpness(VARIANCE[:9]) == pytest.approx(np.linalg.det(np.diag(VARIANCE[:9])) ** (1 / 18))
+    factor = RNG.normal(size=(4, 4))
+    full = factor @ factor.T
+    assert regression.sharpness(full) == pytest.approx(np.linalg.det(full) ** (1 / 8))
+    assert regression.sharpness(np.full(10**6, 9.0)) == pytest.approx(3)  # the determinant itself would overflow
+    assert regression.sharpness(4.0 * VARIANCE) == pytest.approx(2 * regression.sharpness(VARIANCE))
+
+
+def test_calibrated_predictions_cover_and_have_a_flat_pit() -> None:
+    mean, variance = np.zeros(20_000), np.full(20_000, 4.0)
+    y = RNG.normal(size=20_000) * 2
+    for level in regression.INTERVAL_LEVELS:
+        assert regression.coverage(mean, variance, y, level) == pytest.approx(level, abs=0.02)
+    shares = regression.pit(mean, variance, y)
+    assert shares.sum() == pytest.approx(1)
+    assert shares == pytest.approx(np.full(10, 0.1), abs=0.015)
+    assert regression.pit(mean, variance / 100, y)[0] > 0.3  # overconfident: everything in the tails
+
+
+def test_regression_in_one_call_gives_both_readings_of_the_noise() -> None:
+    members, y = RNG.normal(size=(5, 40)), RNG.normal(size=40)
+    plain = regression.regression_scores(members, y)
+    both = regression.regression_scores(members, y, noise=0.5, residual=0.5)
+    mean, spread = members.mean(0), members.var(0)
+    assert plain["nll"] == both["nll_none"] == pytest.approx(regression.gaussian_nll(mean, spread, y))
+    assert both["nll"] == both["nll_residual"] == pytest.approx(regression.gaussian_nll(mean, spread + 0.5, y))
+    assert "nll_none" not in plain
+    assert plain["rmse"] == both["rmse"] <= plain["rmse_mean"]  # noise moves no mean; Jensen
+    assert plain["rmse_min"] <= plain["rmse_mean"] <= plain["rmse_max"]
+    assert both["sharpness"] > plain["sharpness"]
+    assert {"rmse", "nll", "crps", "coverage_50", "coverage_90", "coverage_95", "sharpness"} <= plain.keys()
+
+
+def test_one_member_without_noise_meets_the_floor() -> None:
+    scores = regression.regression_scores(np.zeros((1, 3)), np.ones(3), floor=0.25)
+    assert scores["sharpness"] == pytest.approx(0.5)
+    assert np.isfinite(scores["nll"])
+
+
+def test_members_with_their_own_variance_are_a_mixture() -> None:
+    members, y = np.array([[0.0], [2.0]]), np.array([1.0])
+    scores = regression.regression_scores(members, y, variances=np.array([[1.0], [3.0]]))
+    assert scores["sharpness"] == pytest.approx(np.sqrt(3.0))  # mean variance 2 + variance of the means 1
