@@ -1,7 +1,7 @@
 """Every random number has an address.
 
 `stream(seed, "batches", round, client, model)` names a source of numbers: the same address gives the same numbers on
-any machine, in any order, with any packing. There are two forms. `stream` is a NumPy generator (Philox) for one address.
+any machine, in any order, with any packing. Two forms exist. `stream` is a NumPy generator (Philox) for one address.
 `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once (splitmix64, Steele, Lea
 and Flood 2014), because a generator object for each client would cost more than training a small client.
 """

@@ -69,7 +69,7 @@ class Layout:
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """The tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""
-        parts = rows.split(self.sizes, dim=-1)
+        parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 

@@ -2,19 +2,18 @@
 
 from fedray.models.catalogue import MODEL_NAMES, Builder, build_net, model_maker, model_names, register_model
 from fedray.models.loss import per_sample, split_gaussian
-from fedray.models.net import layout_of, load_module, net_of, state_dict
+from fedray.models.net import layout_of, net_of, state_dict
 
 __all__ = [
     "MODEL_NAMES",
     "Builder",
     "build_net",
-    "split_gaussian",
     "layout_of",
-    "load_module",
     "model_maker",
     "model_names",
     "net_of",
     "per_sample",
     "register_model",
+    "split_gaussian",
     "state_dict",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
 from fedray.core.types import Net, Objective
 from fedray.models.cnn import cnn, vgg11
 from fedray.models.mlp import linear, mlp, rbf
@@ -18,7 +18,7 @@ from fedray.models.net import net_of
 from fedray.models.text import lstm
 from fedray.models.vision import densenet, mobilenet_v2, resnet18, resnet34, shufflenet_v2
 
-Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialised module
+Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialized module
 _BUILDERS: dict[str, Builder] = {
     "linear": linear,
     "mlp": mlp,
@@ -32,18 +32,22 @@ _BUILDERS: dict[str, Builder] = {
     "shufflenet_v2": shufflenet_v2,
     "lstm": lstm,
 }
-MODEL_NAMES = tuple(_BUILDERS)  # the built-in ones; `names()` has the users' own too
+MODEL_NAMES = tuple(_BUILDERS)  # the built-in ones; `model_names` has the registered ones, too
 
 
 def model_names() -> tuple[str, ...]:
-    """All names that `build_net` knows."""
+    """All names that `build_net` knows, those that users registered included."""
     return tuple(_BUILDERS)
 
 
 def register_model(name: str, builder: Builder) -> None:
-    """Give a network of your own a name for scenarios: `builder(input_shape, outputs, **options) -> nn.Module`.
+    """Gives a network of your own a name for scenarios.
 
-    A built-in name cannot be taken; your own may be registered again (a module imported twice).
+    A built-in name cannot be taken. A name of your own may be registered again, as when a module is imported twice.
+
+    Args:
+        name: For `model.name`.
+        builder: Makes the network, `builder(input_shape, outputs, **options)`, freshly initialized.
 
     Example:
         >>> register_model("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
@@ -56,14 +60,14 @@ def register_model(name: str, builder: Builder) -> None:
 
 
 def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: Objective, **options: Any) -> Net:
-    """A network by name.
+    """Builds a network by name.
 
     Args:
-        name: one of `names()`.
-        input_shape: of one sample.
-        outputs: length of the output; for `gaussian_nll` twice the number of targets.
-        objective: the loss it is trained with.
-        options: of the network, see its builder.
+        name: One of `model_names()`.
+        input_shape: Shape of one sample.
+        outputs: Length of the output; twice the number of targets for `gaussian_nll`.
+        objective: The loss it is trained with.
+        options: Of the network, see its builder.
 
     Example:
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
@@ -73,21 +77,28 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """A function that makes a network by name, freshly initialised; see `build_net`."""
+    """A function that makes a network by name, freshly initialized.
+
+    Args:
+        name: One of `model_names()`.
+        input_shape: Shape of one sample.
+        outputs: Length of the output.
+        options: Of the network, see its builder.
+
+    Raises:
+        BadInput: There is no such network, or it has no such option.
+    """
     if name not in _BUILDERS:
-        raise BadInput(f"model.name = {name} is not known: {_nearest(name, model_names())}")
+        raise BadInput(f"model.name = {name} is not known: {_remedy(name, model_names())}")
     builder = _BUILDERS[name]
     signature = list(inspect.signature(builder).parameters.values())[2:]
     allowed = tuple(p.name for p in signature)
     if not any(p.kind is p.VAR_KEYWORD for p in signature):
         for option, value in options.items():
             if option not in allowed:
-                raise BadInput(f"model.{option} = {value} is not an option of {name}: {_nearest(option, allowed)}")
+                raise BadInput(f"model.{option} = {value} is not an option of {name}: {_remedy(option, allowed)}")
     return partial(builder, tuple(input_shape), outputs, **options)
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"choose one of {', '.join(known)}" if known else "it has none"
+def _remedy(word: str, known: tuple[str, ...]) -> str:
+    return suggest_nearest(word, known, f"choose one of {', '.join(known)}" if known else "it has none")

@@ -10,7 +10,7 @@ from fedray.core.errors import BadInput
 from fedray.models.mlp import check_widths
 from fedray.models.norm import norm_layer
 
-SMALL_KERNEL_BELOW = 16  # images with a side below this get 3 x 3 kernels, padded
+SMALL_KERNEL_BELOW = 16  # pixels; images with a shorter side get padded 3 x 3 kernels
 VGG11: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # blocks between poolings
 
 
@@ -25,18 +25,22 @@ def cnn(
 ) -> nn.Sequential:
     """Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
 
-    The default has 21 840 parameters on 1 x 28 x 28. McMahan et al. 2017: channels (32, 64), hidden (512,), padding 2;
-    SHEFL (2 conv + 2 hidden layers): hidden with two entries.
+    The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. That of SHEFL (2 convolutions
+    and 2 hidden layers) has two entries in `hidden`.
 
     Args:
         input_shape: `(channels, height, width)`.
-        outputs: number of classes.
-        channels: of the convolutions.
-        hidden: widths of the fully connected layers.
-        kernel: side of the kernels; default 5, or 3 for images with a side below 16.
-        padding: default 0, or `kernel // 2` for images with a side below 16.
+        outputs: Number of classes.
+        channels: Channels of the convolutions.
+        hidden: Widths of the fully connected layers.
+        kernel: Side of the kernels; None means 5, or 3 for images with a side below 16.
+        padding: None means 0, or `kernel // 2` for images with a side below 16.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
+        21840
     """
-    small = min(_image("cnn", input_shape)[1:]) < SMALL_KERNEL_BELOW
+    small = min(read_image_shape("cnn", input_shape)[1:]) < SMALL_KERNEL_BELOW
     kernel = kernel if kernel is not None else 3 if small else 5
     padding = padding if padding is not None else kernel // 2 if small else 0
     layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)
@@ -49,8 +53,8 @@ def cnn(
 def _convolutions(
     input_shape: tuple[int, ...], channels: list[int], kernel: int, padding: int
 ) -> tuple[list[nn.Module], int]:
-    """The convolutional part with its Flatten, and how many numbers leave it."""
-    depth, height, width = _image("cnn", input_shape)
+    """The convolutional part with its Flatten, and the length of its output."""
+    depth, height, width = read_image_shape("cnn", input_shape)
     layers: list[nn.Module] = []
     for out in channels:
         layers += [nn.Conv2d(depth, out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
@@ -66,14 +70,14 @@ def _convolutions(
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
     """VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
 
-    Poolings round an odd side up, so that any image size works (28: 14, 7, 4, 2, 1).
+    Poolings round an odd side up, so that images may have any size (28: 14, 7, 4, 2, 1).
 
     Args:
         input_shape: `(channels, height, width)`.
-        outputs: number of classes.
-        norm: batch, group or none, after each convolution.
+        outputs: Number of classes.
+        norm: Normalization after each convolution: batch, group or none.
     """
-    depth, height, width = _image("vgg11", input_shape)
+    depth, height, width = read_image_shape("vgg11", input_shape)
     layers: list[nn.Module] = []
     for block in VGG11:
         for out in block:
@@ -89,7 +93,16 @@ def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") ->
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth, outputs))
 
 
-def _image(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of an image.
+
+    Args:
+        name: Of the network, for the message.
+        input_shape: Of one sample.
+
+    Raises:
+        BadInput: The shape is not that of an image.
+    """
     if len(input_shape) != 3:
         raise BadInput(f"model.name = {name}: inputs of shape {list(input_shape)} are not images; choose linear or mlp")
     depth, height, width = input_shape

@@ -1,4 +1,4 @@
-"""Linear models, multi-layer perceptrons, and linear models on radial features; all plain `nn.Sequential`s."""
+"""Linear models, multi-layer perceptrons, and linear models on radial features; all are plain `nn.Sequential`s."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def linear(
     """`W x + b`: Flatten, Linear.
 
     Args:
-        input_shape: of one sample.
-        outputs: length of the output.
-        bias: whether there is a b.
-        weight_sd: draw all parameters from N(0, weight_sd^2); None keeps torch's initialisation.
+        input_shape: Shape of one sample.
+        outputs: Length of the output.
+        bias: Whether there is a b.
+        weight_sd: Standard deviation of the first parameters, drawn from N(0, weight_sd^2); None keeps torch's
+            initialization.
 
     Example:
         >>> linear((1, 8, 8), 10)
@@ -47,11 +48,11 @@ def mlp(
     """Flatten, then Linear and activation for each hidden layer, then Linear.
 
     Args:
-        input_shape: of one sample.
-        outputs: length of the output.
-        hidden: widths of the hidden layers; the default is FedAG's.
+        input_shape: Shape of one sample.
+        outputs: Length of the output.
+        hidden: Widths of the hidden layers; the default is FedAG's.
         activation: relu or tanh.
-        weight_sd: as in `linear`.
+        weight_sd: As in `linear`.
     """
     if activation not in ACTIVATIONS:
         raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
@@ -63,17 +64,23 @@ def mlp(
 
 
 class RBF(nn.Module):
-    """`phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`: `[B, p]` -> `[B, J]`. The centres `[J, p]` are constants."""
+    """Radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, from `[B, p]` to `[B, J]`.
 
-    centres: Tensor
+    Attributes:
+        centers: The c_j, `[J, p]`; they are constants of the network and are not trained.
+        width: In the unit of x, above 0.
+    """
 
-    def __init__(self, centres: Tensor, width: float) -> None:
+    centers: Tensor
+
+    def __init__(self, centers: Tensor, width: float) -> None:
         nn.Module.__init__(self)
         self.width = width
-        self.register_buffer("centres", centres, persistent=False)
+        self.register_buffer("centers", centers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        squares = (x.unsqueeze(-2) - self.centres).square().sum(-1)  # [B, J]
+        """The features `[B, J]` of inputs `[B, p]`."""
+        squares = (x.unsqueeze(-2) - self.centers).square().sum(-1)  # [B, J]
         return torch.exp(squares * (-0.5 / self.width**2))
 
 
@@ -89,16 +96,16 @@ def rbf(
 ) -> nn.Sequential:
     """A linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
 
-    Source: FE section V-A (100 features, width 0.08, centres uniform on [-1, 1] and fixed).
+    Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
 
     Args:
         input_shape: `(p,)`.
-        outputs: length of the output.
-        features: number of centres.
-        width: b of the features.
-        seed: address of the centres; data, models and repetitions with the same seed share them.
-        bias: whether the linear layer has one.
-        weight_sd: as in `linear`.
+        outputs: Length of the output.
+        features: Number of centers, at least 1.
+        width: Of the features, above 0.
+        seed: Address of the centers; networks with the same seed have the same ones.
+        bias: Whether the linear layer has a bias.
+        weight_sd: As in `linear`.
     """
     if len(input_shape) != 1:
         raise BadInput(
@@ -107,8 +114,8 @@ def rbf(
     if features < 1 or width <= 0:
         raise BadInput(f"model.features = {features}, model.width = {width}: both must be above 0")
     drawn = 2.0 * rng.uniform(rng.keys(seed, "centres"), features * input_shape[0]) - 1.0
-    centres = torch.from_numpy(drawn.reshape(features, input_shape[0])).float()
-    return _normal(nn.Sequential(RBF(centres, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
+    centers = torch.from_numpy(drawn.reshape(features, input_shape[0])).float()
+    return _normal(nn.Sequential(RBF(centers, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
 
 
 def check_widths(key: str, value: Sequence[int]) -> list[int]:

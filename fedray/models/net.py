@@ -1,9 +1,9 @@
-"""A module becomes a `Net`: a template, the layout of its numbers in a row, and an initialisation by address.
+"""How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by address.
 
-In the row: trainable parameters in `named_parameters` order, then persistent float buffers in `named_buffers` order.
-Beside it, as counters: persistent integer buffers of one number (BatchNorm's `num_batches_tracked`). Everything else
-(frozen parameters, non-persistent buffers, tables of integers or booleans) is a constant of the template, the same
-for every model: neither trained, nor sent, nor averaged.
+A row holds the trainable parameters in the order of `named_parameters`, then the persistent float buffers in the order
+of `named_buffers`. Persistent integer buffers of one number (BatchNorm's `num_batches_tracked`) are counters and lie in
+a second matrix. Everything else (frozen parameters, buffers that are not persistent, tables of integers or booleans) is
+a constant of the template: it is the same for every model, and is neither trained, nor sent, nor averaged.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
     """Any module as a `Net`.
 
     Args:
-        module_factory: makes one freshly initialised module; it may draw from torch's global generator only.
-        name: how messages and records call it.
-        objective: the loss it is trained with, see `loss.per_sample`.
-        outputs: length of its output; for `gaussian_nll` twice the number of targets.
+        module_factory: Makes one freshly initialized module; it may draw from torch's global generator only.
+        name: How messages and records call it.
+        objective: The loss it is trained with, see `loss.per_sample`.
+        outputs: Length of its output; twice the number of targets for `gaussian_nll`.
 
     Returns:
-        The net. `init(key)` constructs the module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
+        The net. Its `init(key)` makes a module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -41,7 +41,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         True
     """
     with rng.torch_scope(TEMPLATE_KEY):
-        template = _apart(module_factory(), set())
+        template = _separate_shared_layers(module_factory(), set())
     layout = layout_of(template, name)
     _check_counters(template, name)
 
@@ -58,7 +58,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def layout_of(module: nn.Module, name: str = "module") -> Layout:
-    """How a module's numbers lie in a row.
+    """How a module's numbers lie in a row; `name` is for messages.
 
     Example:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
@@ -84,12 +84,12 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     """One model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
 
     Args:
-        layout: of the row.
-        row: `[d]`.
-        counters: `[c]` int64; None means zeros.
+        layout: Of the row.
+        row: The model, `[d]`.
+        counters: Its integer buffers, `[c]` int64; None means zeros.
 
     Returns:
-        {name: tensor}, copies in float32, counters as int64 scalars.
+        Copies of the tensors by name; counters are int64 scalars.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -101,64 +101,61 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     return floats | {name: values[i].detach().clone() for i, name in enumerate(layout.counters)}
 
 
-def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
-    """One model as a module of its own, in evaluation mode: row `[d]`, counters `[c]`."""
-    module = copy.deepcopy(net.module)
-    module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
-    return module.eval()
-
-
 def is_linear(module: nn.Module) -> bool:
-    """Whether the one trained layer is the last one, and linear: then outputs are linear in the row's numbers."""
+    """Whether the last layer is linear and the only trained one; then the outputs are linear in the parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """What the last layer of a linear model sees: `[n, ...]` -> `[n, p]`."""
+    """The inputs `[n, p]` of the last layer of a linear model, from the model's inputs `[n, ...]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
 
 
-def _apart(module: nn.Module, seen: set[int]) -> nn.Module:
-    """The module, a layer that is used twice replaced by two that share their parameters.
+def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
+    """The module, with each layer that occurs twice replaced by two layers that share their parameters.
 
-    `functional_call` leaves its tensors behind in a layer that goes by two names.
+    Otherwise `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
+    layers that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
             continue
-        if id(child) in seen:
+        if id(child) in known:
             twin = copy.copy(child)
             for part in ("_parameters", "_buffers", "_modules"):
                 twin.__dict__[part] = dict(child.__dict__[part])
             module._modules[name] = child = twin
-        seen.add(id(child))
-        _apart(child, seen)
+        known.add(id(child))
+        _separate_shared_layers(child, known)
     return module
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a row, in their order."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
 
 def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names and values of the integer buffers of one number."""
     for name, buffer in _persistent(module):
-        whole = not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
-        if whole and buffer.ndim == 0:
+        is_integer = not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
+        if is_integer and buffer.ndim == 0:
             yield name, buffer
 
 
 def _persistent(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of the buffers that a state dict has."""
     kept = module.state_dict().keys()
     yield from ((name, buffer) for name, buffer in module.named_buffers() if name in kept)
 
 
 def _check_counters(module: nn.Module, name: str) -> None:
-    """Counters start at zero; an integer constant would silently become one."""
+    """Refuses counters that do not start at zero: they are constants, and would be changed like counters."""
     for counter, value in _counters(module):
         if int(value) != 0:
             raise BadInput(

@@ -1,4 +1,9 @@
-"""Normalisation layers: batch or group, in any network."""
+"""Normalization layers: batch or group, in any network.
+
+Example:
+    >>> type(replace_norms(nn.Sequential(nn.BatchNorm2d(4)), "group")[0]).__name__
+    'GroupNorm'
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,14 @@ from torch import nn
 
 from fedray.core.errors import BadInput
 
-NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalisation
+NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalization
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:
     """BatchNorm2d, or GroupNorm with 2 groups (1 if the number of channels is odd).
 
-    Group normalisation has no running statistics: nothing to average across clients, nothing that differs between
-    training and evaluation.
+    Group normalization has no running statistics. So nothing has to be averaged over clients, and training and
+    evaluation do not differ.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)

@@ -1,9 +1,18 @@
-"""What a stack is made of: base networks, how they are left out, and the meta model on top. Nouns only."""
+"""Stacks: an ensemble of base networks of several architectures, and a meta model that reads their probabilities.
+
+`Stack` describes one, and `stacked_net` makes it a network of its own, which runs like any other. The scenario of a
+stack becomes a `Stack` in `fedray.assembly.stacking`; its training is in `fedray.simulation.stacking`.
+
+Example:
+    >>> net = voting_net("sklearn/decision_tree", classes=10)
+    >>> net.outputs, net.layout.d
+    (10, 0)
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +24,24 @@ from fedray.models.net import layout_of
 
 
 class Voter(NamedTuple):
-    """A scikit-learn classifier that every client fits on its own rows; options: its own, by scikit-learn's names."""
+    """A scikit-learn classifier that every client fits on its own rows.
+
+    Attributes:
+        name: As in the scenario, such as `sklearn/decision_tree`.
+        options: Of the classifier, by scikit-learn's names.
+    """
 
     name: str
     options: Mapping[str, Any]
 
 
 class Base(NamedTuple):
-    """One architecture: its network, and how many models of it an ensemble has (`x`).
+    """One architecture of a stack.
 
-    voter: instead of a network that is trained; `net` then has no numbers (`models.stacked.voting_net`).
+    Attributes:
+        net: Its network.
+        models: How many models of it an ensemble has.
+        voter: A classifier in the place of a trained network; `net` is then a `voting_net`. None for a network.
     """
 
     net: Net
@@ -33,10 +50,17 @@ class Base(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """n bases, each trained `folds` times without one part of the data; `meta` reads their `n * C` probabilities.
+    """Several bases, each trained once for each fold without that fold's data, and the meta model on top.
 
-    folds: F; part f is client f's data, or with `within` fold f of every client's. meta: None averages the bases.
-    rounds, meta_rounds: of the two trainings. meta_lr, meta_optimizer: of the second.
+    Attributes:
+        bases: The architectures, n of them.
+        meta: Network that reads the n * C probabilities of the bases; None averages them.
+        folds: Number of folds, F.
+        within: Whether fold f is a part of every client's rows; otherwise it is all data of client f.
+        rounds: Rounds of the training of the bases.
+        meta_rounds: Rounds of the training of the meta model.
+        meta_lr: Learning rate of the meta model.
+        meta_optimizer: Optimizer of the meta model.
     """
 
     bases: tuple[Base, ...]
@@ -48,15 +72,20 @@ class Stack(NamedTuple):
     meta_lr: float
     meta_optimizer: str
 
-    def of(self, base: int) -> int:
-        """Models of a base: `folds * x`."""
+    def models_of(self, base: int) -> int:
+        """Number of trained models of a base, over all folds."""
         return self.folds * self.bases[base].models
 
 
 class StackModule(nn.Module):
-    """`[B, *input]` -> `[B, C]` logits: each base's probabilities averaged, put side by side, read by `meta`.
+    """The module of a stack: the meta model reads the mean probabilities of each base, side by side.
 
-    Until the meta model has been trained (`trained` counts its rounds), and without one, the bases are averaged.
+    Until the meta model has been trained, and without one, the bases are averaged.
+
+    Attributes:
+        trained: Rounds in which the meta model was trained; a counter.
+        bases: The models of each base.
+        meta: The meta model, or None.
     """
 
     trained: Tensor
@@ -68,31 +97,43 @@ class StackModule(nn.Module):
         self.meta = meta
 
     def forward(self, x: Tensor) -> Tensor:
-        each = [torch.stack([model(x).softmax(-1) for model in models]).mean(0) for models in self.bases]  # type: ignore[attr-defined]
+        """Logits `[B, C]` of inputs `[B, *input]`."""
+        each = [torch.stack([model(x).softmax(-1) for model in models]).mean(0) for models in self._models()]  # [B, C]
         if self.meta is None or not bool(self.trained):
             return torch.stack(each).mean(0).log()
-        answer: Tensor = self.meta(torch.cat(each, dim=-1))
-        return answer
+        logits: Tensor = self.meta(torch.cat(each, dim=-1))
+        return logits
+
+    def _models(self) -> Iterator[nn.ModuleList]:
+        for models in self.bases:
+            assert isinstance(models, nn.ModuleList)
+            yield models
 
 
 class VotingModule(nn.Module):
-    """Stands for classifiers that clients fit: it has no weights and cannot answer by itself."""
+    """Takes the place of classifiers that clients fit: it has no parameters and cannot predict by itself."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, _x: Tensor) -> Tensor:
+        """Raises an error: only the clients' classifiers can predict."""
         raise FedrayError("a vote of classifiers is asked through Run.predict: a stack's module has only networks")
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """A network without numbers, in the place of a base that votes."""
-    return Net(name, VotingModule(), Layout((), (), 0), "cross_entropy", classes, lambda key: torch.zeros(0))
+    """A network without parameters, in the place of a base whose classifiers vote."""
+    return Net(name, VotingModule(), Layout((), (), 0), "cross_entropy", classes, lambda _key: torch.zeros(0))
 
 
 def stacked_net(stack: Stack) -> Net:
-    """The network of a stack; its first models are drawn part by part (`fedray.simulation.stacking`), so `init` gives zeros."""
+    """The network of a stack.
+
+    Its `init` gives zeros, because `fedray.simulation.stacking` draws the first models of each part by themselves.
+    """
     with torch.no_grad():
-        bases = [[copy.deepcopy(base.net.module) for _ in range(stack.of(i))] for i, base in enumerate(stack.bases)]
+        bases = [
+            [copy.deepcopy(base.net.module) for _ in range(stack.models_of(i))] for i, base in enumerate(stack.bases)
+        ]
         meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
     module = StackModule(bases, meta)
     layout = layout_of(module, "stacking")
     first = stack.bases[0].net
-    return Net("stacking", module, layout, first.objective, first.outputs, lambda key: torch.zeros(layout.d))
+    return Net("stacking", module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))

@@ -1,8 +1,13 @@
 """torchvision's networks, with the stem adapted to small images.
 
-An ImageNet stem shrinks an image to a quarter before the first block; for images with a side below 64 it is
-replaced by a 3 x 3 convolution of stride 1 without pooling (He et al. 2016, section 4.2), as all papers on CIFAR do.
-`norm: group` replaces every BatchNorm2d by GroupNorm. torchvision is imported only when one of these is built.
+The stem of an ImageNet network shrinks the sides of an image to a quarter before the first block. For images with a
+side below 64 a 3 x 3 convolution of stride 1 without pooling replaces it (He et al. 2016, section 4.2), as in all
+papers on CIFAR. `norm: group` replaces every BatchNorm2d by GroupNorm. torchvision is imported only when one of these
+networks is built.
+
+Example:
+    >>> resnet18((3, 32, 32), 10).conv1
+    Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)
 """
 
 from __future__ import annotations
@@ -12,19 +17,31 @@ from typing import Any
 
 from torch import nn
 
-from fedray.core.errors import BadInput
+from fedray.models.cnn import read_image_shape
 from fedray.models.norm import replace_norms
 
-SMALL_STEM_BELOW = 64  # images with a side below this get the small stem
+SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 
 
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
-    """ResNet-18 (He et al. 2016). input_shape `(channels, height, width)`; norm: batch or group."""
+    """ResNet-18 (He et al. 2016).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        norm: batch or group.
+    """
     return _resnet([2, 2, 2, 2], input_shape, outputs, norm)
 
 
 def resnet34(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
-    """ResNet-34 (He et al. 2016). input_shape `(channels, height, width)`; norm: batch or group."""
+    """ResNet-34 (He et al. 2016).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        norm: batch or group.
+    """
     return _resnet([3, 4, 6, 3], input_shape, outputs, norm)
 
 
@@ -40,17 +57,17 @@ def densenet(
 
     Args:
         input_shape: `(channels, height, width)`.
-        outputs: number of classes.
-        blocks: layers in each of the dense blocks.
-        growth: channels that each layer adds.
+        outputs: Number of classes.
+        blocks: Layers in each of the dense blocks.
+        growth: Channels that each layer adds.
         norm: batch or group.
     """
-    from torchvision.models import DenseNet  # type: ignore[import-untyped]
+    from torchvision.models import DenseNet
 
-    depth, small = _image("densenet", input_shape)
+    depth, small = _channels_and_stem("densenet", input_shape)
     net: nn.Module = DenseNet(growth, tuple(blocks), 2 * growth, num_classes=outputs)
     features: Any = net.features
-    features.conv0 = _stem(depth, 2 * growth) if small else _regrown(features.conv0, depth)
+    features.conv0 = _stem(depth, 2 * growth) if small else _match_channels(features.conv0, depth)
     if small:
         features.pool0 = nn.Identity()
     return replace_norms(net, norm)
@@ -63,53 +80,60 @@ def mobilenet_v2(
 
     Args:
         input_shape: `(channels, height, width)`.
-        outputs: number of classes.
-        width: multiplies the channels.
-        dropout: before the classifier (torchvision: 0.2).
+        outputs: Number of classes.
+        width: Factor on the channels.
+        dropout: Share of dropped inputs of the classifier (torchvision: 0.2).
         norm: batch or group.
     """
     from torchvision.models import MobileNetV2
 
-    depth, small = _image("mobilenet_v2", input_shape)
+    depth, small = _channels_and_stem("mobilenet_v2", input_shape)
     rows = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1]]
     rows[1][3] = 1 if small else 2  # expansion, channels, repeats, stride: table 2 of the paper
     net: nn.Module = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
     first: Any = net.features[0]  # type: ignore[index]
-    first[0] = _stem(depth, first[0].out_channels) if small else _regrown(first[0], depth)
+    first[0] = _stem(depth, first[0].out_channels) if small else _match_channels(first[0], depth)
     return replace_norms(net, norm)
 
 
 def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
-    """ShuffleNetV2 x1.0 (Ma et al. 2018). input_shape `(channels, height, width)`; norm: batch or group."""
+    """ShuffleNetV2 x1.0 (Ma et al. 2018).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        norm: batch or group.
+    """
     from torchvision.models import ShuffleNetV2
 
-    depth, small = _image("shufflenet_v2", input_shape)
+    depth, small = _channels_and_stem("shufflenet_v2", input_shape)
     net: Any = ShuffleNetV2([4, 8, 4], [24, 116, 232, 464, 1024], num_classes=outputs)
-    net.conv1[0] = _stem(depth, 24) if small else _regrown(net.conv1[0], depth)
+    net.conv1[0] = _stem(depth, 24) if small else _match_channels(net.conv1[0], depth)
     if small:
         net.maxpool = nn.Identity()
     return replace_norms(net, norm)
 
 
 def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, norm: str) -> nn.Module:
-    from torchvision.models.resnet import BasicBlock, ResNet  # type: ignore[import-untyped]
+    from torchvision.models.resnet import BasicBlock, ResNet
 
-    depth, small = _image("resnet", input_shape)
+    depth, small = _channels_and_stem("resnet", input_shape)
     net: Any = ResNet(BasicBlock, layers, num_classes=outputs)
-    net.conv1 = _stem(depth, 64) if small else _regrown(net.conv1, depth)
+    net.conv1 = _stem(depth, 64) if small else _match_channels(net.conv1, depth)
     if small:
         net.maxpool = nn.Identity()
     return replace_norms(net, norm)
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:
+    """The stem for small images."""
     conv = nn.Conv2d(depth, channels, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 
 
-def _regrown(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """The original stem; for images that are not in colour, with their number of channels."""
+def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
+    """The original stem, with as many input channels as the images have."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -118,8 +142,7 @@ def _regrown(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
     return new
 
 
-def _image(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Channels of an image, and whether it takes the small stem."""
-    if len(input_shape) != 3:
-        raise BadInput(f"model.name = {name}: inputs of shape {list(input_shape)} are not images; choose linear or mlp")
-    return input_shape[0], min(input_shape[1:]) < SMALL_STEM_BELOW
+def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
+    """The channels of an image, and whether the network gets the small stem."""
+    channels, *sides = read_image_shape(name, input_shape)
+    return channels, min(sides) < SMALL_STEM_BELOW

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modules import load_module
 from reports import without_report
 from small import copied, fed, rows, scenario, trained
 from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
@@ -16,7 +17,6 @@ from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_aft
 import fedray
 from fedray.core.types import Plan, State
 from fedray.data.stacking import LeaveOut
-from fedray.models.net import load_module
 from fedray.runtime.inline import Inline
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.stacking import read_part, split_plan

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from modules import load_module
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.errors import BadInput
 from fedray.models.catalogue import MODEL_NAMES, build_net, model_names, register_model
-from fedray.models.net import load_module, net_of, state_dict
+from fedray.models.net import net_of, state_dict
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
 SMALL: dict[str, dict[str, Any]] = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}
@@ -126,22 +127,22 @@ def test_large_images_keep_the_original_stem() -> None:
     assert grey.get_parameter("conv1.weight").shape == (64, 1, 7, 7)
 
 
-def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centres() -> None:
+def test_rbf_features_are_gaussian_bumps_on_fixed_shared_centers() -> None:
     net = build_net("rbf", (1,), 1, "half_mse", seed=4)
-    features, centres = net.module.get_submodule("0"), net.module.get_buffer("0.centres")
-    assert net.layout.d == net.layout.trainable == 100  # weights only: no bias, and the centres are constants
-    assert centres.shape == (100, 1)
-    assert centres.min() >= -1
-    assert centres.max() < 1
+    features, centers = net.module.get_submodule("0"), net.module.get_buffer("0.centers")
+    assert net.layout.d == net.layout.trainable == 100  # weights only: no bias, and the centers are constants
+    assert centers.shape == (100, 1)
+    assert centers.min() >= -1
+    assert centers.max() < 1
     x = torch.linspace(-1, 1, 9)[:, None]
-    expected = torch.exp(-((x - centres[:, 0]) ** 2) / (2 * 0.08**2))
+    expected = torch.exp(-((x - centers[:, 0]) ** 2) / (2 * 0.08**2))
     torch.testing.assert_close(features(x), expected)
     row = net.init(0)
     torch.testing.assert_close(load_module(net, row)(x)[:, 0], expected @ row)
     nets = (build_net("rbf", (1,), 1, "half_mse", seed=seed).module for seed in (4, 5))
-    same, other = (module.get_buffer("0.centres") for module in nets)
-    assert torch.equal(centres, same)
-    assert not torch.equal(centres, other)
+    same, other = (module.get_buffer("0.centers") for module in nets)
+    assert torch.equal(centers, same)
+    assert not torch.equal(centers, other)
 
 
 def test_weight_sd_sets_the_initial_distribution() -> None:
