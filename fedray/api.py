@@ -33,6 +33,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
+from fedray.storage.drift import read_drift
 
 __all__ = ["Prediction", "Run", "load", "resume", "run"]
 
@@ -70,6 +71,11 @@ class Run:
     def clients(self) -> pa.Table:
         """One row per job."""
         return tables.read_table(self.path, "clients")
+
+    @property
+    def drift(self) -> pa.Table:
+        """One row per known client, replicate and fold: how unusual its data look to the final ensemble."""
+        return read_drift(self.path)
 
     @property
     def study(self) -> Study:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from fedray.data.types import Dataset, limit_rows
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.metrics import names
+from fedray.metrics.ensemble import AverageKind
 from fedray.models.catalogue import model_maker
 from fedray.models.net import is_linear, last_layer_inputs, net_of
 from fedray.scenario.loader import to_plain
@@ -121,7 +123,7 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, s
         clients=clients,
         seeds=seeds,
         participation=make_participation(scenario, clients),
-        kind=scenario.schedule.kind,
+        assign=scenario.schedule.kind,
         rows=scenario.schedule.rows,
         local=make_local(scenario),
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
@@ -129,7 +131,7 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, s
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
         optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
         hold_out=scenario.data.hold_out > 0,
-        compressor=lambda layout: make_compression(scenario, layout, known),
+        compress=lambda layout: make_compression(scenario, layout, known),
         participants=sum(invited_per_tier(scenario, clients)),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
         distil=make_learner(net, shards, scenario.method.options),
@@ -262,7 +264,7 @@ def make_evaluation(scenario: Scenario, classes: int) -> Evaluation:
     gamma = scenario.predict.gamma
     return Evaluation(
         every=scenario.evaluate.every,
-        average=scenario.predict.average,
+        average=cast(AverageKind, scenario.predict.average),  # the schema has checked it
         gamma=gamma if scenario.evaluate.personal or math.isfinite(gamma) else None,
         noise=scenario.predict.noise,
         stop_at=(stop.metric, stop.value) if stop else None,

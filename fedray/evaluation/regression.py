@@ -21,7 +21,14 @@ from fedray.models.loss import split_gaussian
 from fedray.models.net import last_layer_inputs
 from fedray.simulation.study import Study
 
-MEMBER_TARGET_SCORES = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness")  # scores of each member by itself
+MEMBER_TARGET_SCORES = (
+    "rmse",
+    "nll",
+    "crps",
+    "coverage_95",
+    "width_95",
+    "sharpness",
+)  # scores of each member by itself
 
 
 class Members(NamedTuple):
@@ -125,8 +132,8 @@ def predict_targets(
     scale = study.target_scale(world) ** 2
     if study.net.objective == "gaussian_nll":
         head = split_gaussian(outputs)
-        return study.unscaled(head.mean, world).numpy(), head.variance.double().numpy() * scale
-    means: FloatArray = study.unscaled(outputs, world).numpy()
+        return study.unscale(head.mean, world).numpy(), head.variance.double().numpy() * scale
+    means: FloatArray = study.unscale(outputs, world).numpy()
     if answer.spread is None:
         return means, None
     inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]

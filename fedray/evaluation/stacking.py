@@ -1,4 +1,10 @@
-"""Scores and pictures of a stack: its own answer, the plain average of its sub models, and each sub model's."""
+"""Scores and report data of a stack: its own answer, the plain average of its sub models, and each sub model's.
+
+Example:
+    >>> members = np.array([0.2, 0.4, 0.6, 1.0])[:, None, None]  # 2 folds of 2 models; one sample, one class
+    >>> average_over_models(members, folds=2, models=2).round(2).tolist()
+    [[[0.3]], [[0.8]]]
+"""
 
 from __future__ import annotations
 
@@ -8,61 +14,91 @@ import numpy as np
 from torch import nn
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.data.stacking import LeaveOut
+from fedray.data.stacking import LeaveOutShards
 from fedray.metrics import classification
-from fedray.simulation.parts import is_trained, read_part
+from fedray.simulation.stacking import is_trained, read_part
 from fedray.simulation.study import Part, Study
 
-TOLD = 50  # folds up to which each one's accuracy is a metric of its own
+MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of its own
 
 
-def base_answers(study: Study) -> list[Part]:
+def find_bases(study: Study) -> list[Part]:
     """The parts that are bases."""
-    return [part for part in study.parts if isinstance(part.study.shards, LeaveOut)]
+    return [part for part in study.parts if isinstance(part.study.shards, LeaveOutShards)]
 
 
-def accuracy_by_fold(study: Study, members: FloatArray) -> list[FloatArray]:
-    """The sub models' probabilities `[P, n, C]` as `[F, n, C]` a base: averaged over its x models."""
-    out = []
-    for part in base_answers(study):
-        own = members[part.first : part.first + part.folds * part.models]
-        out.append(own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1))
-    return out
+def average_over_models(members: FloatArray, folds: int, models: int) -> FloatArray:
+    """Averages the models of each fold of a base.
+
+    Args:
+        members: probabilities of the base's sub models, fold after fold, `[folds * models, n, C]`.
+        folds: F.
+        models: models of each fold.
+
+    Returns:
+        `[F, n, C]`.
+    """
+    average: FloatArray = members.reshape(folds, models, *members.shape[1:]).mean(axis=1)
+    return average
 
 
-def average_of_bases(study: Study, members: FloatArray) -> FloatArray:
-    """The plain average of the bases, `[n, C]`: what a stack is to beat."""
-    return np.asarray(np.mean([each.mean(axis=0) for each in accuracy_by_fold(study, members)], axis=0))
+def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
+    """The sub models' probabilities `[P, n, C]` as `[F, n, C]` a base, averaged over the models of each fold."""
+    return [
+        average_over_models(members[part.first : part.first + part.folds * part.models], part.folds, part.models)
+        for part in find_bases(study)
+    ]
+
+
+def average_bases(bases: list[FloatArray]) -> FloatArray:
+    """The plain average of the bases, `[n, C]`, from their probabilities `[F, n, C]`: what a stack is to beat."""
+    return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
 def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
-    """Scores of a stack from `[1 + P, n, C]`: its answer, then its sub models'."""
-    members = probs[1:]
-    scores = classification.classification_scores(members, y, probs[0])
-    average = average_of_bases(study, members)
+    """Scores of a stack's answer, of the plain average of its bases, and of each base and fold.
+
+    Args:
+        study: the stack.
+        probs: probabilities of the stack and then of its sub models, `[1 + P, n, C]`.
+        y: labels, `[n]`.
+    """
+    bases = split_by_base(study, probs[1:])
+    average = average_bases(bases)
+    scores = classification.classification_scores(probs[1:], y, probs[0])
     scores |= {
         "accuracy_average": classification.accuracy(average, y),
         "f1_average": classification.weighted_f1(average, y),
     }
-    for i, each in enumerate(accuracy_by_fold(study, members)):
-        scores[f"accuracy_base_{i}"] = classification.accuracy(each.mean(axis=0), y)
-        if len(each) <= TOLD:
-            scores |= {f"accuracy_base_{i}_fold_{f}": classification.accuracy(one, y) for f, one in enumerate(each)}
+    for i, folds in enumerate(bases):
+        scores[f"accuracy_base_{i}"] = classification.accuracy(folds.mean(axis=0), y)
+        if len(folds) <= MOST_REPORTED_FOLDS:
+            scores |= {f"accuracy_base_{i}_fold_{f}": classification.accuracy(one, y) for f, one in enumerate(folds)}
     return scores
 
 
-def stack_report_data(study: Study, state: State, probs: FloatArray, y: IntArray) -> dict[str, Any]:
-    """Arrays of the report: confusion of the plain average, accuracy by base and fold `[n, F]`, and the weights of a
-    softmax meta model `[C, n * C]`."""
-    each = accuracy_by_fold(study, probs[1:])
+def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntArray) -> dict[str, Any]:
+    """Arrays for the report of a stack.
+
+    Args:
+        study: the stack.
+        state: its models.
+        probs: probabilities of the stack and then of its sub models on the test rows, `[1 + P, n, C]`.
+        y: labels, `[n]`.
+
+    Returns:
+        Confusion of the plain average, accuracy by base and fold `[bases, F]`, names of the bases, and the weights of a
+        softmax meta model `[C, bases * C]`, where there is one.
+    """
+    bases = split_by_base(study, probs[1:])
     arrays = {
-        "confusion_average": classification.confusion(average_of_bases(study, probs[1:]), y),
-        "stack_folds": np.array([[classification.accuracy(one, y) for one in base] for base in each]),
-        "stack_bases": np.array([f"{i} ({part.study.net.name})" for i, part in enumerate(base_answers(study))]),
+        "confusion_average": classification.confusion(average_bases(bases), y),
+        "stack_folds": np.array([[classification.accuracy(one, y) for one in folds] for folds in bases]),
+        "stack_bases": np.array([f"{i} ({part.study.net.name})" for i, part in enumerate(find_bases(study))]),
     }
-    top = study.parts[-1]
-    single = [part for part in top.study.net.module.modules() if isinstance(part, nn.Linear)]
-    if len(study.parts) > len(each) and len(single) == 1 and is_trained(state.counters[0]):
-        rows = top.study.net.layout.views(read_part(state, top).models[0])
-        arrays["meta_weights"] = next(v for v in rows.values() if v.dim() == 2).numpy()
+    meta = study.parts[-1]
+    layers = [module for module in meta.study.net.module.modules() if isinstance(module, nn.Linear)]
+    if len(study.parts) > len(bases) and len(layers) == 1 and is_trained(state.counters[0]):
+        tensors = meta.study.net.layout.views(read_part(state, meta).models[0])
+        arrays["meta_weights"] = next(tensor for tensor in tensors.values() if tensor.dim() == 2).numpy()
     return arrays

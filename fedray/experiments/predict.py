@@ -22,6 +22,7 @@ from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.regression import predict_targets
 from fedray.metrics import ensemble
+from fedray.runtime.evaluation import mean_losses, score_known_clients
 from fedray.runtime.personal import own_models
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.study import Study
@@ -96,7 +97,7 @@ class Predictor:
         number, present = self.answer.models, self.answer.weights
         if self.study.method.one_model_per_client:
             return (np.arange(number) == client).astype(np.float64)
-        losses = self.worker.losses_of(self.answer.state, world, np.array([client]), number)
+        losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), number)
         answers = np.ones(number, dtype=np.bool_) if present is None else present[world] > 0
         weights = np.zeros(number)
         weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)])[0]
@@ -105,11 +106,11 @@ class Predictor:
     def _own_models(self, world: int, client: int) -> Tensor:
         """A client's models `[K, d]`: of several personal passes those that are best on its held-out rows."""
         study, phase = self.study, self.study.method.phase
-        rows = own_models(self.worker.private, study.net.layout, phase, self.state, world, client)
+        rows = own_models(self.worker.private, study, self.state, world, client)
         passes = rows.view(-1, phase.models, rows.shape[1])
         if len(passes) == 1:
             return passes[0]
-        held_out = self.worker.known(self.state, [(world, client)])[world, client][1]
+        held_out = score_known_clients(self.worker, self.state, [(world, client)])[world, client][1]
         return passes[int(torch.nan_to_num(held_out, nan=-1.0).argmax())]
 
 

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 
-Kind = Literal["probabilities", "logits", "outputs"]
+AverageKind = Literal["probabilities", "logits", "outputs"]
 Z95 = 1.96  # FE section V-B: 95 % interval = mean +- 1.96 sd
 
 
 def probabilities(logits: ArrayLike) -> FloatArray:
-    """softmax over the last axis: `[..., C]` -> `[..., C]`.
+    """Softmax over the last axis: `[..., C]` -> `[..., C]`.
 
     Example:
         >>> probabilities([[1000.0, 1000.0], [0.0, -np.inf]]).tolist()
@@ -31,7 +31,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
     return result
 
 
-def average(outputs: ArrayLike, kind: Kind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
+def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
     """The answer of an ensemble (FE eq. 2; eq. 3 with weights).
 
     Args:
@@ -47,13 +47,62 @@ def average(outputs: ArrayLike, kind: Kind = "probabilities", weights: ArrayLike
         >>> average([[[0.0, 0.0]], [[50.0, 0.0]]]).round(3).tolist()
         [[0.75, 0.25]]
     """
-    rows = np.asarray(outputs, dtype=np.float64)
-    if kind == "probabilities":
-        rows = probabilities(rows)
-    elif kind not in ("logits", "outputs"):
-        raise BadInput(f"predict.average = {kind}: choose probabilities or logits")
+    rows = np.asarray(member_votes(outputs, kind), dtype=np.float64)
     mean = _mean(rows, None if weights is None else np.asarray(weights, dtype=np.float64))
     return probabilities(mean) if kind == "logits" else mean
+
+
+def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
+    """What each model contributes to the average; the largest entry of their mean is the ensemble's class.
+
+    Args:
+        outputs: `[K, n, C]`, the models' raw outputs.
+        kind: as in `average`.
+
+    Returns:
+        `[K, n, C]`: probabilities in float64, or the raw outputs as they are.
+
+    Raises:
+        BadInput: the kind is unknown.
+    """
+    if kind == "probabilities":
+        return probabilities(outputs)
+    if kind in ("logits", "outputs"):
+        return np.asarray(outputs)
+    raise BadInput(f"predict.average = {kind}: choose probabilities or logits")
+
+
+class ClassAnswer(NamedTuple):
+    """What an ensemble of classifiers answers.
+
+    Attributes:
+        members: the probabilities of each model, `[K, n, C]`.
+        mean: the probabilities of the ensemble, `[n, C]`.
+    """
+
+    members: FloatArray
+    mean: FloatArray
+
+
+def answer_classes(
+    outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
+) -> ClassAnswer:
+    """The answer of an ensemble of classifiers, and those of its members.
+
+    Args:
+        outputs: `[K, n, C]`, the models' logits.
+        kind: as in `average`: `predict.average` of the scenario.
+        weights: `[K]` or `[K, n]`, as in `average`.
+
+    Example:
+        >>> answer = answer_classes([[[0.0, 0.0]], [[50.0, 0.0]]], "logits")
+        >>> answer.members.round(3).tolist(), answer.mean.round(3).tolist()
+        ([[[0.5, 0.5]], [[1.0, 0.0]]], [[1.0, 0.0]])
+    """
+    members = probabilities(outputs)
+    if kind == "probabilities":  # the softmax of each model is known already
+        return ClassAnswer(members, average(members, "outputs", weights))
+    return ClassAnswer(members, average(outputs, kind, weights))
 
 
 class Moments(NamedTuple):
@@ -132,7 +181,7 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
 
 
 def average_for_client(
-    outputs: ArrayLike, weights: ArrayLike, client: ArrayLike | None = None, kind: Kind = "probabilities"
+    outputs: ArrayLike, weights: ArrayLike, client: ArrayLike | None = None, kind: AverageKind = "probabilities"
 ) -> FloatArray:
     """`f_i(x) = sum_k alpha_ik f_k(x)` (FE eq. 3).
 
@@ -182,62 +231,6 @@ def entropies(probs: ArrayLike) -> FloatArray:
     p = np.asarray(probs, dtype=np.float64)
     logs = np.log(np.where(p > 0, p, 1.0))
     result: FloatArray = np.maximum(-(p * logs).sum(axis=-1), 0.0)
-    return result
-
-
-class Drift(NamedTuple):
-    """Of each client, `[N]`: means over its samples, and their z-scores over the clients. NaN without samples."""
-
-    total: FloatArray
-    knowledge: FloatArray
-    z_total: FloatArray
-    z_knowledge: FloatArray
-
-
-def drift_score(probs: ArrayLike, client: ArrayLike, clients: int) -> Drift:
-    """How unusual each client's data look to the ensemble.
-
-    A client whose data moved away from what the models were trained on makes them disagree: its knowledge uncertainty
-    stands out from the other clients'. Labels are not needed.
-
-    Args:
-        probs: `[K, n, C]` probabilities on the clients' data.
-        client: `[n]`, whose sample each row is.
-        clients: N.
-    """
-    unsure = uncertainty(probs)
-    total, knowledge = (by_client(values, client, clients) for values in unsure)
-    return Drift(total, knowledge, z_scores(total), z_scores(knowledge))
-
-
-def by_client(values: ArrayLike, client: ArrayLike, clients: int) -> FloatArray:
-    """Mean of `values [n]` over each client's samples, `[N]`; NaN for a client without samples.
-
-    Example:
-        >>> by_client([1.0, 3.0, 5.0], [0, 0, 2], 3).tolist()
-        [2.0, nan, 5.0]
-    """
-    owner = np.asarray(client, dtype=np.int64)
-    sums = np.bincount(owner, weights=np.asarray(values, dtype=np.float64), minlength=clients)
-    counts = np.bincount(owner, minlength=clients)
-    result: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return result
-
-
-def z_scores(values: ArrayLike) -> FloatArray:
-    """`(v - mean) / sd` over the finite entries of `[N]`; 0 where all are equal.
-
-    Example:
-        >>> z_scores([1.0, 3.0, np.nan]).tolist()
-        [-1.0, 1.0, nan]
-    """
-    v = np.asarray(values, dtype=np.float64)
-    finite = v[np.isfinite(v)]
-    if finite.size == 0:
-        return v
-    centred, sd = v - finite.mean(), finite.std()
-    flat = sd <= 1e-12 * np.abs(finite).max()  # all equal up to rounding
-    result: FloatArray = np.where(np.isfinite(v), 0.0, np.nan) if flat else centred / sd
     return result
 
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core import errors, files
 from fedray.core.errors import FedrayError
+from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
+from fedray.evaluation.report_data import write_report_data
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, tables
 from fedray.storage import summary as summary_
+from fedray.storage.drift import write_drift
 
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
@@ -84,7 +87,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     """Where to start: the newest checkpoint, or the first round."""
-    if not checkpoint.checkpoint_rounds(out / "checkpoints"):
+    if not checkpoint.find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         return begin_progress(study, study.method.phase)
@@ -124,11 +127,12 @@ def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progr
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
-    """The summary of a run that has come to its end, after the data of the report's pictures, if these are drawn."""
-    models = checkpoint.model_hash(study.net.layout, progress.state, study.method.phase.models, study.folds)
-    state = checkpoint.state_hash(models, progress.state, runtime.private())
+    """The summary of a run that has come to its end, after its drift scores and the data of its pictures, if drawn."""
+    models = checkpoint.hash_model(study.net.layout, progress.state, study.method.phase.models, study.folds)
+    state = checkpoint.hash_state(models, progress.state, runtime.private())
     if pictures:
-        from fedray.evaluation.report_data import write_report_data
-
-        write_report_data(study, runtime, progress, out / "pictures.npz")
+        drift = measure_drift(study, runtime, progress.state)
+        if drift is not None:
+            write_drift(out, study, drift)
+        write_report_data(study, runtime, progress, out / "pictures.npz", drift=drift[0] if drift else None)
     return summary_.make_summary(study, progress, out, models, state)

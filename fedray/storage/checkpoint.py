@@ -61,12 +61,12 @@ def save_checkpoint(
         raise FedrayError(
             f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
         ) from None
-    for old in checkpoint_rounds(folder)[: -max(1, keep)]:
+    for old in find_checkpoints(folder)[: -max(1, keep)]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return final
 
 
-def checkpoint_rounds(folder: Path) -> list[int]:
+def find_checkpoints(folder: Path) -> list[int]:
     """Rounds that have a checkpoint, rising."""
     found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
     return sorted(int(name) for name in found if name.isdigit())  # not a copy that somebody made
@@ -78,7 +78,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     Raises:
         FedrayError: there is none, or its files are damaged.
     """
-    known = checkpoint_rounds(folder)
+    known = find_checkpoints(folder)
     if not known:
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
@@ -109,7 +109,7 @@ def _seal(totals: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
 
 
-def model_hash(layout: Layout, state: State, models: int, folds: IntArray) -> str:
+def hash_model(layout: Layout, state: State, models: int, folds: IntArray) -> str:
     """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
 
     The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
@@ -127,8 +127,8 @@ def model_hash(layout: Layout, state: State, models: int, folds: IntArray) -> st
     return hash_tensors(tensors)
 
 
-def state_hash(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """`model_hash` extended by the server's own state and the clients' private state."""
+def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
+    """`hash_model` extended by the server's own state and the clients' private state."""
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})

@@ -1,4 +1,4 @@
-"""The summary and the manifest of a run directory."""
+"""`summary.json` and `manifest.json` of a run directory: what came out, and where it was computed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,13 @@ from fedray.storage.tables import read_table
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
-def pool_metrics(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Mean, sd and n of every number in the rows; sd is None for a single one."""
+def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """Mean, sd and n of every number in the rows; sd is None for a single one.
+
+    Example:
+        >>> pool_metrics([{"accuracy": 0.5}, {"accuracy": 0.75, "rounds_to_target": 9.0}])["rounds_to_target"]
+        {'mean': 9.0, 'sd': None, 'n': 1}
+    """
     metrics: dict[str, dict[str, float | int | None]] = {}
     for name in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, float)):
         values = np.array([row[name] for row in rows if name in row])
@@ -30,9 +36,12 @@ def pool_metrics(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | int 
     return metrics
 
 
-def course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """What needs a world's whole course, one dict a world: scores over the last 3 evaluated rounds (FE section V),
-    and the round, virtual second and uplink byte at which the target was first reached (absent where it was not)."""
+def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
+    """Metrics that need a world's whole course, one dict a world.
+
+    They are the mean score over the last 3 evaluated rounds (Fed-ensemble section V), and the round, virtual second and
+    uplink byte at which the target was first reached; these are absent where it was not.
+    """
     found = []
     rows = read_table(out, "rounds").to_pylist()
     for world in range(study.worlds):
@@ -54,8 +63,16 @@ def course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """`summary.json` by contract: final metrics pooled over replicates and folds, totals, hashes."""
-    metrics = {**pool_metrics(progress.metrics), **pool_metrics(course_metrics(study, out))}  # type: ignore[arg-type]
+    """What `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
+
+    Args:
+        study: what was trained.
+        progress: the end of the run.
+        out: the run directory, with all its rows.
+        model_hash: of `checkpoint.hash_model`.
+        state_hash: of `checkpoint.hash_state`.
+    """
+    metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -89,6 +106,5 @@ def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
 def _commit() -> str | None:
     if shutil.which("git") is None:
         return None
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None

@@ -19,8 +19,8 @@ from small import scenario
 import fedray
 from fedray.core.types import FloatArray
 from fedray.data.types import Dataset, Split
-from fedray.evaluation.loss_plane import FINE, measure_loss_plane, plane_basis
-from fedray.evaluation.regression import bias_variance
+from fedray.evaluation.loss_plane import RESOLUTION, find_plane_basis, measure_loss_plane
+from fedray.evaluation.regression import decompose_squared_error
 from fedray.models.loss import per_sample
 from fedray.models.net import last_layer_inputs
 from fedray.runtime.worker import Worker
@@ -148,7 +148,7 @@ def test_bias_variance_and_noise_add_up_to_the_error() -> None:
     generator = np.random.default_rng(0)
     truth = np.sin(np.linspace(0, 6, 50))
     answers = [truth + 0.3 + 0.2 * generator.normal(size=50) for _ in range(4000)]
-    rows = bias_variance(answers, truth)
+    rows = decompose_squared_error(answers, truth)
     error = np.mean([(answer - truth) ** 2 for answer in answers])
     assert rows[0]["bias2"] + np.mean([row["variance"] for row in rows]) == pytest.approx(error, rel=1e-9, abs=1e-4)
     assert rows[0]["bias2"] == pytest.approx(0.09, abs=6 * 2 * 0.3 * 0.2 / np.sqrt(50 * 4000))
@@ -193,8 +193,8 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
     assert found is not None
     assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found.loss)
     host = Worker(study)
-    x, y = study.pooled(0, 100)
-    keep = torch.linspace(0, len(x) - 1, min(FINE[host.engine.name][1], len(x))).long()
+    x, y = study.pool_rows(0, 100)
+    keep = torch.linspace(0, len(x) - 1, min(RESOLUTION[host.engine.name][1], len(x))).long()
     out = host.engine.outputs(
         study.net, state.models[:3], state.counters[:3], x[keep].expand(3, len(keep), *x.shape[1:])
     )
@@ -209,7 +209,7 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
 
 def test_the_basis_of_a_plane_is_orthonormal_and_holds_its_three_points() -> None:
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
-    axes, points = plane_basis(rows)
+    axes, points = find_plane_basis(rows)
     assert (axes @ axes.T).numpy() == pytest.approx(np.eye(2), abs=1e-12)
     again = rows[0].double() + torch.from_numpy(points) @ axes
     assert torch.allclose(again, rows.double(), atol=1e-12)

@@ -16,17 +16,16 @@ from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 from fedray.metrics.ensemble import (
     AverageKind,
+    answer_classes,
     average,
     average_for_client,
-    by_client,
-    drift_score,
     entropies,
     interval_95,
+    member_votes,
     mixture_moments,
     personal_weights,
     probabilities,
     uncertainty,
-    z_scores,
 )
 
 RNG = np.random.default_rng(0)
@@ -149,19 +148,11 @@ def test_entropies_are_scipys() -> None:
     assert entropies([1.0, 0.0]) == 0
 
 
-def test_the_client_whose_data_moved_stands_out() -> None:
-    client = np.repeat(np.arange(6), 20)
-    agreed = np.zeros((5, 120, 4)) + 6.0 * np.eye(4)[RNG.integers(4, size=120)]
-    agreed[:, client == 4] = RNG.normal(size=(5, 20, 4)) * 4  # each model guesses for itself
-    drift = drift_score(probabilities(agreed), client, 7)
-    assert np.nanargmax(drift.z_knowledge) == np.nanargmax(drift.z_total) == 4
-    assert drift.z_knowledge[4] > 2
-    assert np.isnan(drift.knowledge[6])  # no samples
-    assert np.isnan(drift.z_knowledge[6])
-
-
-def test_means_by_client_and_z_scores() -> None:
-    values, client = RNG.normal(size=30), RNG.integers(4, size=30)
-    assert by_client(values, client, 4) == pytest.approx([values[client == i].mean() for i in range(4)])
-    assert z_scores([2.0, 2.0, 2.0]).tolist() == [0, 0, 0]
-    assert np.isnan(z_scores([np.nan])).all()
+@pytest.mark.parametrize("kind", ["probabilities", "logits"])
+def test_the_class_of_an_answer_is_the_largest_entry_of_the_mean_vote(kind: AverageKind) -> None:
+    weights = personal_weights(LOSSES, 0.5)[0]
+    members, mean = answer_classes(LOGITS, kind, weights)
+    assert np.array_equal(members, probabilities(LOGITS))
+    assert np.array_equal(mean, average(LOGITS, kind, weights))
+    votes = np.tensordot(weights, member_votes(LOGITS, kind), axes=1)
+    assert np.array_equal(votes.argmax(-1), mean.argmax(-1))

@@ -27,7 +27,7 @@ from fedray.core.files import write_atomically
 from fedray.core.types import State
 from fedray.simulation.interfaces import Progress
 from fedray.storage import checkpoint
-from fedray.storage.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
+from fedray.storage.checkpoint import find_checkpoints, load_checkpoint, save_checkpoint
 
 
 def progress(round: int, scale: float = 1.0) -> Progress:
@@ -65,7 +65,7 @@ def test_what_is_saved_is_loaded_to_the_bit(round: int) -> None:
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for round in (2, 4, 6, 8):
         save_checkpoint(tmp_path, progress(round), keep=2)
-    assert checkpoint_rounds(tmp_path) == [6, 8]
+    assert find_checkpoints(tmp_path) == [6, 8]
     assert load_checkpoint(tmp_path)[0].round == 8
     assert same(load_checkpoint(tmp_path, 6)[0], progress(6))
 
@@ -91,7 +91,7 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
     if end is no_space:
         assert re.search("cannot write the checkpoint .*round-000004: No space left on device: free", str(caught.value))
         assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
-    assert checkpoint_rounds(tmp_path) == [2]
+    assert find_checkpoints(tmp_path) == [2]
     assert same(load_checkpoint(tmp_path)[0], progress(2))
     monkeypatch.undo()
     save_checkpoint(tmp_path, progress(4), keep=1)
@@ -174,7 +174,7 @@ def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, progress(2))
     for name in ("round-000002.bak", "round-000009 (copy)"):
         shutil.copytree(path, tmp_path / name)
-    assert checkpoint_rounds(tmp_path) == [2]
+    assert find_checkpoints(tmp_path) == [2]
     assert load_checkpoint(tmp_path)[0].round == 2
     save_checkpoint(tmp_path, progress(3))
 
@@ -250,7 +250,7 @@ def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Pat
     assert len(said) == 1
     assert re.fullmatch(r"fedray: cannot write .*: No space left on device.*: free space.*", said[0]), said
     folder = small_disk / "run" / "checkpoints"
-    safe = checkpoint_rounds(folder)
+    safe = find_checkpoints(folder)
     assert 1 < len(safe) < 12
     before = {round: (folder / f"round-{round:06d}" / "state.safetensors").read_bytes() for round in safe}
     again = fed("resume", small_disk / "run")
