@@ -29,7 +29,7 @@ from fedray.models.net import layout_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
-from fedray.training.block import PIECE, padded_batch, steps_of
+from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine, choose_engine
 
 LOOKED_AT = 100_000  # clients whose size is asked; the largest stands for all
@@ -217,11 +217,11 @@ def _block(study: Study, layers: Layers, engine: Engine) -> list[Need]:
         _largest(study),
         math.prod(study.input_shape),
     )
-    steps = int(steps_of(np.array([size]), local)[0])
-    batch = int(padded_batch(np.array([size]), local.batch_size)[0])
+    steps = int(count_steps(np.array([size]), local)[0])
+    batch = int(choose_batch_width(np.array([size]), local.batch_size)[0])
     width = engine.width
     seen = float(steps) * batch * width
-    inputs = max(min(float(PIECE), seen * sample), float(width * batch * sample))
+    inputs = max(min(float(PIECE_NUMBERS), seen * sample), float(width * batch * sample))
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
     return [
         Need(f"{width} lanes of {d:,} numbers", "model", float(LANE * width) * d),

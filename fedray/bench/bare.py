@@ -92,8 +92,8 @@ def draw_as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
 
     def deal(t: int, client: int) -> Iterable[Tensor]:
         size = study.shards.sizes(np.array([world]), np.array([client]))
-        steps = lanes.steps_of(size, phase.local)
-        width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
+        steps = lanes.count_steps(size, phase.local)
+        width = int(lanes.choose_batch_width(size, phase.local.batch_size)[0])
         key = np.atleast_1d(rng.keys(study.seeds[world], "batches", t, client, 0))
         index, weight = lanes.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key)
         return [rows[real > 0] for rows, real in zip(index[:, 0], weight[:, 0], strict=True)]

@@ -10,7 +10,7 @@ from fedray.bench.measure import Laps, peak, pin_to_one_core, take_turns
 from fedray.bench.table import BenchResult
 from fedray.bench.works import BenchWork, simulation
 from fedray.simulation.study import Study
-from fedray.training.block import steps_of
+from fedray.training.block import count_steps
 from fedray.training.choice import choose_engine
 
 
@@ -86,7 +86,7 @@ def flops(study: Study, work: BenchWork) -> float:
     x, y = world.clients[0]
     with FlopCounterMode(display=False) as counter:
         world.loss(world.model(x[:1]), y[:1]).backward()
-    passes = steps_of(size, phase.local) * size / (-(-size // (phase.local.batch_size or 1)))  # samples seen
+    passes = count_steps(size, phase.local) * size / (-(-size // (phase.local.batch_size or 1)))  # samples seen
     return float(counter.get_total_flops() * passes.sum())
 
 

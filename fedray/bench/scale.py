@@ -101,7 +101,7 @@ def measure_coordinator(number: int, jobs: int) -> None:
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
     up, down = job_traffic(study, phase, plan)
-    time_round(study.devices, study.rule, study.seeds, 0, plan, JobCosts(size, up, down), np.zeros(1))
+    time_round(study.devices, study.rule, plan, JobCosts(size, up, down), seeds=study.seeds, t=0, now=np.zeros(1))
     deal_jobs(study.clients, specs, plan, size, at_home=False)
     per_job = (time.process_time() - start) / jobs
     one = np.zeros(1, np.int64)

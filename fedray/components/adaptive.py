@@ -1,4 +1,4 @@
-"""What the adaptive schedule needs from any method: a state that keeps every job's last loss."""
+"""The adaptive schedule's memory: a state that keeps the last loss of every client on every model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,29 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
-from fedray.core.types import State, Stats
+from fedray.core.types import FloatArray, Plan, State, Stats
 
 MOST_LOSSES = 50_000_000
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
-    """The method with `job_loss` `[worlds, clients, K]` in its state, NaN before the first job."""
+    """The method with `job_loss` `[worlds, N, K]` in its state, NaN before the first job.
+
+    Args:
+        method: any method with a server.
+        worlds: number of worlds.
+        clients: N.
+
+    Raises:
+        BadInput: there are too many losses to keep.
+
+    Example:
+        >>> import fedray
+        >>> scenario = {"schedule": {"kind": "adaptive"}, "rounds": 1, "clients": {"number": 4}}
+        >>> run = fedray.run(scenario, runtime="inline", report=False)
+        >>> run.progress.state.extra["job_loss"].shape
+        torch.Size([1, 4, 5])
+    """
     phase = method.phase
     if worlds * clients * phase.models > MOST_LOSSES:
         raise BadInput(
@@ -32,4 +48,11 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
         return after._replace(extra={**after.extra, "job_loss": loss})
 
     server = phase.server._replace(init=init, step=step)
-    return replace(method, phase=replace(phase, server=server))
+    return replace(method, phase=replace(phase, server=server, remember=write_losses))
+
+
+def write_losses(state: State, plan: Plan, loss: FloatArray) -> State:
+    """The state with the losses `[J]` of a plan's jobs in its `job_loss`."""
+    losses = state.extra["job_loss"].clone()
+    losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
+    return state._replace(extra={**state.extra, "job_loss": losses})

@@ -1,7 +1,15 @@
-"""What a model becomes between two clients when there is no server: what its holder made of it, as it was sent.
+"""Training without a server: models walk over a graph of clients (FE section V-H).
 
-A hop sends the difference to the first models, which every client can draw by itself (by address). Entries that the
-compression leaves alone arrive exactly, so that keeping all of them is the dense hop, bit for bit.
+`make_walks` says where each model is in each step, `walk_schedule` makes a plan of it, and `handover_server` says what
+a model becomes on its way from one client to the next. A hop sends the difference to the first models, which every
+client can draw by itself. Entries that the compression leaves alone arrive exactly, so that keeping all of them is the
+dense hop, bit for bit.
+
+Example:
+    >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
+    >>> walk = make_walks([ring], 2, [0], "uniform", Outages())
+    >>> walk.at(0).shape, bool((walk.at(0) != walk.at(1)).all())
+    ((1, 2), True)
 """
 
 from __future__ import annotations
@@ -14,10 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, group_totals, merge_counters
+from fedray.components.aggregation import Rows, group_totals, keep_uploads, merge_counters
 from fedray.core import rng
-from fedray.core.exact_sum import Kept
-from fedray.core.method import Schedule
+from fedray.core.method import Schedule, Traffic
 from fedray.core.types import Clients, Compress, IntArray, Plan, Server, State, Stats, Uploads, Walk
 
 FIRST = "first"  # the first models, where hops are compressed
@@ -29,7 +36,11 @@ def handover_server(
     """Models that go from client to client; one that stays with its holder is not compressed.
 
     Args:
-        seeds: one a world. compress: what survives a hop; None: everything.
+        rows: the rows of the state.
+        walk: where the models are.
+        clients: the nodes of the graph.
+        seeds: one for each world.
+        compress: what survives a hop; None: everything.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -37,10 +48,9 @@ def handover_server(
         return {} if compress is None else {FIRST: models.clone()}
 
     def reduce(uploads: Uploads) -> Stats:
-        keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
         weight = torch.ones(len(uploads.size), dtype=torch.int64)
         both = group_totals(uploads, rows.of(uploads), weight, rows.number)
-        return {"uploads": Kept(dict(zip(keys, uploads.delta, strict=True))), **both}
+        return {"uploads": keep_uploads(uploads, uploads.delta), **both}
 
     def step(state: State, stats: Stats, t: int) -> State:
         if "uploads" not in stats:  # the models went from client to client, and are not here
@@ -70,26 +80,35 @@ KEPT = 16  # steps of a path that are not walked again when they are asked for
 
 
 class Graph(NamedTuple):
-    """An undirected graph of N nodes: the neighbours of node i are `neighbour[start[i] : start[i + 1]]`, rising."""
+    """An undirected graph of N nodes and E edges: the neighbors of node i are `neighbor[start[i] : start[i + 1]]`.
 
-    start: IntArray  # [N + 1]
-    neighbour: IntArray  # [2 E]
+    Attributes:
+        start: `[N + 1]`.
+        neighbor: `[2 E]`, rising inside each node.
+    """
+
+    start: IntArray
+    neighbor: IntArray
 
     @property
     def degree(self) -> IntArray:
+        """Number of neighbors of each node, `[N]`."""
         return np.diff(self.start)
 
     @property
     def edges(self) -> IntArray:
         """Each edge once, `[E, 2]`, the smaller node first."""
         a = np.repeat(np.arange(len(self.start) - 1), self.degree)
-        return np.stack([a, self.neighbour], axis=1)[a < self.neighbour]
+        return np.stack([a, self.neighbor], axis=1)[a < self.neighbor]
 
 
 class Outages(NamedTuple):
     """What fails in a step: each node and each edge with a probability, and what a table says.
 
-    table `[n, 4]`: first step, last step (inclusive), node, neighbour (-1: the node itself, not one of its edges).
+    Attributes:
+        node: probability that a node is out of order, in [0, 1).
+        edge: probability that an edge is cut, in [0, 1).
+        table: `[n, 4]`: first step, last step (inclusive), node, neighbor (-1: the node itself, not one of its edges).
     """
 
     node: float = 0.0
@@ -118,8 +137,8 @@ class Outages(NamedTuple):
 
 Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]  # (degree here, degree there, u) -> whether it goes
 TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain's stationary law follows
-    "uniform": lambda here, there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
-    "lazy": lambda here, there, u: u < 0.5,  # the same, without periods
+    "uniform": lambda _here, _there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
+    "lazy": lambda _here, _there, u: u < 0.5,  # the same, without periods
     "metropolis": lambda here, there, u: u * there < here,  # uniform on any connected graph
 }
 
@@ -128,14 +147,18 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
     """K independent walks in each world, from starts drawn with replacement.
 
     Args:
-        graphs: one a world (worlds may share one). seeds: one a world; the folds of a replicate walk alike.
+        graphs: one for each world (worlds may share one).
+        models: K.
+        seeds: one for each world; the folds of a replicate walk alike.
+        transition: uniform, lazy or metropolis.
+        outages: nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
     different = list({id(graph): graph for graph in graphs}.values())
     offset = np.array([[next(g for g, one in enumerate(different) if one is graph)] for graph in graphs]) * nodes
-    ends = np.cumsum([0] + [len(graph.neighbour) for graph in different])
+    ends = np.cumsum([0] + [len(graph.neighbor) for graph in different])
     start = np.concatenate([graph.start[:-1] + end for graph, end in zip(different, ends, strict=False)])
-    neighbour = np.concatenate([graph.neighbour for graph in different])
+    neighbor = np.concatenate([graph.neighbor for graph in different])
     degree = np.concatenate([graph.degree for graph in different])
     seed, model = np.array(seeds, dtype=np.int64)[:, None], np.arange(models)[None]
     first = rng.uniform(rng.keys(seed, "walk", model), 1)[..., 0]
@@ -145,7 +168,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         u = rng.uniform(rng.keys(seed, "hop", t, model), 2)
         here = degree[at + offset]
         place = start[at + offset] + np.minimum((u[..., 0] * here).astype(np.int64), here - 1)
-        goal = neighbour[place]
+        goal = neighbor[place]
         goes = accept(here, degree[goal + offset], u[..., 1]) & ~outages.edges(seed, t, at, goal)
         goes &= ~outages.nodes(seed, t, at) & ~outages.nodes(seed, t + 1, goal)
         return np.where(goes, goal, at)
@@ -165,7 +188,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 def walk_schedule(walk: Walk) -> Schedule:
     """In round t every model is trained by the client that holds it; one that is out of order trains nothing."""
 
-    def plan(t: int, state: object) -> Plan:
+    def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)
         world, model = np.nonzero(~walk.down(t))
         return Plan(at[world, model], model.astype(np.int64), world.astype(np.int64))
@@ -173,8 +196,31 @@ def walk_schedule(walk: Walk) -> Schedule:
     return plan
 
 
+def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
+    """Bytes of a walk's jobs, `[J]` each: a model is sent where it goes on, and received where it comes from another.
+
+    Args:
+        walk: Where the models are.
+        clients: The population, whose tiers compress differently.
+        compress: What survives a hop.
+    """
+
+    def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
+        hop = find_hops(walk, t, plan)
+        sent = compress.bytes(plan.client, clients.tier_of(plan.client))
+        received = compress.bytes(hop.came, clients.tier_of(hop.came))
+        return np.where(hop.goes >= 0, sent, 0), np.where(hop.came >= 0, received, 0)
+
+    return traffic
+
+
 class Hops(NamedTuple):
-    """Where the models of a plan's jobs come from and go to, `[J]` each: a client, or -1 where the model stays."""
+    """Where the models of a plan's jobs come from and go to.
+
+    Attributes:
+        came: the client before, `[J]`; -1: the model was here already.
+        goes: the next client, `[J]`; -1: the model stays.
+    """
 
     came: IntArray
     goes: IntArray

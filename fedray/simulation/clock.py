@@ -1,11 +1,23 @@
 """Virtual seconds of a plan, and which of its jobs count: pure functions of plan, devices and seed.
 
-A job takes `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` of computing, a batch counted with the
-samples it really holds, and its transfers `latency + bytes / bandwidth`. A client trains its models one after another
-or side by side (a tier setting; they share its link, so each takes all its transfers); a synchronous round lasts as
-long as its slowest counted client. Everything is known before training, so what does not count is not computed. A
-client that drops out is missed at once, or at the deadline if there is one; whether a client is there is asked at the
-round's start.
+A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness`, where a batch counts the
+samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`. A client trains its models
+one after another or side by side (a setting of its tier); models side by side share its link, so each of them takes all
+its transfers. A synchronous round lasts as long as its slowest client that counts. Everything is known before training,
+so that jobs which do not count are not computed. A client that drops out is missed at once, or at the deadline if there
+is one. Whether a client is available is asked at the start of the round.
+
+Example:
+    Two clients with steps of 0.5 s; the round waits for the first one to finish.
+
+    >>> from fedray.core.types import Clients, Tier
+    >>> devices = Devices(Clients((Tier("phone", 2, seconds_per_step=0.5, uplink=100.0, downlink=100.0),)))
+    >>> plan = Plan(client=np.array([0, 1]), model=np.zeros(2, int), world=np.zeros(2, int))
+    >>> costs = JobCosts(steps=np.array([4, 6]), up=np.array([100, 100]), down=np.array([100, 100]))
+    >>> rule, zero = CountingRule(first=(1,)), np.zeros(1, int)
+    >>> timing = time_round(devices, rule, plan, costs, seeds=zero, t=0, now=np.zeros(1))
+    >>> timing.job.tolist(), [STATUS[s] for s in timing.status], timing.round.tolist()
+    ([4.0, 5.0], ['ok', 'late'], [4.0])
 """
 
 from __future__ import annotations
@@ -26,8 +38,13 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 @dataclass(frozen=True)
 class CountingRule:
-    """Who counts. first: clients per tier that end a round (None: all that were chosen); dropout: probability that a
-    participant never answers; deadline: virtual seconds after which nobody is waited for."""
+    """Which participants of a round count.
+
+    Attributes:
+        first: How many clients of each tier end a round, the fastest first; None: all that were chosen.
+        dropout: Probability that a participant never answers, in [0, 1).
+        deadline: Virtual seconds after which nobody is waited for; None: no deadline.
+    """
 
     first: tuple[int, ...] | None = None
     dropout: float = 0.0
@@ -35,7 +52,13 @@ class CountingRule:
 
 
 class RoundTiming(NamedTuple):
-    """job `[J]`: virtual seconds of each job; status `[J]`; round `[R]`: virtual seconds of the round in each world."""
+    """When the jobs of a round end, and which of them count.
+
+    Attributes:
+        job: Virtual seconds of each job, `[J]`.
+        status: Why each job counts or not, an index into `STATUS`, `[J]`.
+        round: Virtual seconds of the round in each world, `[R]`.
+    """
 
     job: FloatArray
     status: IntArray
@@ -43,7 +66,14 @@ class RoundTiming(NamedTuple):
 
 
 class JobCosts(NamedTuple):
-    """What the jobs of a plan do: optimiser steps, bytes up and down, samples in all batches (None: 0), `[J]` each."""
+    """What the jobs of a plan do, `[J]` each.
+
+    Attributes:
+        steps: Optimizer steps.
+        up: Bytes sent.
+        down: Bytes received.
+        samples: Samples in all batches; None: a sample costs nothing.
+    """
 
     steps: IntArray
     up: IntArray
@@ -52,8 +82,16 @@ class JobCosts(NamedTuple):
 
 
 class Participants(NamedTuple):
-    """Those who were asked to take part, `[P]`: world, client, tier, the seconds each needs, the seconds until it is
-    there, and whether it has no data."""
+    """The clients that were asked to take part in a round, `[P]` each.
+
+    Attributes:
+        world: World.
+        client: Client.
+        tier: Tier of the client.
+        busy: Virtual seconds that all its jobs take.
+        wait: Virtual seconds until it is available; 0: it is.
+        empty: Whether it has no data.
+    """
 
     world: IntArray
     client: IntArray
@@ -64,64 +102,70 @@ class Participants(NamedTuple):
 
 
 def time_round(
-    devices: Devices, rule: CountingRule, seeds: IntArray, t: int, plan: Plan, work: JobCosts, now: FloatArray
+    devices: Devices, rule: CountingRule, plan: Plan, costs: JobCosts, *, seeds: IntArray, t: int, now: FloatArray
 ) -> RoundTiming:
     """Times a round and says which jobs count.
 
     Args:
-        seeds: `[R]`, one a world. now: `[R]` virtual seconds at the round's start.
+        devices: What the clients' devices are like.
+        rule: Which participants count.
+        plan: The jobs, `[J]`.
+        costs: What they do, `[J]`.
+        seeds: Seed of each world, `[R]`.
+        t: The round, from 0.
+        now: Virtual seconds at the start of the round in each world, `[R]`.
     """
     clients, seed = devices.clients, seeds[plan.world]
-    compute = work.steps * devices.figure("seconds_per_step", plan.client)
-    if work.samples is not None:
-        compute = compute + work.samples * devices.figure("seconds_per_sample", plan.client)
+    compute = costs.steps * devices.figure("seconds_per_step", plan.client)
+    if costs.samples is not None:
+        compute = compute + costs.samples * devices.figure("seconds_per_sample", plan.client)
     compute = compute * devices.slowness(seed, plan.client)
     up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
-    transfer = 2 * devices.figure("latency", plan.client) + work.up / up + work.down / down
+    transfer = 2 * devices.figure("latency", plan.client) + costs.up / up + costs.down / down
     _, first, index = np.unique(plan.world * clients.number + plan.client, return_index=True, return_inverse=True)
     world, client = plan.world[first], plan.client[first]
-    most, moving = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
-    np.maximum.at(most, index, compute)
-    together = devices.figure("side_by_side", client) > 0
-    busy = moving + np.where(together, most, np.bincount(index, compute))
-    job = compute + np.where(together[index], moving[index], transfer)
+    longest, transfers = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
+    np.maximum.at(longest, index, compute)
+    parallel = devices.figure("side_by_side", client) > 0
+    busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
+    job = compute + np.where(parallel[index], transfers[index], transfer)
     wait = np.zeros(len(first))
     if devices.available is not None:
         wait = devices.available(seeds[world], client, now[world])
-    asked = Participants(world, client, clients.tier_of(client), busy, wait, work.steps[first] == 0)
-    status = _status(rule, seeds, t, asked)
-    return RoundTiming(job, status[index], _lasting(rule, asked, status, len(seeds)))
+    participants = Participants(world, client, clients.tier_of(client), busy, wait, costs.steps[first] == 0)
+    status = _participant_status(rule, seeds, t, participants)
+    return RoundTiming(job, status[index], _round_seconds(rule, participants, status, len(seeds)))
 
 
-def _status(rule: CountingRule, seeds: IntArray, t: int, asked: Participants) -> IntArray:
+def _participant_status(rule: CountingRule, seeds: IntArray, t: int, asked: Participants) -> IntArray:
     """Status of each participant, `[P]`."""
     status = np.where(asked.wait > 0, UNAVAILABLE, np.where(asked.empty, NO_DATA, OK))
     if rule.dropout:
-        gone = rng.uniform(rng.keys(seeds[asked.world], "dropout", t, asked.client), 1)[:, 0] < rule.dropout
-        status[(status == OK) & gone] = DROPPED
+        dropped = rng.uniform(rng.keys(seeds[asked.world], "dropout", t, asked.client), 1)[:, 0] < rule.dropout
+        status[(status == OK) & dropped] = DROPPED
     if rule.deadline is not None:
         status[(status == OK) & (asked.busy > rule.deadline)] = PAST_DEADLINE
     if rule.first is not None:
         for world in np.unique(asked.world):
-            for c, n in enumerate(rule.first):
-                mine = np.flatnonzero((asked.world == world) & (asked.tier == c) & (status == OK))
-                order = mine[np.lexsort((asked.client[mine], asked.busy[mine]))]
-                status[order[n:]] = LATE
+            for tier, number in enumerate(rule.first):
+                members = np.flatnonzero((asked.world == world) & (asked.tier == tier) & (status == OK))
+                order = members[np.lexsort((asked.client[members], asked.busy[members]))]
+                status[order[number:]] = LATE
     return status
 
 
-def _lasting(rule: CountingRule, asked: Participants, status: IntArray, worlds: int) -> FloatArray:
+def _round_seconds(rule: CountingRule, asked: Participants, status: IntArray, worlds: int) -> FloatArray:
     """Virtual seconds of the round in each world, `[R]`."""
-    counted, rounds = status == OK, np.zeros(worlds)
-    np.maximum.at(rounds, asked.world[counted], asked.busy[counted])
-    if rule.deadline is not None:  # those who wait for somebody who never comes wait until the deadline
-        waiting = np.isin(status, (DROPPED, PAST_DEADLINE))
+    counted, seconds = status == OK, np.zeros(worlds)
+    np.maximum.at(seconds, asked.world[counted], asked.busy[counted])
+    if rule.deadline is not None:  # a world that misses somebody waits until the deadline
+        missing = np.isin(status, (DROPPED, PAST_DEADLINE))
         if rule.first is not None:  # a tier that has as many as it wants waits for nobody
             group = asked.world * len(rule.first) + asked.tier
             enough = np.bincount(group, counted, worlds * len(rule.first)) >= np.tile(rule.first, worlds)
-            waiting &= ~enough[group]
-        rounds[asked.world[waiting]] = rule.deadline
+            missing &= ~enough[group]
+        seconds[asked.world[missing]] = rule.deadline
     soonest = np.full(worlds, np.inf)
     np.minimum.at(soonest, asked.world[~asked.empty], asked.wait[~asked.empty])
-    asleep = (rounds == 0) & np.isfinite(soonest)  # nobody who has data is there: the next one to come ends the round
-    return np.where(asleep, soonest, rounds)
+    absent = (seconds == 0) & np.isfinite(soonest)  # nobody with data is available: the next one to come ends the round
+    return np.where(absent, soonest, seconds)

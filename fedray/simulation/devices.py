@@ -1,8 +1,16 @@
-"""What each simulated device is like: its tier's figures, its own spread, a measured trace, and when it is there.
+"""What each simulated device is like: its tier's figures, its own spread, a measured trace, and when it is available.
 
 A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample` (s),
 `uplink`, `downlink` (bytes/s), `available_from`, `available_to` (virtual s). Several rows of a client are several
 windows; figures are read from its first row; what a trace leaves out comes from the tier (docs/traces.md).
+
+Example:
+    A measured uplink wins over the tier's, and NaN leaves the tier's in place.
+
+    >>> from fedray.core.types import Tier
+    >>> devices = Devices(Clients((Tier("phone", 2, uplink=1e6),)), {"uplink": np.array([5e5, np.nan])})
+    >>> devices.figure("uplink", np.array([0, 1])).tolist()
+    [500000.0, 1000000.0]
 """
 
 from __future__ import annotations
@@ -21,19 +29,26 @@ from fedray.core.types import Clients, FloatArray, IntArray
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
 COLUMNS = (*TIMES, "uplink", "downlink")
-Available = Callable[[IntArray, IntArray, FloatArray], FloatArray]
+Available = Callable[[IntArray, IntArray, FloatArray], FloatArray]  # (seeds, clients, now) -> seconds to wait, `[J]`
 
 
 @dataclass(frozen=True)
 class Devices:
-    """figures: per-client values `[N]` that win over the tier's (NaN: the tier's); available: None, always there."""
+    """The devices of all clients.
+
+    Attributes:
+        clients: The population, whose tiers have figures of their own.
+        figures: Values by name that win over the tier's, `[N]` each; NaN leaves the tier's in place.
+        available: A function (seed of the world, client, virtual seconds now) -> virtual seconds until the client is
+            available, `[J]` each; 0: it is. None: every client is always available.
+    """
 
     clients: Clients
     figures: dict[str, FloatArray] = field(default_factory=dict)
     available: Available | None = None
 
     def figure(self, name: str, client: IntArray) -> FloatArray:
-        """A figure of each client, `[J]`."""
+        """A figure of each client, `[J]`; the names are those of `Tier`."""
         tiers = self.clients.tiers
         if len(tiers) == 1:
             values = np.full(len(client), float(getattr(tiers[0], name)))
@@ -56,43 +71,63 @@ class Devices:
 
 
 def diurnal_availability(share: float = 0.5, period: float = DAY) -> Available:
-    """Each client is there for `share` of every period, from a phase drawn by address."""
+    """Each client is available for a share of every period, from a phase that is drawn by address.
+
+    Args:
+        share: Share of the period, in (0, 1].
+        period: Virtual seconds.
+    """
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
         at = (now / period + phase) % 1.0
-        return np.where(at < share, 0.0, (1.0 - at + 1e-9) * period)  # 1e-9: surely past the turn, whatever rounds
+        return np.where(at < share, 0.0, (1.0 - at + 1e-9) * period)  # 1e-9: past the turn in spite of rounding
 
     return wait
 
 
 def window_availability(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
-    """Client `client[i]` is there from `start[i]` to `end[i]`, `[n]` each; who has no window is always there."""
+    """Each client is available in its own windows; one without windows always is.
+
+    Args:
+        client: The client of each window, `[n]`.
+        start: Virtual second at which the window begins, `[n]`.
+        end: Virtual second at which it ends, `[n]`; may be infinite.
+
+    Example:
+        >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
+        >>> wait(np.zeros(3, int), np.array([0, 0, 1]), np.array([0.0, 70.0, 0.0])).tolist()
+        [60.0, 0.0, 0.0]
+    """
     order = np.argsort(client, kind="stable")
     client, start, end = client[order], start[order], end[order]
 
-    def wait(seeds: IntArray, who: IntArray, now: FloatArray) -> FloatArray:
-        first = np.searchsorted(client, who, side="left")
-        number = np.searchsorted(client, who, side="right") - first
-        row = np.repeat(np.arange(len(who)), number)
-        at = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
-        left = np.where(now[row] < end[at], np.maximum(start[at] - now[row], 0.0), np.inf)
+    def wait(_seeds: IntArray, asked: IntArray, now: FloatArray) -> FloatArray:
+        first = np.searchsorted(client, asked, side="left")
+        number = np.searchsorted(client, asked, side="right") - first
+        row = np.repeat(np.arange(len(asked)), number)
+        window = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
+        seconds = np.where(now[row] < end[window], np.maximum(start[window] - now[row], 0.0), np.inf)
         soonest = np.where(number > 0, np.inf, 0.0)
-        np.minimum.at(soonest, row, left)
+        np.minimum.at(soonest, row, seconds)
         return soonest
 
     return wait
 
 
 def read_trace(clients: Clients, path: Path) -> Devices:
-    """Devices from a trace file.
+    """Reads the devices of a trace file.
+
+    Args:
+        clients: The population.
+        path: A CSV or Parquet file.
 
     Raises:
-        BadInput: the file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
+        BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
             that is not above 0 or a window that ends before it begins.
     """
     table = read_number_table("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
-    client = _ids(table["client"], clients.number, path)
+    client = _read_ids(table["client"], clients.number, path)
     figures = {}
     known, first = np.unique(client, return_index=True)
     for name in COLUMNS:
@@ -112,7 +147,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     return Devices(clients, figures, window_availability(client, start, end))
 
 
-def _ids(column: FloatArray, number: int, path: Path) -> IntArray:
+def _read_ids(column: FloatArray, number: int, path: Path) -> IntArray:
     """The column `client` as ids."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):

@@ -1,43 +1,114 @@
-"""What the round loop needs from outside: a runtime, a recorder, and where a run stands."""
+"""What the round loop needs from outside: a runtime, a recorder, and where a run stands.
+
+Example:
+    >>> import torch
+    >>> start = Progress(0, State(torch.zeros(1, 3), torch.zeros(1, 0), {}), *(np.zeros(1) for _ in range(3)))
+    >>> start.round, start.failed, start.metrics
+    (0, 0, [])
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 
+Pieces = dict[tuple[int, int], Tensor]  # results by piece of work: (world, first row or first client) -> tensor
+
 
 class Runtime(Protocol):
-    """Where jobs run. Both runtimes give the same bits."""
+    """Where jobs run and models are evaluated. All runtimes give the same bits.
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]: ...
+    Evaluation is cut into pieces that do not depend on how clients were packed into processes. `worlds` restricts it to
+    the first worlds; None means all of them.
+    """
 
-    def outputs(
-        self, state: State, split: str, models: int, worlds: int | None = None
-    ) -> dict[tuple[int, int], Tensor]: ...
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+        """Trains the jobs of one round.
 
-    def losses(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]: ...
+        Args:
+            t: The round, from 0.
+            jobs: Clients, models and worlds of the jobs, their samples and their steps, `[J]` each.
+            state: The state of the server before the round.
+            phase: The training that the jobs belong to.
 
-    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]: ...
+        Returns:
+            The statistics of all uploads, added up, and one row a job in the order of `jobs`.
+        """
 
-    def known(self, state: State) -> dict[tuple[int, int], Tensor]: ...
+    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> Pieces:
+        """Evaluates all models on test or held-out rows.
 
-    def gather(self, state: State) -> State: ...
+        Args:
+            state: The models, `[worlds * K, d]`.
+            split: "test" or "hold_out".
+            models: K, models of each world.
+            worlds: How many worlds are evaluated; None: all.
 
-    def private(self) -> dict[str, Tensor]: ...
+        Returns:
+            Raw network outputs `[K, n, C]` by (world, first row of the piece).
+        """
 
-    def restore(self, private: dict[str, Tensor]) -> None: ...
+    def losses(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+        """Evaluates all models on the training data of known clients.
 
-    def close(self) -> None: ...
+        Args:
+            state: The models, `[worlds * K, d]`.
+            models: K, models of each world.
+            worlds: How many worlds are evaluated; None: all.
+
+        Returns:
+            Mean training loss `[K, n]` of each model on each client's data, by (world, first client of the piece).
+        """
+
+    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+        """Measures how far the models of an ensemble disagree on the training data of known clients.
+
+        Args:
+            state: The models, `[worlds * K, d]`.
+            models: K, models of each world.
+            worlds: How many worlds are evaluated; None: all.
+
+        Returns:
+            Mean knowledge uncertainty `[1, n]` in nats on each client's data, by (world, first client of the piece).
+        """
+
+    def known(self, state: State) -> Pieces:
+        """Evaluates known clients that answer with models of their own: their accuracy, by (world, client)."""
+
+    def gather(self, state: State) -> State:
+        """The state with every model in it, also with those that client processes hold (random walk)."""
+
+    def private(self) -> dict[str, Tensor]:
+        """The private vectors of all clients, for a checkpoint; the same for every packing."""
+
+    def restore(self, private: dict[str, Tensor]) -> None:
+        """Replaces the private vectors of all clients by those of a checkpoint."""
+
+    def close(self) -> None:
+        """Releases the processes of the runtime; it is not called again."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands after `round` completed rounds: the server's state and the running totals per world."""
+    """Where a run stands.
+
+    Attributes:
+        round: Completed rounds.
+        state: What the server knows after them.
+        up_bytes: Bytes that clients have sent so far, `[worlds]`.
+        down_bytes: Bytes that clients have received so far, `[worlds]`.
+        sim_seconds: Virtual seconds since the start, `[worlds]`.
+        wall_seconds: Real seconds since the start, those of earlier processes of a resumed run included.
+        metrics: The newest row of metrics of each world; empty before the first evaluation.
+        failed: Jobs that were left out because they failed.
+    """
 
     round: int
     state: State
@@ -46,21 +117,41 @@ class Progress:
     sim_seconds: FloatArray
     wall_seconds: float = 0.0
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    failed: int = 0  # jobs that were left out because they failed
+    failed: int = 0
 
 
 class Recorder(Protocol):
-    """Where finished jobs and evaluated rounds go."""
+    """Where finished jobs, evaluated rounds and checkpoints go."""
 
-    def jobs(self, round: int, plan: Plan, table: JobTable) -> None: ...
+    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
+        """Keeps the jobs of a round.
 
-    def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None: ...
+        Args:
+            round: The round, from 1.
+            plan: All planned jobs, `[J]`, also those that did not count.
+            table: What is known of them, in the same order.
+        """
 
-    def checkpoint(self, progress: Progress) -> None: ...
+    def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
+        """Keeps the metrics of a round, one row a world."""
+
+    def checkpoint(self, progress: Progress) -> None:
+        """Keeps all that is needed to resume the run from here."""
 
 
 class JobTable(NamedTuple):
-    """What `clients.parquet` keeps of a round, `[J]` each, in the order of the plan."""
+    """What `clients.parquet` keeps of the jobs of a round, `[J]` each, in the order of the plan.
+
+    Attributes:
+        samples: Training samples of the job.
+        steps: Optimizer steps; 0 where the job did not count.
+        loss: Mean loss over the steps; NaN where nothing was trained.
+        up_bytes: Bytes sent; 0 where the job did not count.
+        down_bytes: Bytes received; 0 where the client was never reached.
+        sim_seconds: Virtual seconds that the job takes.
+        status: Why the job counts or not, an index into `fedray.simulation.clock.STATUS`.
+        error: Traceback of a job that failed, else None.
+    """
 
     samples: IntArray
     steps: IntArray
@@ -69,4 +160,4 @@ class JobTable(NamedTuple):
     down_bytes: IntArray
     sim_seconds: FloatArray
     status: IntArray
-    error: Any  # [J] traceback of a job that failed, or None
+    error: NDArray[np.object_]

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -27,6 +28,8 @@ from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
+
+NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)  # clients that download nothing
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
@@ -42,76 +45,128 @@ def begin_progress(study: Study, phase: Phase) -> Progress:
     zero = np.zeros(study.worlds, dtype=np.int64)
     state = draw_first_state(study, phase)
     if study.method.prepare is not None:
-        state = study.method.prepare(state, study.pooled)
+        state = study.method.prepare(state, study.pool_rows)
     return Progress(0, state, zero, zero.copy(), np.zeros(study.worlds))
+
+
+class RoundResult(NamedTuple):
+    """What a round leaves.
+
+    Attributes:
+        plan: Its jobs, `[J]`, also those that did not count.
+        table: What is kept of them, `[J]`.
+        state: What the server knows afterwards.
+        seconds: Virtual seconds that the round took, `[worlds]`.
+    """
+
+    plan: Plan
+    table: JobTable
+    state: State
+    seconds: FloatArray
 
 
 def run_rounds(
     study: Study,
     runtime: Runtime,
-    record: Recorder,
+    recorder: Recorder,
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
 ) -> Progress:
-    """Runs a study from `progress` to its end (or to its target metric) and returns where it stands."""
+    """Runs a study from `progress` to its end, or until it reaches `evaluate.stop_at`, and returns where it stands.
+
+    Args:
+        study: What runs.
+        runtime: Where its jobs run.
+        recorder: Keeps finished jobs, metrics and checkpoints.
+        evaluate: A function of the progress that returns a row of metrics for each world.
+        progress: Where the run begins or resumes; it is changed in place.
+    """
     phase = study.method.phase
     began = time.perf_counter() - progress.wall_seconds
     if progress.round == 0:
-        _measure(study, record, evaluate, progress)
+        _measure(study, recorder, evaluate, progress)
     done = progress.round >= study.rounds or has_reached_target(study, progress)
     if done and progress.round == 0:
-        record.checkpoint(progress)
+        recorder.checkpoint(progress)
     while not done:
-        plan, table, state, seconds = run_round(study, runtime, phase, progress)
-        progress.state = state
-        progress.round += 1
-        np.add.at(progress.up_bytes, plan.world, table.up_bytes)
-        np.add.at(progress.down_bytes, plan.world, table.down_bytes)
-        progress.sim_seconds = progress.sim_seconds + seconds
+        result = run_round(study, runtime, phase, progress)
+        _add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - began
-        progress.failed += int((table.status == clock.FAILED).sum())
-        record.jobs(progress.round, plan, table)
+        recorder.jobs(progress.round, result.plan, result.table)
         done = progress.round >= study.rounds
         measured = done or progress.round % study.evaluation.every == 0
         kept = done or progress.round % study.checkpoint_every == 0
         if measured or kept:
             progress.state = runtime.gather(progress.state)
         if measured:
-            _measure(study, record, evaluate, progress)
+            _measure(study, recorder, evaluate, progress)
             done = done or has_reached_target(study, progress)
         if done or kept:
-            record.checkpoint(progress)
+            recorder.checkpoint(progress)
     return progress
 
 
-def run_round(
-    study: Study, runtime: Runtime, phase: Phase, progress: Progress
-) -> tuple[Plan, JobTable, State, FloatArray]:
-    """Plans a round, times it, trains the jobs that count, and steps the server."""
+def _add_round(progress: Progress, result: RoundResult) -> None:
+    """Adds a finished round to the totals of a run."""
+    progress.state = result.state
+    progress.round += 1
+    np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
+    np.add.at(progress.down_bytes, result.plan.world, result.table.down_bytes)
+    progress.sim_seconds = progress.sim_seconds + result.seconds
+    progress.failed += int((result.table.status == clock.FAILED).sum())
+
+
+def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> RoundResult:
+    """Plans a round, times it, trains the jobs that count, and steps the server.
+
+    Args:
+        study: What runs.
+        runtime: Where its jobs run.
+        phase: The training that the round belongs to.
+        progress: Where the run stands; it is not changed.
+    """
     t = progress.round
     plan = phase.schedule(t, progress.state)
-    sized = size_jobs(study, phase, plan)
-    size, steps = sized.size, sized.steps * (1 + len(phase.personal))
+    jobs = size_jobs(study, phase, plan)
+    steps = jobs.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
-    work = clock.JobCosts(steps, up, down, samples_seen(size, steps, phase.local.batch_size))
-    timed = clock.time_round(study.devices, study.rule, study.seeds, t, plan, work, progress.sim_seconds)
-    loss, error = np.full(len(size), np.nan), np.full(len(size), None, dtype=object)
-    state, status, counted = progress.state, timed.status, timed.status == clock.OK
+    costs = clock.JobCosts(steps, up, down, samples_seen(jobs.size, steps, phase.local.batch_size))
+    timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=progress.sim_seconds)
+    state, trained = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
+    counted = trained.status == clock.OK
+    if not counted.all():
+        up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
+        down = np.where(np.isin(trained.status, NOT_REACHED), 0, down)
+    table = JobTable(jobs.size, steps, trained.loss, up, down, timing.job, trained.status, trained.error)
+    return RoundResult(plan, table, state, timing.round)
+
+
+class _TrainedJobs(NamedTuple):
+    """What training changed in the table of jobs, `[J]` each: see `JobTable`."""
+
+    status: IntArray
+    loss: FloatArray
+    error: NDArray[np.object_]
+
+
+def _train_counted(
+    runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, status: IntArray
+) -> tuple[State, _TrainedJobs]:
+    """Trains the jobs whose status is OK and steps the server on those of them that did not fail."""
+    counted = status == clock.OK
+    trained = _TrainedJobs(status.copy(), np.full(len(status), np.nan), np.full(len(status), None, dtype=object))
     if counted.any():
-        stats, rows = runtime.train(t, sized if counted.all() else sized.take(counted), state, phase)
-        loss[counted] = rows.loss
+        stats, rows = runtime.train(t, jobs if counted.all() else jobs.take(counted), state, phase)
+        trained.loss[counted] = rows.loss
         for job, text in rows.errors.items():
-            at = np.flatnonzero(counted)[job]
-            status[at], error[at] = clock.FAILED, text
-        counted = status == clock.OK
+            place = np.flatnonzero(counted)[job]
+            trained.status[place], trained.error[place] = clock.FAILED, text
+        counted = trained.status == clock.OK
         if counted.any():
             state = phase.server.step(state, stats, t)
             if phase.remember is not None:
-                state = phase.remember(state, plan.take(counted), loss[counted])
-    if not counted.all():
-        up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
-        down = np.where(np.isin(status, (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)), 0, down)
-    return plan, JobTable(size, steps, loss, up, down, timed.job, status, error), state, timed.round
+                state = phase.remember(state, jobs.plan.take(counted), trained.loss[counted])
+    return state, trained
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
@@ -127,7 +182,9 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
-    """Bytes that each job sends and receives, `[J]` each: by `phase.traffic`, or from the server to the client and back.
+    """Bytes that each job sends and receives, `[J]` each.
+
+    They are what `phase.traffic` says; without it models go from the server to the client and back.
 
     Args:
         study: What runs.
@@ -147,12 +204,13 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 
 
 def _measure(
-    study: Study, record: Recorder, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
+    study: Study, recorder: Recorder, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
 ) -> None:
+    """Evaluates the models and keeps the metrics; a target that names no metric of the run is refused at once."""
     progress.metrics = evaluate(progress)
-    if study.evaluation.target is not None and progress.metrics:  # said at once if there is no such metric
+    if study.evaluation.target is not None and progress.metrics:
         meets_target(progress.metrics[0], study.evaluation.target, "target")
-    record.evaluated(progress, progress.metrics)
+    recorder.evaluated(progress, progress.metrics)
 
 
 def has_reached_target(study: Study, progress: Progress) -> bool:
@@ -164,10 +222,15 @@ def has_reached_target(study: Study, progress: Progress) -> bool:
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
-    """Whether a row of metrics has reached a target. key: which of `evaluate`.
+    """Whether a row of metrics has reached a target.
+
+    Args:
+        row: Metrics by name; None where one was not measured in this round.
+        target: The name of a metric and the value to reach.
+        key: The key of `evaluate` in the scenario that sets the target, for the error message.
 
     Raises:
-        BadInput: there is no such metric in this run.
+        BadInput: There is no such metric in this run.
     """
     name, value = target
     if name not in row:

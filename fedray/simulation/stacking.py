@@ -1,88 +1,211 @@
-"""A stack is one model made of parts: a row holds all sub models and the meta model, and each round trains some parts.
+"""A stack as one study: its bases and its meta model are parts that train in the same plan.
 
-Every part is an ordinary study. A base's has a world for each (world of the whole, fold), whose shards leave the fold
-out (`data.leave_out`), so the n * F trainings are one plan of ordinary jobs; the meta model's reads features that are
-computed where its jobs run (`runtime.stacked`). Engine, recorder, checkpoints and hashes see one row of numbers.
+A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model, and
+each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world of the
+whole, fold), and the shards of that world leave the fold out (`fedray.data.stacking.LeaveOutShards`), so that the n * F
+trainings of a base are jobs of one plan. The study of the meta model reads features that are computed where its jobs
+run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see one row of numbers per world.
+
+`build_stack_study` makes the study of the whole. `split_plan`, `read_part` and `write_part` go from the whole to a part
+and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.components.adaptive import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, Phase, Schedule
 from fedray.core.types import IntArray, Plan, Server, State, Stats
-from fedray.data.stacking import Features, LeaveOut
+from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.models.stacking import Stack, stacked_net
-from fedray.simulation.parts import read_part, write_part
+from fedray.simulation.rounds import draw_first_state, job_traffic
 from fedray.simulation.study import Part, Study
 
 
-def trained_before(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
+class PartJobs(NamedTuple):
+    """The jobs of a plan that train one part of a stack.
+
+    Attributes:
+        number: The number of the part.
+        part: The part.
+        jobs: Places of the jobs in the plan of the whole, `[j]`.
+        plan: The same jobs as the part's own study numbers them.
+    """
+
+    number: int
+    part: Part
+    jobs: IntArray
+    plan: Plan
+
+
+def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
+    """Splits the plan of a stack by parts; parts without jobs are left out."""
+    for number, part in enumerate(parts):
+        own = plan.model - part.first
+        jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
+        if len(jobs):
+            fold, model = np.divmod(own[jobs], part.models)
+            yield PartJobs(number, part, jobs, Plan(plan.client[jobs], model, plan.world[jobs] * part.folds + fold))
+
+
+def read_part(state: State, part: Part) -> State:
+    """A part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
+    rows, number = state.models, part.folds * part.models * len(state.models)
+    both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
+    return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
+
+
+def write_part(state: State, part: Part, own: State) -> State:
+    """The state of the whole with a part's own state in its place.
+
+    Args:
+        state: The state of the whole, `[worlds, d]`.
+        part: The part.
+        own: The part's own state, `[worlds * F * x, d_i]`; its `extra` is not read.
+    """
+    models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
+    trainable = part.study.net.layout.trainable
+    models[:, part.trainable] = own.models[:, :trainable].reshape(worlds, -1)
+    models[:, part.buffers] = own.models[:, trainable:].reshape(worlds, -1)
+    counters[:, part.counters] = own.counters.reshape(worlds, -1)
+    return State(models, counters, state.extra)
+
+
+def is_trained(counters: Tensor) -> bool:
+    """Whether the meta model answers: its rounds are the first of the `counters` `[c]` of one row.
+
+    Example:
+        >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
+        (False, True)
+    """
+    return bool(counters[0] > 0)
+
+
+def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
+    """The study of a stack.
+
+    Args:
+        study: The plain study, whose method has a phase for each base and one for the meta model.
+        stack: The bases, how they are left out, and the meta model.
+        keep_losses: Whether the state keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
+    """
+    parts = tuple(_make_parts(study, stack))
+    schedule = _make_schedule(parts)
+    if stack.meta is not None:
+        *bases, meta = parts
+        trained = _track_trained(schedule, meta.begins, study.clients.number)
+        parts = (*bases, meta._replace(trained_before=trained))
+    number = sum(part.folds * part.models for part in parts)
+
+    def init(_models: Tensor) -> dict[str, Tensor]:
+        shape = (study.worlds, study.clients.number, number)
+        return {"job_loss": torch.full(shape, float("nan"))} if keep_losses else {}
+
+    def sizes(plan: Plan) -> IntArray:
+        size = np.zeros(len(plan.client), dtype=np.int64)
+        for _, part, jobs, own in split_plan(parts, plan):
+            size[jobs] = part.study.shards.sizes(own.world, own.client)
+        return size
+
+    def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
+        up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
+        for _, part, jobs, own in split_plan(parts, plan):
+            up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
+        return up, down + _sub_model_bytes(parts, study.clients.number, t, plan)
+
+    base = study.method.phase
+    phase = Phase(
+        models=1,
+        schedule=schedule,
+        local=base.local,
+        server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study.worlds)),
+        compress=base.compress,
+        sizes=sizes,
+        traffic=traffic,
+        remember=write_losses if keep_losses else None,
+    )
+    weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
+    weights[:, 0] = 1.0  # the answer of the stack comes first, those of its sub models follow
+    method = Method(
+        "stacking", phase, lambda state: Answer(state, 1, weights), lambda state, _pooled: _draw_parts(state, parts)
+    )
+    rounds = stack.rounds + (stack.meta_rounds if stack.meta is not None else 0)
+    return replace(study, method=method, net=stacked_net(stack), rounds=rounds, parts=parts)
+
+
+def _make_schedule(parts: Sequence[Part]) -> Schedule:
+    """The jobs of all parts that train in a round."""
+
+    def schedule(t: int, state: State | None) -> Plan:
+        nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
+        plans = [nobody, *(_plan_part(part, t, state) for part in parts if part.begins <= t < part.ends)]
+        return Plan(*(np.concatenate(column) for column in zip(*plans, strict=True)))
+
+    return schedule
+
+
+def _make_step(parts: Sequence[Part], stack: Stack, worlds: int) -> Callable[[State, Stats, int], State]:
+    """The server's step: each part's own server steps on the statistics of that part, which are called `i/...`."""
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        for i, part in enumerate(parts):
+            own = {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{i}/")}
+            if own:
+                server = part.study.method.phase.server
+                state = write_part(state, part, server.step(read_part(state, part), own, t - part.begins))
+                if stack.meta is not None and i == len(parts) - 1:
+                    state.counters[:, 0] += own["weight"].total.view(worlds, -1).sum(1) > 0
+        return state
+
+    return step
+
+
+def _track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
     """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`."""
     nobody = np.empty(0, dtype=np.int64)
     known: dict[str, Any] = {"round": begins, "who": nobody}  # no round is planned again on the way forward
 
-    def before(t: int) -> IntArray:
+    def trained_before(t: int) -> IntArray:
         if t < known["round"]:
             known.update(round=begins, who=nobody)
         while known["round"] < t:
             plan = schedule(known["round"], None)
             known.update(round=known["round"] + 1, who=np.union1d(known["who"], plan.world * number + plan.client))
-        return known["who"]
+        who: IntArray = known["who"]
+        return who
 
-    return before
+    return trained_before
 
 
-def build_stack_study(study: Study, stack: Stack, remembers: bool = False) -> Study:
-    """The study of a stack from the plain one, whose method has a phase for each base and one for the meta model.
+def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
+    """Bytes of the sub models that each job's client fetches to compute its features, `[J]`.
 
-    remembers: keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
+    A client fetches them once, when it first trains the meta model.
     """
-    net, base, parts = stacked_net(stack), study.method.phase, tuple(_parts(study, stack))
-
-    def schedule(t: int, state: State | None) -> Plan:
-        nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
-        plans = [nobody, *(_plan(part, t, state) for part in parts if part.begins <= t < part.ends)]
-        return Plan(*(np.concatenate(column) for column in zip(*plans, strict=True)))
-
-    def step(state: State, stats: Stats, t: int) -> State:
-        for i, part in enumerate(parts):
-            mine = {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{i}/")}
-            if mine:
-                server = part.study.method.phase.server
-                state = write_part(state, part, server.step(read_part(state, part), mine, t - part.begins))
-                if stack.meta is not None and i == len(parts) - 1:
-                    state.counters[:, 0] += mine["weight"].total.view(study.worlds, -1).sum(1) > 0
-        return state
-
-    if stack.meta is not None:
-        *bases, top = parts
-        parts = (*bases, top._replace(met=trained_before(schedule, top.begins, study.clients.number)))
-    number = sum(part.folds * part.models for part in parts)
-
-    def init(models: Tensor) -> dict[str, Tensor]:
-        shape = (study.worlds, study.clients.number, number)
-        return {"job_loss": torch.full(shape, float("nan"))} if remembers else {}
-
-    server = Server(init, lambda uploads: {}, step)
-    phase = Phase(1, schedule, base.local, server, base.compress)
-    weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
-    weights[:, 0] = 1.0  # the stack's answer comes first, its sub models' behind it
-    method = Method("stacking", phase, lambda state: Answer(state, 1, weights), lambda state, _: _first(state, parts))
-    rounds = stack.rounds + (stack.meta_rounds if stack.meta is not None else 0)
-    return replace(study, method=method, net=net, rounds=rounds, parts=parts)
+    nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
+    if meta.trained_before is None or t < meta.begins:
+        return nothing
+    first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
+    bases = [(part, part.study.net.layout, part.study.shards) for part in parts[:-1]]
+    each = [
+        part.models * (4 * layout.d + 8 * len(layout.counters)) * (part.folds if shards.within else 1)
+        for part, layout, shards in bases
+        if isinstance(shards, LeaveOutShards)
+    ]
+    return np.where(first_time, sum(each), nothing)
 
 
-def _parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Bases train in the first rounds, all of them in each (votes in none); the meta model in the others."""
+def _make_parts(study: Study, stack: Stack) -> Iterator[Part]:
+    """The bases, which all train in each of the first rounds (votes in none), and the meta model, which follows."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
@@ -93,60 +216,63 @@ def _parts(study: Study, stack: Stack) -> Iterator[Part]:
         layout, number = net.layout, copies[i]
         ends = [trainable + number * layout.trainable, buffers + number * (layout.d - layout.trainable)]
         last = counters + number * len(layout.counters)
-        on_top = net is stack.meta
-        voter = None if on_top else stack.bases[i].voter
-        begins, ended = (stack.rounds, stack.rounds + stack.meta_rounds) if on_top else (0, stack.rounds)
+        is_meta = net is stack.meta
+        voter = None if is_meta else stack.bases[i].voter
+        begins, ended = (stack.rounds, stack.rounds + stack.meta_rounds) if is_meta else (0, stack.rounds)
         yield Part(
-            _study(study, stack, i, on_top), folds[i], models[i], first, begins, ended if voter is None else begins,
-            slice(trainable, ends[0]), slice(buffers, ends[1]), slice(counters, last), voter,
-        )  # fmt: skip
+            study=_part_study(study, stack, i, is_meta),
+            folds=folds[i],
+            models=models[i],
+            first=first,
+            begins=begins,
+            ends=ended if voter is None else begins,
+            trainable=slice(trainable, ends[0]),
+            buffers=slice(buffers, ends[1]),
+            counters=slice(counters, last),
+            voter=voter,
+        )
         first, trainable, buffers, counters = first + number, ends[0], ends[1], last
 
 
-def _study(study: Study, stack: Stack, i: int, on_top: bool) -> Study:
+def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     """The ordinary study of a part. Bases have initial models of their own; the folds of a base share them."""
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
     own = replace(study, method=Method("stacking", phase), parts=())
-    if on_top and stack.meta is not None:
+    if is_meta and stack.meta is not None:
         width = study.classes * len(stack.bases)
-        data = Features(study.shards, width, _nowhere)
+        data = FeatureShards(study.shards, width, _refuse_features)
         return replace(own, net=stack.meta, shards=data, starts=starts, input_shape=(width,))
     seeds, folds = np.repeat(study.seeds, stack.folds), np.repeat(study.folds, stack.folds)
-    shards = LeaveOut(study.shards, tuple(study.seeds.tolist()), stack.folds, stack.within)
+    shards = LeaveOutShards(study.shards, tuple(study.seeds.tolist()), stack.folds, stack.within)
     base = stack.bases[i].net
     return replace(own, net=base, shards=shards, seeds=seeds, folds=folds, starts=np.repeat(starts, stack.folds))
 
 
-def _nowhere(world: int, client: int) -> Tensor:
-    """Features without a host that computes them."""
+def _refuse_features(_world: int, _client: int) -> Tensor:
+    """Stands where only a worker can compute features."""
     raise FedrayError("a stack's features are computed where its jobs run: ask the host of the stack")
 
 
-def _plan(part: Part, t: int, state: State | None) -> Plan:
+def _plan_part(part: Part, t: int, state: State | None) -> Plan:
     """A part's jobs in round t of the whole, numbered as the whole numbers them; nobody trains without data."""
-    own = part.study.method.phase.schedule(t - part.begins, None if state is None else _remembered(state, part))
+    own = part.study.method.phase.schedule(t - part.begins, None if state is None else _part_losses(state, part))
     own = own.take(part.study.shards.sizes(own.world, own.client) > 0)
     world, fold = np.divmod(own.world, part.folds)
     return Plan(own.client, part.first + fold * part.models + own.model, world)
 
 
-def _remembered(state: State, part: Part) -> State:
-    """What an adaptive schedule reads: the losses of a part's jobs, `[worlds * F, N, x]`."""
+def _part_losses(state: State, part: Part) -> State:
+    """What an adaptive schedule reads: the state with the losses of a part's jobs alone, `[worlds * F, N, x]`."""
     if "job_loss" not in state.extra:
         return state
     loss = state.extra["job_loss"][:, :, part.first : part.first + part.folds * part.models]
-    own = loss.unflatten(2, (part.folds, part.models)).transpose(1, 2).flatten(0, 1)
+    own = loss.reshape(*loss.shape[:2], part.folds, part.models).transpose(1, 2).flatten(0, 1)
     return state._replace(extra={"job_loss": own})
 
 
-def _first(state: State, parts: tuple[Part, ...]) -> State:
+def _draw_parts(state: State, parts: Sequence[Part]) -> State:
     """The initial models, part by part, each drawn at its own address."""
     for part in parts:
-        net, seeds = part.study.net, part.study.init_seeds
-        rows = [net.init(int(rng.keys(seed, "init", k))) for seed in seeds for k in range(part.models)]
-        models = torch.stack(rows).to(state.models.dtype)
-        state = write_part(
-            state, part, State(models, torch.zeros(len(rows), len(net.layout.counters), dtype=torch.int64), {})
-        )
+        state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))
     return state

@@ -1,4 +1,11 @@
-"""A study: everything a run needs, as plain objects. `build.py` makes it from a scenario, the engine only reads it."""
+"""A study: everything a run needs, as plain objects.
+
+`fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
+
+Example:
+    >>> Evaluation(stop_at=("accuracy", 0.9)).every
+    1
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,7 @@ from torch import Tensor
 from fedray.core.method import Answer, Method
 from fedray.core.types import Clients, FloatArray, IntArray, Local, Net, State
 from fedray.data.shards import Shards
+from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
@@ -20,13 +28,22 @@ from fedray.simulation.devices import Devices
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and when. `every` rounds; stop_at: (metric, value) that ends the run early; target: whose first
-    reaching the summary tells."""
+    """What is measured, and when.
+
+    Attributes:
+        every: Rounds from one evaluation to the next.
+        average: What an ensemble averages: "probabilities", "logits" or "outputs".
+        gamma: Temperature of the weights that a known client gives to the members by their losses on its data; None:
+            known clients are not evaluated with weights of their own.
+        noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
+        stop_at: (metric, value) that ends the run early when every world has reached it.
+        target: (metric, value); the summary tells which round reached it first.
+    """
 
     every: int = 1
-    average: str = "probabilities"
+    average: AverageKind = "probabilities"
     gamma: float | None = None
-    noise: str | float = "none"
+    noise: str = "none"
     stop_at: tuple[str, float] | None = None
     target: tuple[str, float] | None = None
 
@@ -34,10 +51,19 @@ class Evaluation:
 class Part(NamedTuple):
     """One training of a stack: an ordinary study of `worlds * folds` worlds, and its place in the whole.
 
-    first: number of its first model; fold f has the models `first + f * models ..`. begins, ends: its rounds.
-    trainable, buffers, counters: where its numbers lie in a row of the whole.
-    voter: what its clients fit instead of being trained (`runtime.votes`); then it has no rounds and no numbers.
-    met: of the meta model: round -> who has trained it before, as `world * N + client`.
+    Attributes:
+        study: The study of the part alone.
+        folds: F, how many sub models leave a part of the data out; 1 for the meta model.
+        models: x, models of each fold.
+        first: Number of its first model in the whole; fold f has the models from `first + f * x` on.
+        begins: Its first round in the whole.
+        ends: One past its last round.
+        trainable: Where its trainable parameters lie in a row of the whole.
+        buffers: Where its float buffers lie in a row of the whole.
+        counters: Where its integer buffers lie in a row of counters of the whole.
+        voter: What its clients fit instead of being trained (`fedray.runtime.classifiers`); such a part has no rounds
+            and no numbers. None: the part is trained.
+        trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
     """
 
     study: Study
@@ -50,16 +76,39 @@ class Part(NamedTuple):
     buffers: slice
     counters: slice
     voter: Voter | None = None
-    met: Callable[[int], IntArray] | None = None
+    trained_before: Callable[[int], IntArray] | None = None
 
 
 @dataclass(frozen=True)
 class Study:
-    """seeds `[worlds]`: the seed of each world; folds `[worlds]`: its fold; replicate of a world = world // folds.
+    """Everything a run needs. A world is one replicate of one fold of the data.
 
-    starts `[worlds]`: seeds of the first models alone, where repetitions share everything else (`vary: init`).
-    rates `[worlds]`: learning rates, where worlds have their own (`local.lr_grid`).
-    skip: leave out jobs that fail, else they end the run; client_timeout: wall seconds that one job may take.
+    Attributes:
+        name: Name of the method.
+        method: What is trained, and which models answer.
+        net: The network of the models.
+        clients: The population.
+        shards: The clients' data in every world.
+        seeds: Seed of each world, `[worlds]`.
+        folds: Fold of each world, `[worlds]`; the replicate of a world is `world // number of folds`.
+        rounds: Length of the run.
+        input_shape: Shape of one network input.
+        classes: C; 0 for regression.
+        hold_out: Whether rows of the clients are held out of training.
+        evaluation: What is measured, and when.
+        devices: What the simulated devices are like.
+        rule: Which participants of a round count.
+        checkpoint_every: Rounds from one checkpoint to the next.
+        checkpoint_keep: How many checkpoints stay on disk.
+        scenario: The scenario in plain types, for the manifest.
+        dtype: Type of the models' numbers.
+        skip: Whether a job that fails is left out; otherwise it ends the run.
+        client_timeout: Wall seconds that one job may take; None: any time.
+        starts: Seeds of the first models alone, `[worlds]`, where repetitions share everything else (`vary: init`);
+            None: `seeds`.
+        rates: Learning rate of each world, `[worlds]`, where worlds have their own (`local.lr_grid`); None: the one of
+            `Local`.
+        parts: Of a stack: its bases, then its meta model. A row of the state holds all of them for one world.
     """
 
     name: str
@@ -75,7 +124,7 @@ class Study:
     hold_out: bool
     evaluation: Evaluation
     devices: Devices
-    rule: CountingRule = CountingRule()  # noqa: RUF009 (frozen)
+    rule: CountingRule = field(default_factory=CountingRule)
     checkpoint_every: int = 10
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +133,7 @@ class Study:
     client_timeout: float | None = None
     starts: IntArray | None = None
     rates: FloatArray | None = None
-    parts: tuple[Part, ...] = ()  # of a stack: bases, then the meta model; the whole is one row a world
+    parts: tuple[Part, ...] = ()
 
     @property
     def example(self) -> Tensor:
@@ -94,6 +143,7 @@ class Study:
 
     @property
     def worlds(self) -> int:
+        """Number of worlds, R."""
         return len(self.seeds)
 
     @property
@@ -103,6 +153,7 @@ class Study:
 
     @property
     def replicates(self) -> int:
+        """Number of replicates."""
         return self.worlds // self.per_replicate
 
     @property
@@ -114,8 +165,8 @@ class Study:
         """How the clients of a world train: with the world's own learning rate, if it has one."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
-    def alike(self, world: IntArray) -> IntArray:
-        """A number `[J]` for each job's world: equal where the learning rates are."""
+    def rate_group(self, world: IntArray) -> IntArray:
+        """A number for each world, `[J]` of `[J]`: equal where the learning rates of the worlds are equal."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -128,17 +179,17 @@ class Study:
         """Raw x and y of a world's test or held-out rows."""
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
-    def pooled(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
+    def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
         """Training rows of a world's (first) clients, one after another: network inputs and targets `[n, ...]`."""
         number = self.clients.number if clients is None else min(clients, self.clients.number)
-        everyone, where = np.arange(number), torch.tensor([world])
-        fetched = self.shards.fetch(np.full_like(everyone, world), everyone)
-        there = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]
-        rows = fetched.rows[torch.from_numpy(there)]
+        client, where = np.arange(number), torch.tensor([world])
+        fetched = self.shards.fetch(np.full_like(client, world), client)
+        real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the rest is padding
+        rows = fetched.rows[torch.from_numpy(real)]
         x = self.shards.normalise(fetched.x[rows][None], where)[0]
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
-    def unscaled(self, outputs: Tensor, world: int) -> Tensor:
+    def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Regression outputs `[..., q]` in the target's original units, float64."""
         data, fold = self.shards.data, int(self.folds[world])
         row = fold if len(data.y_scale) > 1 else 0

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray, Local
 
-PIECE = 8 << 20  # numbers read at a time
+PIECE_NUMBERS = 8 << 20  # numbers read at a time
 MIN_LANES = 2  # one lane alone would take other product kernels (matrix-vector) than two: pad it
 
 
@@ -71,7 +71,7 @@ class Block(NamedTuple):
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """Steps lo..hi in pieces whose inputs stay under about 32 MB."""
         _, lanes, batch = self.weight.shape
-        size = max(1, PIECE // max(1, lanes * batch * self.sample))
+        size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
 
 
@@ -83,7 +83,7 @@ class Trained(NamedTuple):
     loss: Tensor
 
 
-def padded_batch(size: IntArray, batch_size: int | None) -> IntArray:
+def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
     """Batch width of each lane: the asked size, or the client's whole data if that is less (rounded up to 8).
 
     It depends on the lane alone, so that padding cannot tell the neighbours' sizes.
@@ -92,7 +92,7 @@ def padded_batch(size: IntArray, batch_size: int | None) -> IntArray:
     return whole if batch_size is None else np.minimum(whole, batch_size)
 
 
-def steps_of(size: IntArray, local: Local) -> IntArray:
+def count_steps(size: IntArray, local: Local) -> IntArray:
     """Steps of each job: `epochs * ceil(n / B)`, or the given number (0 for a client without data)."""
     batches = np.ones_like(size) if local.batch_size is None else -(-size // local.batch_size)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
@@ -158,11 +158,11 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
     return blocks
 
 
-def active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
+def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
     """(first step, one past the last, lanes at work): the active prefix shrinks as short lanes finish.
 
     Example:
-        >>> active_lanes(np.array([5, 5, 3]))
+        >>> find_active_lanes(np.array([5, 5, 3]))
         [(0, 3, 3), (3, 5, 2)]
     """
     edges = np.unique(steps)
@@ -170,7 +170,7 @@ def active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
     return [(int(a), int(b), int((steps >= b).sum())) for a, b in zip(starts, edges, strict=True)]
 
 
-def channels_last(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """Images and convolution weights with channels last in memory (also where one channel leaves it open)."""
     if x.dim() != 4:
         return x

@@ -41,11 +41,11 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
     """
     d, plain = net.layout.d, _plain(net)
     wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
-    if plain and mlp.shape_of(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
+    if plain and mlp.read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
     if plain and conv.split_net(net.module) is not None:
-        channels = conv.widest(net.module)
-        width, why = conv.lanes_of(channels, device), f"plain convolutions of at most {channels} channels"
+        channels = conv.find_max_channels(net.module)
+        width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
         return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
@@ -58,12 +58,12 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
     return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
 
 
-def shareable(engine: Engine) -> bool:
+def is_shareable(engine: Engine) -> bool:
     """Whether several threads may train with one network at once: the engine never writes into its module."""
     return engine.name in ("mlp", "conv")
 
 
-def mixes(engine: Engine, local: Local) -> bool:
+def can_mix_rates(engine: Engine, local: Local) -> bool:
     """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
     return engine.name == "mlp" and mlp.is_plain(local)
 

@@ -15,21 +15,21 @@ from torch import Tensor, nn
 
 from fedray.core.types import Net
 from fedray.training import mlp
-from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
-NARROW = 32  # channels; wider convolutions fill a core by themselves (measured, docs/design.md)
-MOST_LANES = {"cpu": 12, "cuda": 256}
-ANSWERED = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
+NARROW_CHANNELS = 32  # channels; wider convolutions fill a core by themselves (measured, docs/design.md)
+CONV_LANES = {"cpu": 12, "cuda": 256}
+_EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
 
 
 class SplitNet(NamedTuple):
     """A network in two: its convolutions and what is between them, and the linear layers; tensors: of the first."""
 
     features: tuple[nn.Module, ...]
-    dense: mlp.Shape
+    dense: mlp.MlpShape
     tensors: int
 
 
@@ -40,20 +40,20 @@ def split_net(module: nn.Module) -> SplitNet | None:
         return None
     flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
     features = tuple(module)[: flat[0]] if flat else ()
-    dense = mlp.shape_of(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
+    dense = mlp.read_shape(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
     if dense is None or dense.prefix or not all(map(_known, features)):
         return None
     return SplitNet(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
 
 
-def widest(module: nn.Module) -> int:
+def find_max_channels(module: nn.Module) -> int:
     """The most channels of a convolution."""
     return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
 
 
-def lanes_of(channels: int, device: str) -> int:
+def choose_lanes(channels: int, device: str) -> int:
     """How many networks with so many channels run side by side."""
-    return MOST_LANES[device] if channels <= NARROW or device == "cuda" else 1
+    return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
 
 def _known(part: nn.Module) -> bool:
@@ -81,7 +81,7 @@ def train_conv(net: Net, block: Block) -> Trained:
     descend = mlp.make_descent(cut.dense, block, stack_of, inputs=True)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in active_lanes(block.steps):
+    for lo, hi, real in find_active_lanes(block.steps):
         lanes = max(real, block.fewest)
         kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         for a, b in block.pieces(lo, hi):
@@ -109,15 +109,15 @@ def conv_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     del counters
     cut = split_net(net.module)
     assert cut is not None
-    channels, kind, out = widest(net.module), rows.device.type, []
-    shares = -(-len(rows) // lanes_of(channels, kind))  # even ones: a model left over alone would take other kernels
+    channels, kind, out = find_max_channels(net.module), rows.device.type, []
+    shares = -(-len(rows) // choose_lanes(channels, kind))  # even ones: a model left over alone would take other kernels
     with torch.no_grad():
         for mine, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(mine).values()), len(mine)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
             stack = mlp.stack_layers(cut.dense, views[cut.tensors :])
             answers = []
-            for part in inputs.split(max(1, ANSWERED[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
+            for part in inputs.split(max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
                 z = conv_features(cut, kernels, _fold(part[None])[0], n)
                 answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedray.core.types import FloatArray, Net
 from fedray.training.block import Block, Rates, Trained
-from fedray.training.choice import Engine, mixes
+from fedray.training.choice import Engine, can_mix_rates
 
-T = TypeVar("T")
+_Result = TypeVar("_Result")
 
 
 class WaitingBlock(NamedTuple):
@@ -46,9 +46,9 @@ class JointTraining:
     broken: bool = False
     gate: threading.Condition = field(default_factory=threading.Condition)
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """What the tasks return, each in a thread of its own and one at a time, in their order."""
-        found: dict[int, T] = {}
+        found: dict[int, _Result] = {}
         fatal: list[BaseException] = []
 
         def work(me: int) -> None:
@@ -115,7 +115,7 @@ def train_side_by_side(asked: dict[int, WaitingBlock]) -> dict[int, Trained | Ex
     """Trains blocks, those of one form together as long as they fit the engine's width."""
     forms: dict[Any, list[list[int]]] = {}
     for me, one in asked.items():
-        fits = forms.setdefault(block_form(one), [[]])
+        fits = forms.setdefault(describe_form(one), [[]])
         if sum(len(asked[other].block.start) for other in fits[-1]) + len(one.block.start) > one.engine.width:
             fits.append([])
         fits[-1].append(me)
@@ -129,13 +129,13 @@ def train_side_by_side(asked: dict[int, WaitingBlock]) -> dict[int, Trained | Ex
     return done
 
 
-def block_form(one: WaitingBlock) -> Any:
+def describe_form(one: WaitingBlock) -> Any:
     """What blocks must have in common to be one: equal networks and the same arithmetic for every lane."""
     block, local, rates = one.block, one.block.local, one.block.rates
     width = block.weight.shape[2]
     has = (block.anchor is None, block.offset is None, block.start.dtype, block.start.device.type)
     pulled = (bool(np.any(rates.pull)), bool(np.any(rates.decay + rates.pull)))
-    same: Any = pulled if mixes(one.engine, local) else (rates.lr, rates.decay, rates.pull)
+    same: Any = pulled if can_mix_rates(one.engine, local) else (rates.lr, rates.decay, rates.pull)
     return one.kind, one.net.layout, one.engine.name, local.optimizer, local.momentum, width, block.sample, has, same
 
 

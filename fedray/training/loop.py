@@ -12,8 +12,8 @@ from torch.func import functional_call
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
-from fedray.training.block import Block, Trained, channels_last
-from fedray.training.optimizer import make_optimizer, tensors_of
+from fedray.training.block import Block, Trained, to_channels_last
+from fedray.training.optimizer import count_trainable_tensors, make_optimizer
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -24,7 +24,7 @@ def train_loop(net: Net, block: Block) -> Trained:
 
 
 def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
-    layout, k = net.layout, tensors_of(net.layout)
+    layout, k = net.layout, count_trainable_tensors(net.layout)
     tensors = _lane_tensors(layout, block.start[lane])
     params = [t.requires_grad_() for t in tensors[:k]]
     named = dict(zip(layout.names, tensors, strict=True))
@@ -44,7 +44,7 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
             for s in range(a, b):
                 weight = block.weight[s, lane]
                 real = int((weight > 0).sum())  # padding comes last; normalisation layers must not see it
-                out = functional_call(net.module, {**named, **counters}, (channels_last(x[s - a, lane, :real]),))
+                out = functional_call(net.module, {**named, **counters}, (to_channels_last(x[s - a, lane, :real]),))
                 loss = (per_sample(net.objective, out, y[s - a, lane, :real]) * weight[:real]).sum()
                 grads = torch.autograd.grad(loss, params)
                 with torch.no_grad():
@@ -56,7 +56,7 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
     """`[d]` -> one tensor a name, copied; convolution weights channels last."""
-    return [channels_last(view.clone()) for view in layout.views(row).values()]
+    return [to_channels_last(view.clone()) for view in layout.views(row).values()]
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:

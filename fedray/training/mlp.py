@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from fedray.core.types import FloatArray, Local, Net, Objective
 from fedray.models.loss import per_sample
 from fedray.models.mlp import RBF
-from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import Step, make_optimizer
 
-ACTIVATIONS = (nn.ReLU, nn.Tanh)
-PREFIX = (nn.Flatten, nn.Identity, RBF)  # functions of each sample alone; nobody can tell of other modules
-PLAIN = torch.contiguous_format
+_ACTIVATIONS = (nn.ReLU, nn.Tanh)
+_PREFIX = (nn.Flatten, nn.Identity, RBF)  # functions of each sample alone; nobody can tell of other modules
+_PLAIN = torch.contiguous_format
 
 
-class Shape(NamedTuple):
-    """prefix: modules of `PREFIX` before the first layer; layers: (activation after it, has a bias)."""
+class MlpShape(NamedTuple):
+    """prefix: modules of `_PREFIX` before the first layer; layers: (activation after it, has a bias)."""
 
     prefix: tuple[nn.Module, ...]
     layers: tuple[tuple[type[nn.Module] | None, bool], ...]
@@ -47,7 +47,7 @@ class LayerStack(NamedTuple):
 
 
 @lru_cache(maxsize=16)  # asked for every block
-def shape_of(module: nn.Module) -> Shape | None:
+def read_shape(module: nn.Module) -> MlpShape | None:
     """The shape of a stack this engine can run, or None."""
     if type(module) is not nn.Sequential:
         return None
@@ -56,25 +56,25 @@ def shape_of(module: nn.Module) -> Shape | None:
     for part in module:
         if type(part) is nn.Linear:  # a subclass may compute anything
             layers.append((None, part.bias is not None))
-        elif not layers and type(part) in PREFIX:
+        elif not layers and type(part) in _PREFIX:
             prefix.append(part)
-        elif type(part) in ACTIVATIONS and layers and layers[-1][0] is None:
+        elif type(part) in _ACTIVATIONS and layers and layers[-1][0] is None:
             layers[-1] = (type(part), layers[-1][1])
         else:
             return None
     if not layers or layers[-1][0] is not None or any(a is None for a, _ in layers[:-1]):
         return None
-    return Shape(tuple(prefix), tuple(layers))
+    return MlpShape(tuple(prefix), tuple(layers))
 
 
-def stack_layers(shape: Shape, views: Iterable[Tensor]) -> LayerStack:
+def stack_layers(shape: MlpShape, views: Iterable[Tensor]) -> LayerStack:
     """Tensors `[W, out, in]` and `[W, out]` in the layout's order -> a stack, copied."""
     rest = iter(views)
     stack = LayerStack([], [])
     for _, bias in shape.layers:
         w = next(rest)
         widens = w.shape[1] > w.shape[2]
-        stack.weights.append(w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=PLAIN).transpose(1, 2))
+        stack.weights.append(w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=_PLAIN).transpose(1, 2))
         stack.biases.append(next(rest)[:, None, :].clone() if bias else None)
     return stack
 
@@ -95,7 +95,7 @@ def _layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
 
 
-def forward(shape: Shape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
+def forward(shape: MlpShape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
     """Inputs of every layer and the last output: `[lanes, B, .]` each."""
     seen = [x]
     for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
@@ -139,13 +139,13 @@ def _through(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor
 
 def train_mlp(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; see `lanes.block.Block`."""
-    shape = shape_of(net.module)
+    shape = read_shape(net.module)
     assert shape is not None
     with torch.no_grad():
         return _train(net, shape, block)
 
 
-def _train(net: Net, shape: Shape, block: Block) -> Trained:
+def _train(net: Net, shape: MlpShape, block: Block) -> Trained:
     def cut(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 
@@ -154,7 +154,7 @@ def _train(net: Net, shape: Shape, block: Block) -> Trained:
     weight = block.weight * lr if is_plain(block.local) else block.weight  # [S, W, B]
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in active_lanes(block.steps):
+    for lo, hi, real in find_active_lanes(block.steps):
         lanes = max(real, block.fewest)
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
@@ -184,7 +184,7 @@ def _lanes(rate: FloatArray | float, like: Tensor) -> Tensor | float:
 
 
 def make_descent(
-    shape: Shape, block: Block, cut: Callable[[Tensor], LayerStack], *, inputs: bool = False, stepped: bool = False
+    shape: MlpShape, block: Block, cut: Callable[[Tensor], LayerStack], *, inputs: bool = False, stepped: bool = False
 ) -> Descent:
     """The backward pass with the update: a function of (stack, what `forward` saw, gradient of the outputs, lanes).
 
@@ -207,7 +207,7 @@ def make_descent(
     return _folded(shape, 1.0 if stepped else block.lr, stay, None if shift is None else cut(shift), inputs)
 
 
-def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: LayerStack | None, inputs: bool) -> Descent:
+def _folded(shape: MlpShape, lr: float, beta: Tensor | float | None, shift: LayerStack | None, inputs: bool) -> Descent:
     """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
 
     def descend(stack: LayerStack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
@@ -240,7 +240,7 @@ def _folded(shape: Shape, lr: float, beta: Tensor | float | None, shift: LayerSt
     return descend
 
 
-def _general(shape: Shape, update: Step, inputs: bool) -> Descent:
+def _general(shape: MlpShape, update: Step, inputs: bool) -> Descent:
     """Momentum and Adam: gradients first, then the shared optimiser on tensors in this engine's form."""
 
     def descend(stack: LayerStack, seen: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
@@ -263,7 +263,7 @@ def _general(shape: Shape, update: Step, inputs: bool) -> Descent:
 def mlp_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models on inputs `[n, ...]` or, one set a model, `[M, n, ...]` (`x.dim()` tells)."""
     del counters
-    shape = shape_of(net.module)
+    shape = read_shape(net.module)
     assert shape is not None
     with torch.no_grad():
         stack = stack_layers(shape, net.layout.views(rows).values())

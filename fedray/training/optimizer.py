@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.core.types import Layout, Local
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]
 
 
@@ -52,7 +52,7 @@ def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Se
     return step
 
 
-def tensors_of(layout: Layout) -> int:
+def count_trainable_tensors(layout: Layout) -> int:
     """How many of the layout's tensors are trainable (they come first)."""
     ends = np.cumsum(layout.sizes)
     return int((ends <= layout.trainable).sum())
@@ -72,13 +72,13 @@ def _move(
         if not moments:
             moments += [[torch.zeros_like(p) for p in now], [torch.zeros_like(p) for p in now]]
         first, second = ([m[:lanes] for m in moment] for moment in moments)
-        torch._foreach_lerp_(first, g, 1.0 - BETA1)
-        torch._foreach_mul_(second, BETA2)
-        torch._foreach_addcmul_(second, g, g, 1.0 - BETA2)
+        torch._foreach_lerp_(first, g, 1.0 - _BETA1)
+        torch._foreach_mul_(second, _BETA2)
+        torch._foreach_addcmul_(second, g, g, 1.0 - _BETA2)
         root = torch._foreach_sqrt(second)
-        torch._foreach_div_(root, (1.0 - BETA2**count) ** 0.5)
-        torch._foreach_add_(root, EPS)
-        torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - BETA1**count))
+        torch._foreach_div_(root, (1.0 - _BETA2**count) ** 0.5)
+        torch._foreach_add_(root, _EPS)
+        torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - _BETA1**count))
         return
     if local.momentum:
         if not moments:

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import Local, Net
-from fedray.training.block import Block, deal_batches, steps_of
+from fedray.training.block import Block, count_steps, deal_batches
 from fedray.training.choice import Engine
 
-LANES, ROWS, RATE = 5, 11, 0.001  # a rate at which wide networks with large weights stay finite
+_LANES, _ROWS, _RATE = 5, 11, 0.001  # a rate at which wide networks with large weights stay finite
 
 
 def check_invariance(net: Net, engine: Engine, local: Local, example: Tensor, device: str, dtype: torch.dtype) -> bool:
@@ -21,7 +21,7 @@ def check_invariance(net: Net, engine: Engine, local: Local, example: Tensor, de
     """
     if engine.width == 1:
         return True
-    whole = engine.train(net, _block(net, local, example, device, dtype, list(range(LANES)))).final
+    whole = engine.train(net, _block(net, local, example, device, dtype, list(range(_LANES)))).final
     groups = ([0, 1], [2, 3, 4], [1, 4])
     parts = [engine.train(net, _block(net, local, example, device, dtype, group)).final for group in groups]
     return all(torch.equal(_bits(part), _bits(whole[group])) for part, group in zip(parts, groups, strict=True))
@@ -35,13 +35,13 @@ def _bits(rows: Tensor) -> Tensor:
 def _block(
     net: Net, local: Local, example: Tensor, device: str, dtype: torch.dtype, lanes: list[int]
 ) -> Block:  # fmt: skip
-    who, batch = np.array(lanes), min(local.batch_size or ROWS, ROWS)
-    size = np.full(len(who), ROWS)
+    who, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
+    size = np.full(len(who), _ROWS)
     brief = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
-    steps = steps_of(size, brief)
+    steps = count_steps(size, brief)
     key = rng.keys(0, "selftest", who)
-    index, weight = deal_batches(who[:, None] * ROWS + np.arange(ROWS), size, steps, batch, key)
-    n, shape = LANES * ROWS, example.shape
+    index, weight = deal_batches(who[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)
+    n, shape = _LANES * _ROWS, example.shape
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
     classes = torch.arange(n) % net.outputs
     targets = numbers.flatten(1)[:, :1].expand(n, net.outputs // (2 if net.objective == "gaussian_nll" else 1))
@@ -53,4 +53,4 @@ def _block(
 
     start = torch.stack([net.init(int(k)) for k in key]).to(device, dtype)
     counters = torch.zeros(len(who), 0, dtype=torch.int64)
-    return Block(start, counters, read, weight.to(device, dtype), steps, brief, RATE, key, int(np.prod(shape)))
+    return Block(start, counters, read, weight.to(device, dtype), steps, brief, _RATE, key, int(np.prod(shape)))

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from fedray.core import rng
 from fedray.core.types import Net
 from fedray.models.loss import per_sample
-from fedray.training.block import Block, Trained, active_lanes
+from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer, split_rows
 
 
@@ -57,7 +57,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     with torch.no_grad():
-        for lo, hi, real in active_lanes(block.steps):
+        for lo, hi, real in find_active_lanes(block.steps):
             lanes = max(real, block.fewest)
             for a, b in block.pieces(lo, hi):
                 x, y = block.read(a, b)

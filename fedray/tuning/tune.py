@@ -1,4 +1,13 @@
-"""A sweep from its file to its directory: what `fedray tune` does."""
+"""A sweep from its file to its directory: what `fedray tune` does.
+
+Example:
+    >>> import tempfile
+    >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
+    >>> sweep = {"scenario": keys, "space": {"predict.gamma": [0.1, 1.0]}, "objectives": ["accuracy"], "trials": 1}
+    >>> summary = run_sweep(sweep, tempfile.mkdtemp(), say=lambda line: None)
+    >>> summary["trials"], summary["complete"]
+    (1, 1)
+"""
 
 from __future__ import annotations
 
@@ -17,16 +26,17 @@ from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory
 from fedray.training.choice import choose_engine
-from fedray.tuning import optuna_study as stores
+from fedray.tuning import optuna_study
 from fedray.tuning.objectives import check_producible
-from fedray.tuning.results import summary_line, write_results
-from fedray.tuning.search import Say, SearchState, limit_of, make_workers, run_search
+from fedray.tuning.results import write_results
+from fedray.tuning.search import count_planned_trials, run_search
+from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep_file import Sweep, read_sweep
+from fedray.tuning.workers import make_workers
 
-__all__ = ["summary_line", "run_sweep"]
-COPY = "sweep.yaml"
-MOST_TOGETHER = 8
-OPEN = ("trials", "jobs", "together")  # what may change between the parts of a sweep
+COPY = "sweep.yaml"  # in the directory of the sweep
+MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
+CHANGEABLE = ("trials", "jobs", "together")  # keys that may differ when a sweep is resumed
 
 
 def run_sweep(
@@ -40,65 +50,83 @@ def run_sweep(
     modules: tuple[str, ...] = (),
     say: Say = print,
 ) -> dict[str, Any]:
-    """Runs a sweep (a file or its keys) into a directory, or goes on with one, and returns its summary.
+    """Runs a sweep in a directory, or goes on with one, and returns its summary.
 
     Args:
-        trials: how many in all, instead of the file's. resume: go on where the directory stands.
-        storage: an Optuna storage URL; default: a journal file in `out`.
-        address: of an existing Ray cluster. modules: your own code, for every worker. say: is told a line a trial.
+        source: the sweep file, or its keys.
+        out: directory of the sweep; a new one, unless the sweep is resumed.
+        trials: how many trials in all; None means as many as the file says.
+        resume: whether to go on where the directory stands.
+        storage: an Optuna storage URL; None means a journal file in `out`.
+        address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
+        modules: names of your modules, which every worker imports first.
+        say: told a line about each finished trial.
 
     Raises:
-        BadInput: the sweep or the directory cannot be used. FedrayError: no trial came to its end."""
+        BadInput: the sweep or the directory cannot be used.
+        FedrayError: no trial came to its end.
+    """
     prepare_process()
     sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules)
     import_modules(modules)
-    first = build_study(base := sweep.scenario({}), own)
-    check_producible(sweep.objectives, first.classes, base.data.name)
-    limit, points = limit_of(sweep, trials)
-    journal = folder.absolute() / stores.JOURNAL
-    stores.check_vacant(storage, sweep.name, resume)  # before anything is written
-    _take(sweep, folder, resume, journal if storage is None else None)
+    base = sweep.scenario({})
+    study = build_study(base, own)
+    check_producible(sweep.objectives, study.classes, base.data.name)
+    limit, points = count_planned_trials(sweep, trials)
+    journal = folder.absolute() / optuna_study.JOURNAL
+    optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
+    _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder):
-        stores.mend_journal(journal)
-        place = stores.StudyLocation(
-            storage or str(journal), sweep.name, sweep.pruner, base.rounds // base.method.models
+        optuna_study.mend_journal(journal)
+        ages = base.rounds // base.method.models
+        location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
+        trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume)
+        together = count_joint_trials(sweep, study, limit, points)
+        state = SearchState(
+            sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together
         )
-        study = stores.start_study(sweep, place, resume)
-        together = together_of(sweep, first, limit, points)
-        course = SearchState(sweep, folder.absolute(), study, place, own, limit, points, say, together)
         try:
             with make_workers(sweep.jobs, base, address) as submit:
-                run_search(course, submit)
+                run_search(state, submit)
         except KeyboardInterrupt:
             raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
-        return write_results(course)
+        return write_results(state)
 
 
-def together_of(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
-    """How many trials each process trains side by side, while that keeps all `jobs` at work: what the file says, else
-    one where earlier trials decide later ones; in a grid or at random as many as fill a block of lanes, at most 8."""
+def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
+    """How many trials each worker trains side by side, while that keeps all `jobs` workers busy.
+
+    It is what the file says. Otherwise it is one where earlier trials decide later ones, and in a grid or at random as
+    many as fill a block of lanes, at most 8.
+
+    Args:
+        sweep: the sweep file.
+        study: the study of its base scenario.
+        limit: how many trials there will be.
+        points: the points of a grid; None for other samplers.
+    """
     ignored = {f"predict.{name}" for name in sweep.inference}
     kept = [repr([(key, value) for key, value in point.items() if key not in ignored]) for point in points or ()]
     most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
-    if study.client_timeout is not None:  # kept by the main thread; trials side by side have threads of their own
+    if study.client_timeout is not None:  # only a main thread can keep time; trials side by side have their own threads
         return 1
     if sweep.together is not None:
         return min(sweep.together, most)
     if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
         return 1
     phase = study.method.phase
-    jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
+    jobs = len(phase.schedule(0, first_state(study, phase)).client)
     width = choose_engine(study.net, example=study.example).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 
-def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
+def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
     """Makes the sweep's directory, or checks that it holds this very sweep."""
     copy = folder / COPY
     if copy.is_file():
         if not resume:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-        if _fixed(yaml_text.load_yaml(copy)) != _fixed(sweep.source):
+        if _without_changeable(yaml_text.load_yaml(copy)) != _without_changeable(sweep.source):
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is not None and not journal.is_file():
             raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
@@ -114,5 +142,5 @@ def _take(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> Non
     files.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
 
 
-def _fixed(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in source.items() if key not in OPEN}
+def _without_changeable(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key not in CHANGEABLE}

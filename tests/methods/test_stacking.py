@@ -16,7 +16,7 @@ from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_aft
 
 import fedray
 from fedray.core.types import Plan, State
-from fedray.data.stacking import LeaveOut
+from fedray.data.stacking import LeaveOutShards
 from fedray.runtime.inline import Inline
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.stacking import read_part, split_plan
@@ -29,7 +29,7 @@ def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: di
     everything = set(range(CLIENTS * EACH))
     for part in made.parts[:-1]:
         shards = part.study.shards
-        assert isinstance(shards, LeaveOut)
+        assert isinstance(shards, LeaveOutShards)
         left = [everything - seen_rows(part, made, fold) for fold in range(part.folds)]
         assert sum(map(len, left)) == len(everything)
         assert set().union(*left) == everything
@@ -52,7 +52,7 @@ def test_other_data_of_a_client_changes_no_bit_of_the_sub_models_that_leave_it_o
 
 def test_other_data_in_a_fold_changes_no_bit_of_the_sub_models_that_leave_it_out() -> None:
     shards = study(WITHIN).parts[0].study.shards
-    assert isinstance(shards, LeaveOut)
+    assert isinstance(shards, LeaveOutShards)
     fold = np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == 1) for c in range(CLIENTS)])
     before, after = bases_after(study(WITHIN)), bases_after(study(WITHIN, data=table(change=fold)))
     for one, other in zip(before, after, strict=True):

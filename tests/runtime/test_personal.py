@@ -17,7 +17,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.files import hash_tensors
 from fedray.core.types import Plan
-from fedray.evaluation.clients import best_pass, known_questions, over_known_clients
+from fedray.evaluation.clients import own_test_rows, pick_best_pass, summarize_clients
 from fedray.methods.lg_fedavg import trained_layers
 from fedray.runtime.inline import Inline
 from fedray.runtime.personal import own_models
@@ -49,16 +49,16 @@ def test_ditto_without_pull_is_local_training() -> None:
     study = build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": 0}})))
     phase = study.method.phase
     state, runtime = trained(study, 3)
-    host, start = runtime.host, begin_progress(study, phase).state.models[0]
+    worker, start = runtime.worker, begin_progress(study, phase).state.models[0]
     for client in range(6):
         alone = start[None].expand(2, -1)
         for t in range(3):
             plan = Plan(np.full(2, client), np.zeros(2, int), np.zeros(2, int))
             size = study.shards.sizes(plan.world, plan.client)
-            steps = lanes.steps_of(size, phase.local)
+            steps = lanes.count_steps(size, phase.local)
             key = fedray.core.rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
             fetched = study.shards.fetch(plan.world, plan.client)
-            width = int(lanes.padded_batch(size, phase.local.batch_size)[0])
+            width = int(lanes.choose_batch_width(size, phase.local.batch_size)[0])
             index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
 
             def batch(
@@ -69,8 +69,8 @@ def test_ditto_without_pull_is_local_training() -> None:
             counters = torch.zeros(2, 0, dtype=torch.int64)
             local = replace(phase.local, pull=0.0)
             one = lanes.Block(alone, counters, batch, weight, steps, local, local.lr_at(t), key, 64)
-            alone = host.engine.train(study.net, one).final
-        mine = own_models(host.private, study.net.layout, phase, state, 0, client)
+            alone = worker.engine.train(study.net, one).final
+        mine = own_models(worker.private, study, state, 0, client)
         assert torch.equal(mine[0], alone[0])
 
 
@@ -98,7 +98,7 @@ def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows()
     assert score[0] >= max(score[1:])
     test = np.array([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
     held = np.array([[1.0, 0.5], [0.5, 0.6], [np.nan, np.nan]])
-    assert best_pass(test, held).tolist() == [0.1, 0.8, 0.3]
+    assert pick_best_pass(test, held).tolist() == [0.1, 0.8, 0.3]
     with pytest.raises(fedray.BadInput, match="hold_out"):
         finished({"name": "ditto", "lambda": [0.0, 1.0]})
 
@@ -248,7 +248,7 @@ def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
     keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
     run = fedray.run(scenario(keys, {"evaluate": {"personal": True}, "data": {"partition": {"name": "iid"}}}))
     x, y = run.study.split("test", 0)
-    ask = known_questions(run.study, 0)
+    ask = own_test_rows(run.study, 0)
     each = []
     for client in range(6):
         asked = ask(client)
@@ -276,6 +276,6 @@ def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
         each = pictures["client_accuracy"]
     last = run.rounds.to_pylist()[-1]
     assert each.shape == (6,)
-    for name, value in over_known_clients(each).items():
+    for name, value in summarize_clients(each).items():
         assert last[name] == pytest.approx(value)
     assert "One client in ten stays below" in (run.path / "report.html").read_text()

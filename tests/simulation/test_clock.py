@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from fedray.simulation.clock import (
     time_round,
 )
 from fedray.simulation.devices import DAY, Devices, diurnal_availability, read_trace, window_availability
-from fedray.training.block import deal_batches, padded_batch, samples_seen
+from fedray.training.block import choose_batch_width, deal_batches, samples_seen
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "trace.csv"
 
@@ -38,6 +39,7 @@ TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0), Tier("slow", 3, seco
 
 
 EVERYBODY_COUNTS = CountingRule()
+START: Any = {"seeds": np.arange(3), "t": 0, "now": np.zeros(3)}  # of three worlds
 
 
 def plan_of(*jobs: tuple[int, int], world: int = 0) -> Plan:
@@ -61,7 +63,14 @@ def timed(
     work = JobCosts(np.broadcast_to(np.array(steps), len(none)), none, none)
     worlds = np.arange(int(plan.world.max()) + 1) if seeds is None else np.array(seeds)
     start = np.broadcast_to(np.array(now, dtype=float), len(worlds))
-    return time_round(devices or Devices(clients), rule, worlds, t, plan, work, start)
+    return time_round(devices or Devices(clients), rule, plan, work, seeds=worlds, t=t, now=start)
+
+
+def time_alone(tier: Tier, plan: Plan, costs: JobCosts) -> RoundTiming:
+    """A round of one tier in one world."""
+    return time_round(
+        Devices(Clients((tier,))), EVERYBODY_COUNTS, plan, costs, seeds=np.zeros(1, int), t=0, now=np.zeros(1)
+    )
 
 
 # seconds
@@ -70,7 +79,7 @@ def timed(
 def test_a_job_computes_and_transfers() -> None:
     tier = Tier("one", 1, seconds_per_step=0.5, uplink=100.0, downlink=400.0, latency=0.25)
     work = JobCosts(np.array([6]), np.array([200]), np.array([800]))
-    one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    one = time_alone(tier, plan_of((0, 0)), work)
     assert one.job.tolist() == [6 * 0.5 + 200 / 100 + 800 / 400 + 2 * 0.25]
     assert one.round.tolist() == one.job.tolist()
 
@@ -80,14 +89,14 @@ def test_a_job_computes_longer_with_larger_batches() -> None:
     tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01)
     none = np.array([0])
     work = JobCosts(np.array([6]), none, none, np.array([6 * 32]))
-    one = time_round(Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0)), work, np.zeros(1))
+    one = time_alone(tier, plan_of((0, 0)), work)
     assert one.round.tolist() == pytest.approx([6 * (0.5 + 32 * 0.01)])
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
 def test_samples_of_a_job_are_those_of_its_batches(size: int, steps: int, batch_size: int | None) -> None:
     n, s = np.array([size]), np.array([steps])
-    width = int(padded_batch(n, batch_size)[0])
+    width = int(choose_batch_width(n, batch_size)[0])
     dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
     assert int((dealt.weight > 0).sum()) == samples_seen(n, s, batch_size)[0]
 
@@ -97,9 +106,7 @@ def test_models_are_trained_one_after_another_or_side_by_side(together: bool, se
     """Steps of 4 and 6 seconds, transfers of 3 seconds each: transfers share the line either way."""
     tier = Tier("hpc", 1, None, seconds_per_step=1.0, uplink=1.0, downlink=1.0, side_by_side=together)
     work = JobCosts(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
-    both = time_round(
-        Devices(Clients((tier,))), CountingRule(), np.array([0]), 0, plan_of((0, 0), (0, 1)), work, np.zeros(1)
-    )
+    both = time_alone(tier, plan_of((0, 0), (0, 1)), work)
     assert both.round.tolist() == [seconds]
     assert seconds == (both.job.max() if together else both.job.sum()), "as a picture of the jobs shows it"
 
@@ -133,7 +140,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client(case: tuple[Clients, Plan, 
         tier = clients.tiers[int(client >= clients.tiers[0].number)]
         busy = (max(parts) if tier.side_by_side else sum(parts)) + sum(transfer[world, client])
         longest[world] = max(longest[world], busy)
-    got = time_round(Devices(clients), CountingRule(), np.arange(3), 0, plan, work, np.zeros(3))
+    got = time_round(Devices(clients), CountingRule(), plan, work, **START)
     np.testing.assert_allclose(got.round, longest, rtol=1e-12)
     assert (got.status == OK).all()
 
@@ -147,10 +154,8 @@ def test_the_order_of_a_plan_changes_nothing(
     clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
     rule = CountingRule((2, 1), min(dropout, 0.9), 5.0)
     devices = Devices(clients, available=diurnal_availability())
-    one = time_round(devices, rule, np.arange(3), 0, plan, work, np.zeros(3))
-    two = time_round(
-        devices, rule, np.arange(3), 0, plan.take(order), JobCosts(*(x[order] for x in work[:3])), np.zeros(3)
-    )
+    one = time_round(devices, rule, plan, work, **START)
+    two = time_round(devices, rule, plan.take(order), JobCosts(*(x[order] for x in work[:3])), **START)
     assert (one.status[order] == two.status).all()
     np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
 

@@ -65,11 +65,11 @@ def test_a_lane_has_the_same_bits_in_every_company(engine: str, data: st.DataObj
     kind = data.draw(st.sampled_from(sorted(LOCALS)))
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
     everyone = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch)
-    order = np.argsort(-blocks.steps_of(np.array(sizes), everyone.local), kind="stable")
+    order = np.argsort(-blocks.count_steps(np.array(sizes), everyone.local), kind="stable")
     whole = dict(zip(order.tolist(), ENGINES[engine](net, everyone).final, strict=True))
     some = data.draw(st.lists(st.sampled_from(range(len(sizes))), min_size=2, max_size=6, unique=True))
     part = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch, lanes=some)
-    mine = np.array(some)[np.argsort(-blocks.steps_of(np.array(sizes)[some], everyone.local), kind="stable")]
+    mine = np.array(some)[np.argsort(-blocks.count_steps(np.array(sizes)[some], everyone.local), kind="stable")]
     for lane, final in zip(mine.tolist(), ENGINES[engine](net, part).final, strict=True):
         assert torch.equal(final, whole[lane])
 
@@ -78,7 +78,7 @@ def test_a_lane_has_the_same_bits_in_every_company(engine: str, data: st.DataObj
 def test_batches_deal_every_row_once_an_epoch(sizes: list[int], width: int, epochs: int) -> None:
     local = Local(batch_size=width, epochs=epochs)
     size = np.sort(np.array(sizes))[::-1].copy()
-    steps = blocks.steps_of(size, local)
+    steps = blocks.count_steps(size, local)
     rows = np.arange(len(size))[:, None] * 100 + np.arange(size.max())
     index, weight = blocks.deal_batches(rows, size, steps, width, rng.keys(3, "batches", 0, np.arange(len(size))))
     for lane, n in enumerate(size):

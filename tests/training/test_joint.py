@@ -138,7 +138,7 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "cut")
     stands = [
-        checkpoint.checkpoint_rounds(folder / "checkpoints")[-1]
+        checkpoint.find_checkpoints(folder / "checkpoints")[-1]
         for folder in sorted((tmp_path / "cut/trials").iterdir())
     ]
     assert stands == [4, 2, 2]

@@ -24,7 +24,7 @@ from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.rounds import first_state, size_jobs
+from fedray.simulation.rounds import draw_first_state, size_jobs
 from fedray.simulation.study import Study
 
 CLIENTS, WORLDS = 12, 2
@@ -82,7 +82,7 @@ def next_models(made: Study, state: State, actor: list[int], width: int) -> tupl
 def whole(engine: str, batch_size: int | str) -> tuple[Tensor, Tensor, np.ndarray]:
     made = study(engine, batch_size)
     assert Worker(made).engine.name == engine
-    return next_models(made, first_state(made, made.method.phase), [0] * CLIENTS * WORLDS, 10**6)
+    return next_models(made, draw_first_state(made, made.method.phase), [0] * CLIENTS * WORLDS, 10**6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -101,7 +101,7 @@ def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataO
     actor = data.draw(st.lists(st.integers(0, 4), min_size=jobs, max_size=jobs))
     width = data.draw(st.integers(2, 9))
     want = whole(engine, batch_size)
-    models, counters, loss = next_models(made, first_state(made, made.method.phase), actor, width)
+    models, counters, loss = next_models(made, draw_first_state(made, made.method.phase), actor, width)
     assert torch.equal(models, want[0])
     assert torch.equal(counters, want[1])
     np.testing.assert_array_equal(loss, want[2])

@@ -23,7 +23,7 @@ from fedray.runtime import messages, placement
 from fedray.runtime.placement import ActorSpec
 from fedray.runtime.ray.cluster import GONE, PATIENCE, POST, explain_error
 from fedray.runtime.worker import Worker
-from fedray.simulation.rounds import first_state
+from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 
 DEATHS = 5  # of one actor over one step: then the step is what kills it
@@ -59,10 +59,10 @@ class Report(NamedTuple):
 class Holder:
     """The models that a client actor holds, and copies of those it handed on."""
 
-    def __init__(self, host: Worker) -> None:
-        self.host = host
-        self.phase = host.study.method.phase
-        self.state = first_state(host.study, self.phase)
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.phase = worker.study.method.phase
+        self.state = draw_first_state(worker.study, self.phase)
         self.held: dict[Key, Parcel] = {}
         self.sent: dict[Key, Parcel] = {}
 
@@ -90,7 +90,7 @@ class Holder:
         row = torch.tensor([world * self.phase.models + model for world, model in keys])
         self.state.models[row] = torch.stack([torch.from_numpy(self.held[key].row) for key in keys])
         self.state.counters[row] = torch.stack([torch.from_numpy(self.held[key].counters) for key in keys])
-        stats, rows = self.host.train(orders.t, orders.jobs, self.state, self.phase)
+        stats, rows = self.worker.train(orders.t, orders.jobs, self.state, self.phase)
         after = self.phase.server.step(self.state, stats, orders.t)
         each = zip(keys, after.models[row].numpy(), after.counters[row].numpy(), strict=True)
         return {key: Parcel(orders.t + 1, *one) for key, *one in each}, rows
