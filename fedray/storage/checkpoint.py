@@ -1,6 +1,16 @@
 """Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
 
 A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
+
+Example:
+    >>> import tempfile
+    >>> state = State(torch.ones(1, 3), torch.zeros(1, 0, dtype=torch.int64), {})
+    >>> progress = Progress(7, state, *np.zeros((2, 1), np.int64), np.zeros(1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save_checkpoint(Path(folder), progress)
+    ...     loaded, private = load_checkpoint(Path(folder))
+    >>> path.name, loaded.round, loaded.state.models.tolist()
+    ('round-000007', 7, [[1.0, 1.0, 1.0]])
 """
 
 from __future__ import annotations
@@ -25,7 +35,20 @@ from fedray.simulation.interfaces import Progress
 def save_checkpoint(
     folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2
 ) -> Path:
-    """Writes `round-NNNNNN/` under a folder and removes all but the newest `keep`."""
+    """Writes `round-NNNNNN/` under a folder and removes all but the newest checkpoints.
+
+    Args:
+        folder: holds the checkpoints of one run.
+        progress: where the run stands.
+        private: the clients' private vectors by name.
+        keep: how many checkpoints stay, at least 1.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        FedrayError: it cannot be written; the checkpoint before is as it was.
+    """
     final = folder / f"round-{progress.round:06d}"
     part = folder / f".{final.name}.part"
     state = progress.state
@@ -105,7 +128,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
 
 def _seal(totals: dict[str, Any]) -> str:
-    """SHA-256 of what stands beside it in `progress.json`."""
+    """SHA-256 of the other entries of `progress.json`."""
     return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
 
 
@@ -113,7 +136,13 @@ def hash_model(layout: Layout, state: State, models: int, folds: IntArray) -> st
     """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
 
     The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
-    model; trainable parameters, float buffers, counters, each in the order of the module. folds: `[worlds]`.
+    model; trainable parameters, float buffers, counters, each in the order of the module.
+
+    Args:
+        layout: names and shapes of the numbers of one model.
+        state: the models of all worlds.
+        models: K, models of each world.
+        folds: fold of each world, `[worlds]`.
     """
     tensors: dict[str, torch.Tensor] = {}
     per_replicate = len(np.unique(folds))

@@ -1,4 +1,13 @@
-"""Making, locking and trimming a run directory."""
+"""Making, locking and trimming a run directory.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     make_run_directory(Path(folder) / "run", "rounds: 2")
+    ...     with lock_run_directory(Path(folder) / "run"):
+    ...         sorted(path.name for path in (Path(folder) / "run").iterdir())
+    ['.lock', 'checkpoints', 'scenario.yaml']
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,7 @@ from typing import IO
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
 
-LOCK_SECONDS = 30.0
+LOCK_SECONDS = 30.0  # to wait for the process that writes the directory
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
@@ -33,7 +42,12 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
-    """Takes back what `make_run_directory` made, if nothing was recorded: bad input leaves no directory behind."""
+    """Removes what `make_run_directory` made, unless rows were recorded: bad input leaves no directory behind.
+
+    Args:
+        out: the run directory.
+        fresh: whether it did not exist before; else it is only emptied.
+    """
     if (out / "rounds.parquet").exists():
         return
     for path in [out] if fresh else out.iterdir():
@@ -52,14 +66,14 @@ def lock_run_directory(out: Path) -> Iterator[None]:
         raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
     with file:
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _locked(file):
+        while not _try_lock(file):
             if time.monotonic() > deadline:
                 raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
             time.sleep(0.1)
         yield
 
 
-def _locked(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

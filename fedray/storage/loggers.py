@@ -3,10 +3,10 @@
 A logger is one function of the round and its metrics; each tool is imported when its logger is made, never before.
 
 Example:
-    >>> seen = []
-    >>> log: Logger = lambda round, metrics: seen.append((round, metrics["accuracy"]))
+    >>> logged = []
+    >>> log: Logger = lambda round, metrics: logged.append((round, metrics["accuracy"]))
     >>> log(10, {"accuracy": 0.9})
-    >>> seen
+    >>> logged
     [(10, 0.9)]
 """
 
@@ -29,11 +29,11 @@ def tensorboard(dir: str | Path) -> Logger:
     Args:
         dir: where the event files go; `tensorboard --logdir` reads it.
     """
-    _imported("tensorboard", "tensorboard")
-    writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
+    _import_tool("tensorboard", "tensorboard")
+    writer = _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
-        for name, value in _numbers(metrics).items():
+        for name, value in _finite_numbers(metrics).items():
             writer.add_scalar(name, value, round)
         writer.flush()  # a run that is killed keeps what it logged
 
@@ -49,10 +49,10 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
         name: of the run; a random one without.
     """
     where = None if dir is None else str(dir)
-    run = _imported("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
+    run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
-        run.log(_numbers(metrics), step=round)
+        run.log(_finite_numbers(metrics), step=round)
 
     return log
 
@@ -65,13 +65,13 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
         experiment: made if there is none of this name.
         name: of the run; a random one without.
     """
-    client = _imported("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+    client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(experiment)
     where = client.create_experiment(experiment) if known is None else known.experiment_id
     run = client.create_run(where, run_name=name).info.run_id
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
-        for key, value in _numbers(metrics).items():
+        for key, value in _finite_numbers(metrics).items():
             client.log_metric(run, key, value, step=round)
 
     return log
@@ -100,14 +100,14 @@ def build_loggers(names: Iterable[str], out: Path) -> list[Logger]:
     return [make[kind](value) for kind, value in pairs]
 
 
-def _imported(module: str, extra: str) -> ModuleType:
+def _import_tool(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
         raise BadInput(f"logger = {extra!r} needs a package: pip install 'fedray[{extra}]'") from None
 
 
-def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     """Finite numbers only: lists (one number a member) and NaN are left out."""
     plain = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
     return {name: value for name, value in plain.items() if math.isfinite(value)}

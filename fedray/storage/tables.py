@@ -1,6 +1,14 @@
-"""The run directory: Parquet parts written as the run goes, the manifest and the summary.
+"""The tables of a run directory: `rounds.parquet` and `clients.parquet`, written part by part as the run goes.
 
 Parts never straddle a checkpoint, so resuming drops whole parts that are newer than its checkpoint.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = {"replicate": [0, 0], "fold": [0, 0], "round": [2, 1], "accuracy": [0.8, 0.5]}
+    ...     write_parquet(Path(folder) / "rounds.parquet" / "part-000000002.parquet", pa.table(rows))
+    ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
+    [0.5, 0.8]
 """
 
 from __future__ import annotations
@@ -27,11 +35,24 @@ INT_COLUMNS = ("replicate", "fold", "round", "up_bytes", "down_bytes")
 
 
 class RunRecorder:
-    """Writes one run's rows; buffers between flushes hold plain arrays."""
+    """Writes the rows of one run: a row for each job, and for each evaluated round and world.
+
+    Attributes:
+        out: the run directory.
+        study: what is trained.
+    """
 
     def __init__(
         self, out: Path, study: Study, private: Callable[[], dict[str, Any]], watch: Callable[[Progress], None]
     ) -> None:
+        """Starts with empty buffers.
+
+        Args:
+            out: the run directory.
+            study: what is trained.
+            private: the clients' private vectors, to be saved with a checkpoint.
+            watch: called after each evaluated round.
+        """
         self.out, self.study = out, study
         self._private, self._watch = private, watch
         self._jobs: list[dict[str, Any]] = []
@@ -41,7 +62,13 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round for the next flush."""
+        """Keeps the jobs of a round for the next flush.
+
+        Args:
+            round: number of the round.
+            plan: its J jobs.
+            table: what was measured of each job, in the order of the plan.
+        """
         n = len(plan.client)
         where = {
             "replicate": plan.world // self.study.per_replicate,
@@ -112,10 +139,14 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 
 
 def read_table(out: Path, name: str) -> pa.Table:
-    """`rounds` or `clients` of a run directory as one table, sorted by round."""
+    """`rounds` or `clients` of a run directory as one table, sorted by replicate, fold and round.
+
+    Raises:
+        FedrayError: the directory holds no rows.
+    """
     folder = out / f"{name}.parquet"
     parts = sorted(folder.glob("part-*.parquet"))
     if not parts:
         raise FedrayError(f"{folder} holds no rows: is {out} a finished run?")
-    whole = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts], promote_options="default")
-    return whole.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])
+    table = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts], promote_options="default")
+    return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])

@@ -26,7 +26,7 @@ from fedray.core.errors import FedrayError
 from fedray.core.files import write_atomically
 from fedray.core.types import State
 from fedray.simulation.interfaces import Progress
-from fedray.storage import checkpoint
+from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import find_checkpoints, load_checkpoint, save_checkpoint
 
 
@@ -206,10 +206,8 @@ def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_two_processes_never_write_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits a while and gives up; the lock of a process that was killed is gone."""
-    from fedray.storage import tables
-
     run = fedray.run(scenario(), out=tmp_path / "run")
-    monkeypatch.setattr(tables, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(directory, "LOCK_SECONDS", 0.3)
     holder = (
         "import fcntl, sys, time\n"
         f"file = open({str(run.path / '.lock')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
