@@ -126,11 +126,11 @@ def main(arguments: list[str]) -> None:
         case ["coordinator", number, jobs]:
             measure_coordinator(int(number), int(jobs))
         case _:
-            lines = [("population", number, rows) for rows in ("stratum", "client") for number in CLIENTS]
-            lines += [("broadcast", nodes) for nodes in NODES]
-            lines += [("coordinator", number, jobs) for number, jobs in COORDINATED]
-            for words in lines:
-                subprocess.run([sys.executable, "-m", "fedray.bench.scale", *map(str, words)], check=True)
+            lines = [f"population {number} {rows}" for rows in ("stratum", "client") for number in CLIENTS]
+            lines += [f"broadcast {nodes}" for nodes in NODES]
+            lines += [f"coordinator {number} {jobs}" for number, jobs in COORDINATED]
+            for line in lines:
+                subprocess.run([sys.executable, "-m", "fedray.bench.scale", *line.split()], check=True)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def _tell(folder: Path) -> None:
         f"virtual time {format_seconds(totals['sim_seconds'])}, "
         f"wall time {format_seconds(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
     )
-    click.echo(f"{folder / 'report.html'}")
+    page = folder / "report.html"
+    click.echo(str(page if page.is_file() else folder))
 
 
 @commands.command(name="check")
@@ -177,7 +178,7 @@ def tune_command(
     import_modules(modules)
     from functools import partial
 
-    from fedray.tuning.results import summary_line
+    from fedray.tuning.results import describe_summary
     from fedray.tuning.tune import run_sweep as search
 
     folder = out or Path("runs") / sweep.stem
@@ -185,7 +186,7 @@ def tune_command(
         sweep, folder, trials=trials, resume=resume, storage=storage, address=address, modules=modules,
         say=partial(click.echo, err=True),
     )  # fmt: skip
-    click.echo(summary_line(found))
+    click.echo(describe_summary(found))
     for winner in found["winners"][:1]:
         click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
     click.echo(f"{folder / 'best.yaml'}\n{folder / 'report.html'}")

@@ -9,7 +9,8 @@ import numpy as np
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.text import format_bytes
-from fedray.scenario.schema import CompressKeys, Scenario
+from fedray.scenario.schema import Scenario
+from fedray.scenario.training import CompressKeys
 from fedray.simulation.rounds import job_traffic
 from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine

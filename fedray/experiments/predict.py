@@ -94,12 +94,13 @@ class Predictor:
 
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
-        number, present = self.answer.models, self.answer.weights
+        weights = np.zeros(self.answer.models)
         if self.study.method.one_model_per_client:
-            return (np.arange(number) == client).astype(np.float64)
-        losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), number)
-        answers = np.ones(number, dtype=np.bool_) if present is None else present[world] > 0
-        weights = np.zeros(number)
+            weights[client] = 1.0
+            return weights
+        losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
+        present = self.answer.weights
+        answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)])[0]
         return weights
 

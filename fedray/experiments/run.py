@@ -55,6 +55,8 @@ def run_scenario(
         if not resume:
             directory.discard_run_directory(out, not existed)
         raise
+    if not scenario.report:
+        return summary
     from fedray.report.write import write_report  # matplotlib is slow to import
 
     try:
@@ -87,7 +89,7 @@ def run_inline(
     use_one_thread()
     study = build_study(scenario, own)
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
-    facts = {"runtime": "inline", **worker_facts(runtime.host)}
+    facts = {"runtime": "inline", **worker_facts(runtime.worker)}
     warn_if_dependent(facts)
     watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
     return run_session(study, runtime, out, watch, facts=facts, measure=measure)

@@ -1,4 +1,11 @@
-"""Pictures of the search: history, Pareto front, parallel coordinates, learning curves."""
+"""Pictures of the search: history, Pareto front, parallel coordinates, learning curves.
+
+Example:
+    >>> import optuna
+    >>> empty = View((), (), optuna.create_study(), [], [], [], {})
+    >>> figure_history(empty, 0) is None, figure_curves(empty) is None  # nothing to show
+    (True, True)
+"""
 
 from __future__ import annotations
 
@@ -16,7 +23,7 @@ from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.space import Parameter, format_value
 from fedray.tuning.view import (
     View,
-    axis_places,
+    find_axis_positions,
     format_cell_value,
     format_share,
     make_shades,
@@ -47,7 +54,13 @@ def figure_history(view: View, i: int) -> Figure | None:
     axes.scatter(number[~looked], values[~looked], s=26, color=style.ACCENT, label="trained", zorder=3)
     if looked.any():
         axes.scatter(
-            number[looked], values[looked], s=26, facecolors="none", edgecolors=style.WARM, label="looked up", zorder=3
+            number[looked],
+            values[looked],
+            s=26,
+            facecolors="none",
+            edgecolors=style.ORANGE,
+            label="looked up",
+            zorder=3,
         )
     pruned = [t for t in view.trials if t.state == TrialState.PRUNED and t.intermediate_values]
     if pruned and objective.kind == "final":
@@ -73,8 +86,8 @@ def figure_pareto(view: View) -> Figure | None:
     axes.scatter(x[~won], y[~won], s=24, color=style.GREY, alpha=0.6, label="beaten", linewidths=0)
     order = np.argsort(x[won])
     if len(view.objectives) == 2:
-        axes.plot(x[won][order], y[won][order], color=style.WARM, linewidth=1.0, alpha=0.7)
-    axes.scatter(x[won], y[won], s=40, color=style.WARM, label="Pareto front", zorder=3)
+        axes.plot(x[won][order], y[won][order], color=style.ORANGE, linewidth=1.0, alpha=0.7)
+    axes.scatter(x[won], y[won], s=40, color=style.ORANGE, label="Pareto front", zorder=3)
     for k in np.flatnonzero(won)[:20]:
         label = str(view.done[k].number)
         axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=style.MUTED)
@@ -88,7 +101,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 
 def figure_parallel(view: View) -> Figure | None:
-    """Every trial as a line over its parameters, coloured by the first objective."""
+    """Every trial as a line over its parameters, colored by the first objective."""
     space = [p for p in view.space if all(p.key in trial.params for trial in view.done)][:AXES]
     if len(view.done) < 2 or not space:
         return None
@@ -102,9 +115,9 @@ def figure_parallel(view: View) -> Figure | None:
     best = objective.direction == "maximize"
     figure, axes = style.make_canvas("Every trial, from its parameters to its value", size=(style.WIDE, 4.2))
     rank = values.argsort() if best else (-values).argsort()
-    colours = make_shades() if best else make_shades().reversed()
+    colors = make_shades() if best else make_shades().reversed()
     lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
-    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colours, linewidths=1.3, alpha=0.75))
+    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colors, linewidths=1.3, alpha=0.75))
     axes.set_xlim(-0.2, table.shape[1] - 0.8)
     axes.set_ylim(-0.12, 1.12)
     names = [*(p.key for p in space), name_objective(objective)]
@@ -121,7 +134,7 @@ def figure_parallel(view: View) -> Figure | None:
 
 
 def _column(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    found = axis_places(parameter, trials)
+    found = find_axis_positions(parameter, trials)
     return np.log(found) if parameter.log else found
 
 
@@ -129,7 +142,7 @@ def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
     """What stands below and above each axis of the parallel coordinates."""
     found = []
     for parameter in space:
-        values = axis_places(parameter, view.done)
+        values = find_axis_positions(parameter, view.done)
         low, high = float(values.min()), float(values.max())
         if parameter.kind == "categorical":
             names = [format_value(choice) for choice in parameter.labels]
@@ -150,13 +163,13 @@ def figure_curves(view: View) -> Figure | None:
     figure, axes = style.make_canvas(title, size=(style.WIDE, 4.4))
     best = [number for number in view.winners if number in view.curves][:1]
     for number, (rounds, values) in sorted(view.curves.items(), key=lambda item: item[0] in best):
-        colour = style.WARM if number in best else style.GREY if number in pruned else style.ACCENT
+        color = style.ORANGE if number in best else style.GREY if number in pruned else style.ACCENT
         width, alpha = (2.4, 1.0) if number in best else (1.0, 0.45)
-        axes.plot(rounds, values, color=colour, linewidth=width, alpha=alpha)
+        axes.plot(rounds, values, color=color, linewidth=width, alpha=alpha)
         if number in pruned:
             axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5)
     names = [*(["best"] if best else []), "finished", *(["pruned"] if pruned else [])]
-    paint = [*([style.WARM] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
+    paint = [*([style.ORANGE] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
     style.draw_key(axes, names, paint)
     axes.set_xlabel("rounds completed")
     axes.set_ylabel(objective.metric.replace("hold_out_", "held-out "))

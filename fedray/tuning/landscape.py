@@ -1,4 +1,11 @@
-"""Pictures of the landscape: importance of the parameters, slices, contour."""
+"""Pictures of the landscape: importance of the parameters, slices, contour.
+
+Example:
+    >>> from fedray.tuning.view import View
+    >>> study = optuna.create_study()
+    >>> compute_importance(View((), (), study, [], [], [], {}), i=0)  # no trial, no importance
+    {}
+"""
 
 from __future__ import annotations
 
@@ -17,13 +24,13 @@ from fedray.report import style
 from fedray.tuning.space import Parameter
 from fedray.tuning.view import (
     View,
-    axis_places,
-    axis_ticks,
+    find_axis_positions,
     format_share,
     make_shades,
     name_objective,
-    objective_title,
+    name_objective_in_title,
     scale_values,
+    set_axis_ticks,
 )
 
 LEVELS = 12  # of the contour
@@ -31,8 +38,16 @@ PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
 
 
-def importance(view: View, i: int) -> dict[str, float]:
-    """How much of an objective's spread each parameter explains: fANOVA, or PED-ANOVA where some are conditional."""
+def compute_importance(view: View, i: int) -> dict[str, float]:
+    """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
+
+    It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
+    conditional.
+
+    Args:
+        view: the sweep.
+        i: which objective, from 0.
+    """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}
     always = all(parameter.key in trial.params for parameter in view.space for trial in view.done)
@@ -49,7 +64,7 @@ def importance(view: View, i: int) -> dict[str, float]:
 
 def figure_importance(view: View) -> Figure | None:
     """Importance of the parameters for each objective."""
-    found = [importance(view, i) for i in range(len(view.objectives))]
+    found = [compute_importance(view, i) for i in range(len(view.objectives))]
     if not any(found):
         return None
     keys = list(next(f for f in found if f))[:IMPORTANT][::-1]
@@ -80,19 +95,25 @@ def figure_slices(view: View, i: int) -> Figure | None:
     rows = -(-len(space) // columns)
     size = (style.WIDE if columns > 1 else style.NARROW, 2.7 * rows + 0.2)
     figure, grid = style.make_canvas(
-        f"{objective_title(objective)} against each parameter", rows, columns, size=size, squeeze=False
+        f"{name_objective_in_title(objective)} against each parameter", rows, columns, size=size, squeeze=False
     )
     values, label = scale_values(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
     for axes, parameter in zip(panels, space, strict=False):
         axes.scatter(
-            axis_places(parameter, view.done), values, s=18, c=order, cmap=make_shades(), alpha=0.85, linewidths=0
+            find_axis_positions(parameter, view.done),
+            values,
+            s=18,
+            c=order,
+            cmap=make_shades(),
+            alpha=0.85,
+            linewidths=0,
         )
         won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
-        x = axis_places(parameter, view.done)[won]
-        axes.scatter(x, values[won], s=52, facecolors="none", edgecolors=style.WARM, linewidths=1.4)
-        axis_ticks(axes, "x", parameter)
+        x = find_axis_positions(parameter, view.done)[won]
+        axes.scatter(x, values[won], s=52, facecolors="none", edgecolors=style.ORANGE, linewidths=1.4)
+        set_axis_ticks(axes, "x", parameter)
         format_share(axes.yaxis, objective)
         style.draw_grid(axes)
     for axes in panels[len(space) :]:
@@ -104,21 +125,21 @@ def figure_slices(view: View, i: int) -> Figure | None:
 
 def figure_contour(view: View) -> Figure | None:
     """The first objective over its two most important parameters."""
-    ranked = importance(view, 0)
+    ranked = compute_importance(view, 0)
     pair = [p for key in ranked for p in view.space if p.key == key][:2]
     if len(pair) < 2:
         return None
-    x, y = (axis_places(parameter, view.done) for parameter in pair)
+    x, y = (find_axis_positions(parameter, view.done) for parameter in pair)
     values, label = scale_values(view.objectives[0], [trial.values[0] for trial in view.done])
     keep = np.isfinite(x) & np.isfinite(y)
     x, y, values = x[keep], y[keep], values[keep]
-    title = f"{objective_title(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
+    title = f"{name_objective_in_title(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.9))
     norm = Normalize(float(values.min()), float(values.max()))
     _filled_contour(axes, pair, (x, y, values), norm)
     axes.scatter(x, y, c=values, s=20, cmap=make_shades(), norm=norm, edgecolors=style.PAPER, linewidths=0.7, zorder=3)
-    axis_ticks(axes, "x", pair[0])
-    axis_ticks(axes, "y", pair[1])
+    set_axis_ticks(axes, "x", pair[0])
+    set_axis_ticks(axes, "y", pair[1])
     bar = figure.colorbar(ScalarMappable(norm, make_shades()), ax=axes, label=label)
     bar.outline.set_visible(False)
     format_share(bar.ax.yaxis, view.objectives[0])
@@ -128,7 +149,7 @@ def figure_contour(view: View) -> Figure | None:
 def _filled_contour(
     axes: Axes, pair: list[Parameter], points: tuple[FloatArray, FloatArray, FloatArray], norm: Normalize
 ) -> None:
-    """Colours between the trials, linear in the triangles between them; equal places show their mean."""
+    """Colors between the trials, linear in the triangles between them; equal places show their mean."""
     x, y, values = points
     spots, back = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
     mean = np.bincount(back.ravel(), weights=values) / np.bincount(back.ravel())

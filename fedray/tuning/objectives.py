@@ -1,4 +1,4 @@
-"""What a sweep optimises: numbers read from the course of a training on held-out data, never on the test set."""
+"""What a sweep optimizes: numbers read from the history of a training on held-out data, never on the test set."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.metrics import classification, regression
 from fedray.metrics.names import lower_is_better, reaches_target
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
-HELD = "hold_out_"
+HELD_OUT = "hold_out_"
 PERSONAL = {
     "personal_accuracy": "mean accuracy of the known clients",
     "personal_p10": "their 10th percentile",
@@ -38,8 +38,15 @@ KEYS: dict[str, Check] = {
 class SweepObjective:
     """One number of a training.
 
-    kind: final, `metric` at the last evaluated round (of those with `axis` at most `limit`, where there is a limit);
-    total, the last `metric`; reach, `axis` where `metric` first meets `limit` (infinity if it never does).
+    Attributes:
+        name: as the sweep file calls it.
+        kind: "final": `metric` at the last evaluated round (with a limit, the last one where `axis` is at most
+            `limit`); "total": the last `metric`, a running total; "reach": `axis` where `metric` first reaches
+            `limit`, infinity if it never does.
+        metric: the column of the rounds it is read from.
+        direction: "maximize" or "minimize".
+        axis: the column that `limit` bounds ("final") or that is the value ("reach"); empty without a limit.
+        limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None for neither.
     """
 
     name: str
@@ -50,16 +57,16 @@ class SweepObjective:
     limit: float | None = None
 
     @property
-    def course(self) -> bool:
+    def needs_history(self) -> bool:
         """Whether the value needs more than the last round."""
         return self.limit is not None
 
     @property
-    def personal(self) -> bool:
-        """Whether known clients are asked one by one."""
-        return self.metric.startswith(f"{HELD}personal")
+    def is_personal(self) -> bool:
+        """Whether known clients are evaluated one by one."""
+        return self.metric.startswith(f"{HELD_OUT}personal")
 
-    def decided(self, row: Row) -> bool:
+    def is_decided(self, row: Row) -> bool:
         """Whether rounds after this row can no longer change the value."""
         if self.limit is None:
             return False
@@ -69,7 +76,12 @@ class SweepObjective:
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
-    """An objective from its entry in a sweep file, a name or `{name, direction, target, within_bytes, ...}`."""
+    """An objective from its entry in a sweep file, a name or `{name, direction, target, within_bytes, ...}`.
+
+    Example:
+        >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
+        'round'
+    """
     entry = {"name": given} if isinstance(given, str) else given
     if not isinstance(entry, Mapping):
         raise BadInput(
@@ -77,10 +89,8 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         )
     for key, value in entry.items():
         if key not in KEYS:
-            near = find_nearest(str(key), KEYS)
-            raise BadInput(
-                f"{path}.{key} is not a key of an objective: " + (f"did you mean {near}?" if near else _keys())
-            )
+            remedy = suggest_nearest(str(key), KEYS, f"it has {', '.join(KEYS)}")
+            raise BadInput(f"{path}.{key} is not a key of an objective: {remedy}")
         try:
             KEYS[key](value)
         except ValueError as wrong:
@@ -90,14 +100,10 @@ def read_objective(path: str, given: Any) -> SweepObjective:
     return _objective(path, {key: value for key, value in entry.items() if value is not None})
 
 
-def _keys() -> str:
-    return f"it has {', '.join(KEYS)}"
-
-
 def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
-    inner = name.removeprefix(prefix).removeprefix(HELD)
+    inner = name.removeprefix(prefix).removeprefix(HELD_OUT)
     metric = SYNONYMS.get(inner, inner)
     within = [key for key in ("within_bytes", "within_seconds") if key in entry]
     if prefix and ("target" not in entry or within):
@@ -112,71 +118,81 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:
-        return SweepObjective(name, "reach", HELD + metric, direction, REACH[prefix], float(entry["target"]))
+        return SweepObjective(name, "reach", HELD_OUT + metric, direction, REACH[prefix], float(entry["target"]))
     if within:
         axis = {"within_bytes": "up_bytes", "within_seconds": "sim_seconds"}[within[0]]
-        return SweepObjective(name, "final", HELD + metric, direction, axis, float(entry[within[0]]))
-    return SweepObjective(name, "final", HELD + metric, direction)
+        return SweepObjective(name, "final", HELD_OUT + metric, direction, axis, float(entry[within[0]]))
+    return SweepObjective(name, "final", HELD_OUT + metric, direction)
 
 
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str) -> None:
-    """Raises `BadInput` for an objective that a scenario with these classes (0: regression) has no numbers for."""
+    """Checks that a scenario has numbers for every objective.
+
+    Args:
+        objectives: of the sweep.
+        classes: C of the data; 0 for regression.
+        data: name of the data set, for the message.
+
+    Raises:
+        BadInput: an objective belongs to the other task.
+    """
     if classes:
         known = [*classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
     else:
         known = list(regression.regression_scores(np.zeros((1, 2)), np.zeros(2)))
     for objective in objectives:
-        inner = objective.metric.removeprefix(HELD)
+        inner = objective.metric.removeprefix(HELD_OUT)
         if objective.kind != "total" and inner not in known:
             kind = "classes" if classes else "real targets"
-            near = find_nearest(inner, known)
-            raise BadInput(
-                f"objectives: {objective.name} cannot be had from {data}, which has {kind}: "
-                + (f"did you mean {near}?" if near else f"choose one of {', '.join(known)}")
-            )
+            remedy = suggest_nearest(inner, known, f"choose one of {', '.join(known)}")
+            raise BadInput(f"objectives: {objective.name} cannot be had from {data}, which has {kind}: {remedy}")
 
 
-def value_of(objective: SweepObjective, course: Sequence[Row]) -> float:
-    """The value of one world's course (rows by rising round).
+def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
+    """The value of one world's history (rows by rising round).
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 100 * r, "hold_out_accuracy": 0.3 * r} for r in range(4)]
-        >>> value_of(read_objective("", {"name": "bytes_to_accuracy", "target": 0.5}), rows)
+        >>> compute_value(read_objective("", {"name": "bytes_to_accuracy", "target": 0.5}), rows)
         200.0
-        >>> value_of(read_objective("", {"name": "accuracy", "within_bytes": 150}), rows)
+        >>> compute_value(read_objective("", {"name": "accuracy", "within_bytes": 150}), rows)
         0.3
     """
     if objective.kind == "reach":
-        reached = (row[objective.axis] for row in course if objective.decided(row))
+        reached = (row[objective.axis] for row in history if objective.is_decided(row))
         return float(next(reached, math.inf))
     if objective.limit is not None:
-        course = [row for row in course if row[objective.axis] <= objective.limit]
-    return float(course[-1][objective.metric])
+        history = [row for row in history if row[objective.axis] <= objective.limit]
+    return float(history[-1][objective.metric])
 
 
-def values_of(objectives: Sequence[SweepObjective], courses: Sequence[Sequence[Row]]) -> list[float]:
-    """One value an objective: the mean over worlds.
+def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]) -> list[float]:
+    """The value of each objective: the mean over worlds.
+
+    Args:
+        objectives: of the sweep.
+        histories: the rows of each world, by rising round.
 
     Raises:
         FedrayError: an objective was not measured, or is not a number.
     """
     for objective in objectives:
-        if any(objective.metric not in course[-1] for course in courses):
+        if any(objective.metric not in history[-1] for history in histories):
             raise FedrayError(f"{objective.name} was not measured (no held-out rows?): raise data.hold_out")
-    values = [float(np.mean([value_of(objective, course) for course in courses])) for objective in objectives]
+    values = [float(np.mean([compute_value(objective, history) for history in histories])) for objective in objectives]
     for objective, value in zip(objectives, values, strict=True):
         if math.isnan(value):
             raise FedrayError(f"{objective.name} is not a number: lower local.lr")
     return values
 
 
-def pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:
-    """What pruning looks at: the first objective's metric now, the mean over worlds."""
+def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:
+    """What the pruner compares: the metric of the first objective now, the mean over worlds."""
     return float(np.mean([row[objective.metric] for row in rows]))
 
 
-def depends_on(metric: str) -> tuple[str, ...]:
+def find_inference_keys(metric: str) -> tuple[str, ...]:
     """The inference keys that a held-out metric is computed with."""
-    if not metric.startswith(HELD):
+    if not metric.startswith(HELD_OUT):
         return ()
-    return ("gamma", "average") if metric.startswith(f"{HELD}personal") else ("average", "noise")
+    return ("gamma", "average") if metric.startswith(f"{HELD_OUT}personal") else ("average", "noise")

@@ -1,4 +1,10 @@
-"""Optuna's side of a sweep: the storage, the study, samplers whose numbers have an address, pruners."""
+"""Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners.
+
+Example:
+    >>> keys = SamplerKeys(name="random", seed=0, startup=10, population=20)
+    >>> type(make_sampler(keys, number=3, draw=1)).__name__
+    'RandomSampler'
+"""
 
 from __future__ import annotations
 
@@ -22,12 +28,19 @@ JOURNAL = "study.journal"
 
 
 class StudyLocation(NamedTuple):
-    """Where a study is: a journal file or a storage URL, its name, and its pruner, for whoever reports to it."""
+    """Where a study is stored, and its pruner, for the workers that report to it.
+
+    Attributes:
+        storage: a journal file or a storage URL.
+        name: of the study.
+        pruner: the pruner's keys.
+        ages: the most steps that a trial can report.
+    """
 
     storage: str
     name: str
     pruner: PrunerKeys
-    ages: int  # the most that a trial can report
+    ages: int
 
 
 def open_storage(storage: str) -> Any:
@@ -44,13 +57,22 @@ def open_storage(storage: str) -> Any:
         ) from None
 
 
-def check_vacant(url: str | None, name: str, resume: bool) -> None:
-    """Raises `BadInput` where a storage (if any) cannot be opened, or holds this study and this is no resume."""
+def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
+    """Checks that a storage can be opened, and holds no study of this name unless that is resumed.
+
+    Args:
+        url: of the storage; None where the study has a journal file, which is not checked.
+        name: of the study.
+        resume: whether to go on with a study that is there.
+
+    Raises:
+        BadInput: the storage cannot be opened, or the name is in use.
+    """
     if url is not None and name in optuna.get_all_study_names(open_storage(url)) and not resume:
-        raise _taken(name)
+        raise _name_in_use(name)
 
 
-def _taken(name: str) -> BadInput:
+def _name_in_use(name: str) -> BadInput:
     return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
 
 
@@ -63,24 +85,29 @@ def mend_journal(journal: Path) -> None:
                 file.truncate(data.rfind(b"\n") + 1)
 
 
-def start_study(sweep: Sweep, place: StudyLocation, resume: bool) -> optuna.Study:
+def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optuna.Study:
     """The study of a sweep, new or as it was left.
+
+    Args:
+        sweep: the sweep file.
+        location: where the study is stored.
+        resume: whether to go on with a study that is there.
 
     Raises:
         BadInput: the storage holds a study of this name already, and this is no resume.
     """
     directions = [objective.direction for objective in sweep.objectives]
-    storage = open_storage(place.storage)
+    storage = open_storage(location.storage)
     try:
         study = optuna.create_study(
             storage=storage,
-            study_name=place.name,
+            study_name=location.name,
             directions=directions,
             load_if_exists=resume,
-            pruner=make_pruner(place),
+            pruner=make_pruner(location),
         )
     except optuna.exceptions.DuplicatedStudyError:
-        raise _taken(place.name) from None
+        raise _name_in_use(location.name) from None
     with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
@@ -88,14 +115,14 @@ def start_study(sweep: Sweep, place: StudyLocation, resume: bool) -> optuna.Stud
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """What `drive` noted of a trial: how it was answered (trained, looked up, refused), run, seconds, rounds, ..."""
+    """What the search noted about a trial: how it was answered (trained, looked up, refused), its run, seconds, ..."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
 
-def make_pruner(place: StudyLocation) -> optuna.pruners.BasePruner:
-    """The pruner; its steps are ages."""
-    keys = place.pruner
+def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
+    """The pruner; its steps are ages, of K rounds each."""
+    keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
     least = max(1, keys.warmup)
@@ -103,14 +130,20 @@ def make_pruner(place: StudyLocation) -> optuna.pruners.BasePruner:
         return optuna.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=keys.reduction)
     if keys.name == "hyperband":
         return optuna.pruners.HyperbandPruner(
-            min_resource=least, max_resource=max(least, place.ages), reduction_factor=keys.reduction
+            min_resource=least, max_resource=max(least, location.ages), reduction_factor=keys.reduction
         )
     return optuna.pruners.NopPruner()
 
 
-def make_sampler(keys: SamplerKeys, number: int, place: int) -> optuna.samplers.BaseSampler:
-    """The sampler of one draw: its seed is an address (trial, place), so a resumed sweep draws what it would have."""
-    seed = int(rng.keys(keys.seed, "tune", number, place)) % 2**32
+def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.BaseSampler:
+    """The sampler of one draw; its seed is an address, so that a resumed sweep draws what it would have drawn.
+
+    Args:
+        keys: kind of the sampler, its seed and its options.
+        number: of the trial.
+        draw: 0 for what is drawn for all parameters together, 1 + i for parameter i.
+    """
+    seed = int(rng.keys(keys.seed, "tune", number, draw)) % 2**32
     if keys.name == "nsga2":
         return optuna.samplers.NSGAIISampler(population_size=keys.population, seed=seed)
     if keys.name == "tpe":
@@ -121,19 +154,35 @@ def make_sampler(keys: SamplerKeys, number: int, place: int) -> optuna.samplers.
 def propose_values(
     study: optuna.Study, keys: SamplerKeys, space: tuple[Parameter, ...], trial: optuna.Trial
 ) -> dict[str, Any]:
-    """Values for a trial; those that it has already (it was interrupted) stay."""
+    """Values for a trial; those that it has already, because it was interrupted, stay.
+
+    Args:
+        study: the study, whose sampler is set for each draw.
+        keys: kind of the sampler, its seed and its options.
+        space: the parameters.
+        trial: the trial.
+
+    Returns:
+        The value of each parameter that counts, as Optuna stores it.
+    """
     study.sampler = make_sampler(keys, trial.number, 0)
     _ = trial.relative_params  # drawn together, before the single ones
     chosen: dict[str, Any] = {}
-    for place, parameter in enumerate(space, 1):
+    for draw, parameter in enumerate(space, 1):
         if is_active(parameter, chosen):
-            study.sampler = make_sampler(keys, trial.number, place)
+            study.sampler = make_sampler(keys, trial.number, draw)
             chosen[parameter.key] = parameter.suggest(trial)
     return chosen
 
 
 def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
-    """The next trial, or None at the end of a grid."""
+    """The next trial, or None at the end of a grid.
+
+    Args:
+        study: the study.
+        sweep: the sweep file.
+        points: the points of a grid; None for other samplers.
+    """
     number = len(study.get_trials(deepcopy=False))
     if points is not None:
         if number >= len(points):
@@ -146,9 +195,8 @@ def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | 
 def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
     """The trials that an interrupted sweep left, in order, ready to go on."""
     states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
-    left = study.get_trials(deepcopy=False, states=states)
     found = []
-    for frozen in left:
+    for frozen in study.get_trials(deepcopy=False, states=states):
         if frozen.state == optuna.trial.TrialState.WAITING:
             found.append(study.ask())  # the oldest waiting one
         else:

@@ -1,4 +1,11 @@
-"""`report.html` of a sweep: the pages' own style and pieces, with a sweep's pictures."""
+"""`report.html` of a sweep, in the style of the pages of runs.
+
+Example:
+    >>> import optuna
+    >>> view = View((), (), optuna.create_study(), [], [], [], {})
+    >>> [section.pictures for section in _sections(view)]  # no trial, no picture
+    [[], [], [], []]
+"""
 
 from __future__ import annotations
 
@@ -19,8 +26,8 @@ from fedray.report.page import Card, Section, draw_pictures, fill_template, pair
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.search import SearchState
-from fedray.tuning.trial import courses_of
+from fedray.tuning.state import SearchState
+from fedray.tuning.trial import read_histories
 from fedray.tuning.view import View, format_cell_value, name_objective
 
 SHOWN = 15  # trials of the table
@@ -29,44 +36,56 @@ TEST = "Scores on the test set, computed once, for the winners only; the search 
 WARM = "Ringed: the winners. Darker: earlier trials."
 
 
-def write_page(course: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
-    """Writes the page."""
-    view = view_of(course, trials, [winner["number"] for winner in summary["winners"]])
-    with style.figure_style():
+def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
+    """Writes the page.
+
+    Args:
+        state: the sweep.
+        trials: its trials.
+        summary: what `results.write_results` returns.
+    """
+    view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
+    with style.use_figure_style():
         sections = list(_sections(view))
     page = fill_template(
-        title=f"Sweep {course.sweep.name}",
-        facts=_facts(course, view),
+        title=f"Sweep {state.sweep.name}",
+        facts=_facts(state, view),
         notes=_notes(view),
         cards=_cards(view, summary),
         tables=[("Winners", _winners(view, summary), TEST), ("Trials, the best first", _trials(view), "")],
         sections=[section for section in sections if section.pictures],
         runs=[],
         texts=[
-            ("Sweep", yaml_text.write_yaml(dict(course.sweep.source))),
-            ("Best scenario", (course.out / "best.yaml").read_text()),
+            ("Sweep", yaml_text.write_yaml(dict(state.sweep.source))),
+            ("Best scenario", (state.out / "best.yaml").read_text()),
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
     )
-    files.write_atomically(course.out / "report.html", page.encode())
+    files.write_atomically(state.out / "report.html", page.encode())
 
 
-def view_of(course: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:
-    """What the pictures need, read from the study and the run directories."""
-    objectives = course.sweep.objectives
-    whole = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    done = [trial for trial in whole if all(math.isfinite(value) for value in trial.values)]
+def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:
+    """What the pictures show, read from the study and the run directories.
+
+    Args:
+        state: the sweep.
+        trials: its trials.
+        winners: numbers of the winning trials.
+    """
+    objectives = state.sweep.objectives
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    done = [trial for trial in complete if all(math.isfinite(value) for value in trial.values)]
     trained = [t for t in trials if trial_note(t).get("how") == "trained" and trial_note(t).get("training")]
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
-    curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(course, trial)) is not None}
-    return View(objectives, course.sweep.space, course.study, trials, done, winners, curves)
+    curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
+    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves)
 
 
-def _curve(course: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
+def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
     """The first objective that is read at every round, over the rounds; the mean over worlds."""
-    metric = next((o.metric for o in course.sweep.objectives if o.kind != "total"), course.sweep.objectives[0].metric)
-    worlds = courses_of(course.out / trial_note(trial)["run"])
+    metric = next((o.metric for o in state.sweep.objectives if o.kind != "total"), state.sweep.objectives[0].metric)
+    worlds = read_histories(state.out / trial_note(trial)["run"])
     short = min(len(rows) for rows in worlds)
     if any(metric not in row for rows in worlds for row in rows):
         return None
@@ -96,22 +115,21 @@ def _sections(view: View) -> Any:
     )
 
 
-def _facts(course: SearchState, view: View) -> list[tuple[str, str]]:
-    base = course.sweep.scenario({})
-    pruner = course.sweep.pruner.name
+def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:
+    base = state.sweep.scenario({})
+    pruner = state.sweep.pruner.name
     return [
         ("method", base.method.name),
         ("data", base.data.name),
         ("parameters", ", ".join(parameter.key for parameter in view.space)),
         ("objectives", ", ".join(f"{name_objective(o)} ({o.direction})" for o in view.objectives)),
-        ("sampler", f"{course.sweep.sampler.name}, seed {course.sweep.sampler.seed}"),
+        ("sampler", f"{state.sweep.sampler.name}, seed {state.sweep.sampler.seed}"),
         *([("pruner", pruner)] if pruner != "none" else []),
     ]
 
 
 def _notes(view: View) -> list[str]:
-    whole = [trial for trial in view.trials if trial.state == TrialState.COMPLETE]
-    unmet = len(whole) - len(view.done)
+    unmet = sum(trial.state == TrialState.COMPLETE for trial in view.trials) - len(view.done)
     failed = [trial for trial in view.trials if trial.state == TrialState.FAIL]
     notes = (
         [f"{unmet} trials never reached their target: they are in trials.parquet, not in the pictures."]

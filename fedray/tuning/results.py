@@ -1,4 +1,12 @@
-"""What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page."""
+"""What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page.
+
+Example:
+    >>> study = optuna.create_study(direction="maximize")
+    >>> for value in (0.5, 0.9, 0.7):
+    ...     study.add_trial(optuna.create_trial(value=value))
+    >>> [trial.number for trial in find_winners(study)]
+    [1]
+"""
 
 from __future__ import annotations
 
@@ -14,31 +22,30 @@ from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.search import SearchState
+from fedray.tuning.search import WORDS
 from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.state import SearchState
 from fedray.tuning.trial import score_models
 
-WORDS = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
-
-def write_results(course: SearchState) -> dict[str, Any]:
+def write_results(state: SearchState) -> dict[str, Any]:
     """Writes everything and returns the summary.
 
     Raises:
         FedrayError: no trial came to its end.
     """
-    trials = course.study.get_trials(deepcopy=False)
-    write_trials(course, trials)
-    won = find_winners(course.study)
-    if not won:
+    trials = state.study.get_trials(deepcopy=False)
+    write_trials(state, trials)
+    winners = find_winners(state.study)
+    if not winners:
         reasons = [trial_note(trial)["error"] for trial in trials if "error" in trial_note(trial)]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
-    summary = {**count_trials(course, trials), "winners": [_won(course, trial) for trial in won]}
-    write_scenarios(course, won)
-    files.write_json(course.out / "summary.json", summary)
+    summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
+    write_scenarios(state, winners)
+    files.write_json(state.out / "summary.json", summary)
     from fedray.tuning.page import write_page
 
-    write_page(course, trials, summary)
+    write_page(state, trials, summary)
     return summary
 
 
@@ -55,27 +62,28 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     return list(found.values())
 
 
-def count_trials(course: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
+def count_trials(state: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
     """How many trials there were, and what looking up has saved."""
-    how = [trial_note(trial).get("how") for trial in trials]
+    notes = [trial_note(trial) for trial in trials]
+    answers = [note.get("how") for note in notes]
     states = [WORDS.get(trial.state, "running") for trial in trials]
     return {
-        "name": course.sweep.name,
+        "name": state.sweep.name,
         "trials": len(trials),
         **{word: states.count(word) for word in WORDS.values()},
-        "trainings": how.count("trained"),
-        "looked_up": how.count("looked up"),
-        "seconds_trained": sum(float(trial_note(trial).get("seconds", 0.0)) for trial in trials),
-        "seconds_saved": sum(float(trial_note(trial).get("saved", 0.0)) for trial in trials),
-        "rounds_trained": sum(int(trial_note(trial).get("rounds", 0)) for trial in trials),
+        "trainings": answers.count("trained"),
+        "looked_up": answers.count("looked up"),
+        "seconds_trained": sum(float(note.get("seconds", 0.0)) for note in notes),
+        "seconds_saved": sum(float(note.get("saved", 0.0)) for note in notes),
+        "rounds_trained": sum(int(note.get("rounds", 0)) for note in notes),
     }
 
 
-def summary_line(summary: dict[str, Any]) -> str:
+def describe_summary(summary: dict[str, Any]) -> str:
     """The summary in one line.
 
     Example:
-        >>> summary_line({"trials": 50, "complete": 50, "pruned": 0, "failed": 0, "trainings": 1, "looked_up": 49,
+        >>> describe_summary({"trials": 50, "complete": 50, "pruned": 0, "failed": 0, "trainings": 1, "looked_up": 49,
         ...       "seconds_trained": 4.0, "seconds_saved": 196.0})
         '50 trials: 50 complete; 1 training (4.0 s), 49 looked up (196.0 s of training saved)'
     """
@@ -87,28 +95,28 @@ def summary_line(summary: dict[str, Any]) -> str:
     )
 
 
-def write_trials(course: SearchState, trials: list[FrozenTrial]) -> None:
+def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
     """`trials.parquet`: one row a trial; values and params are structs with a field each."""
     rows = []
-    names = [objective.name for objective in course.sweep.objectives]
+    names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
-        attrs = trial_note(trial)
+        note = trial_note(trial)
         values = trial.values if trial.state == TrialState.COMPLETE and trial.values else [None] * len(names)
         rows.append(
             {
                 "number": trial.number,
                 "state": WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
-                "params": {p.key: _cell(p, trial.params.get(p.key)) for p in course.sweep.space},
-                "run_directory": attrs.get("run") or None,
-                "how": attrs.get("how"),
-                "rounds": attrs.get("rounds"),
-                "training_seconds": attrs.get("seconds"),
-                "seconds_saved": attrs.get("saved"),
-                "error": attrs.get("error"),
+                "params": {p.key: _cell(p, trial.params.get(p.key)) for p in state.sweep.space},
+                "run_directory": note.get("run") or None,
+                "how": note.get("how"),
+                "rounds": note.get("rounds"),
+                "training_seconds": note.get("seconds"),
+                "seconds_saved": note.get("saved"),
+                "error": note.get("error"),
             }
         )
-    write_parquet(course.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(course)))
+    write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(state)))
 
 
 def _cell(parameter: Parameter, value: Any) -> Any:
@@ -125,13 +133,13 @@ def _type(parameter: Parameter) -> Any:
     return pa.bool_() if kinds == {bool} else pa.string()
 
 
-def _schema(course: SearchState) -> pa.Schema:
+def _schema(state: SearchState) -> pa.Schema:
     return pa.schema(
         [
             ("number", pa.int64()),
             ("state", pa.string()),
-            ("values", pa.struct([(objective.name, pa.float64()) for objective in course.sweep.objectives])),
-            ("params", pa.struct([(parameter.key, _type(parameter)) for parameter in course.sweep.space])),
+            ("values", pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])),
+            ("params", pa.struct([(parameter.key, _type(parameter)) for parameter in state.sweep.space])),
             ("run_directory", pa.string()),
             ("how", pa.string()),
             ("rounds", pa.int64()),
@@ -142,15 +150,15 @@ def _schema(course: SearchState) -> pa.Schema:
     )
 
 
-def _won(course: SearchState, trial: FrozenTrial) -> dict[str, Any]:
+def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """A winner: its values, and its scores on the test set, which nothing has looked at before."""
-    scenario = course.sweep.scenario(trial.params)
-    folder = course.out / trial_note(trial)["run"]
-    known = next((t for t in course.trainings.values() if t.run == trial_note(trial)["run"]), None)
-    replicate = scenario.seed - known.seed if known is not None and known.seeds > 1 else None
-    rows = score_models(folder, scenario, course.own, replicate, test=True)
-    test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}  # type: ignore[arg-type]
-    names = [objective.name for objective in course.sweep.objectives]
+    scenario = state.sweep.scenario(trial.params)
+    folder = state.out / trial_note(trial)["run"]
+    training = next((one for one in state.trainings.values() if one.run == trial_note(trial)["run"]), None)
+    replicate = scenario.seed - training.seed if training is not None and training.seeds > 1 else None
+    rows = score_models(folder, scenario, state.own, replicate, test=True)
+    test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}
+    names = [objective.name for objective in state.sweep.objectives]
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
@@ -160,25 +168,25 @@ def _won(course: SearchState, trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def write_scenarios(course: SearchState, won: list[FrozenTrial]) -> None:
+def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
     """`best.yaml`, and with several objectives the whole front under `pareto/`."""
-    files.write_atomically(course.out / "best.yaml", _text(course, won[0]).encode())
-    if len(course.sweep.objectives) > 1:
-        folder = course.out / "pareto"
+    files.write_atomically(state.out / "best.yaml", _write_text(state, winners[0]).encode())
+    if len(state.sweep.objectives) > 1:
+        folder = state.out / "pareto"
         folder.mkdir(exist_ok=True)
         for old in folder.glob("[0-9]*.yaml"):
             old.unlink()
-        for trial in won:
-            files.write_atomically(folder / f"{trial.number:05d}.yaml", _text(course, trial).encode())
+        for trial in winners:
+            files.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
 
 
-def _text(course: SearchState, trial: FrozenTrial) -> str:
+def _write_text(state: SearchState, trial: FrozenTrial) -> str:
     """A winner as a scenario file that runs as it stands."""
-    names = [objective.name for objective in course.sweep.objectives]
+    names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
-    scenario = course.sweep.scenario(trial.params)
+    scenario = state.sweep.scenario(trial.params)
     return (
-        f"# Trial {trial.number} of the sweep {course.sweep.name}: {values} (held-out data).\n"
+        f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
         f"{dump_scenario(scenario)}"
     )

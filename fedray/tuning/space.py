@@ -1,4 +1,10 @@
-"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means."""
+"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means.
+
+Example:
+    >>> space = read_space({"local.lr": [0.1, 0.3], "local.epochs": {"type": "int", "low": 1, "high": 2}})
+    >>> enumerate_grid(space)[1]
+    {'local.lr': 0.1, 'local.epochs': 2}
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ import numpy as np
 from optuna import Trial
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
 from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
 
@@ -38,9 +44,18 @@ Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 @dataclass(frozen=True)
 class Parameter:
-    """A scenario key and its values: `choices` of a categorical one, else `low` to `high` (log or in steps).
+    """A scenario key and its values.
 
-    when: other parameters and the values they must have for this one to count.
+    Attributes:
+        key: of the scenario, with dots.
+        kind: "categorical", "int" or "float".
+        choices: the values of a categorical parameter.
+        low: the lowest value of a range.
+        high: the highest value of a range.
+        step: between the values of a range; None means 1 for integers, and any value for floats.
+        log: whether a range is searched on a logarithmic scale.
+        points: how many values of a range a grid tries; None means all of its steps.
+        when: other parameters and the values they must have for this one to count.
     """
 
     key: str
@@ -153,8 +168,9 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
     for name, value in given.items():
         if name not in RANGE:
-            near = find_nearest(str(name), [*RANGE, "choices", "when"])
-            remedy = f"did you mean {near}?" if near else f"it has {', '.join(RANGE)}, choices, when"
+            remedy = suggest_nearest(
+                str(name), [*RANGE, "choices", "when"], f"it has {', '.join(RANGE)}, choices, when"
+            )
             raise BadInput(f"{path}.{name} is not a key of a range: {remedy}")
         try:
             RANGE[name](value)

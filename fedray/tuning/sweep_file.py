@@ -1,4 +1,10 @@
-"""Sweep files: strict YAML -> `Sweep`. Whatever is wrong raises `core.BadInput` with one line: key, value, remedy."""
+"""Sweep files: strict YAML becomes a `Sweep`. Whatever is wrong raises `BadInput` with one line: key, value, remedy.
+
+Example:
+    >>> sweep = read_sweep({"scenario": {"rounds": 3}, "space": {"local.lr": [0.1, 0.3]}, "objectives": "accuracy"})
+    >>> sweep.scenario({"local.lr": 0.3}).local.lr
+    0.3
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.schema import Scenario
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
-from fedray.tuning.objectives import HELD, SweepObjective, depends_on, read_objective
+from fedray.tuning.objectives import HELD_OUT, SweepObjective, find_inference_keys, read_objective
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
 
 HOLD_OUT = 0.2
@@ -23,8 +29,8 @@ SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
-Table = Mapping[str, tuple[Any, Check]]
-SWEEP: Table = {
+KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
+SWEEP: KeyTable = {
     "name": (None, maybe(label)),
     "scenario": (None, _ANY),
     "overrides": (None, _ANY),
@@ -36,13 +42,13 @@ SWEEP: Table = {
     "jobs": (1, whole(1, 10**4)),
     "together": (None, maybe(whole(1, 64))),
 }
-SAMPLER: Table = {
+SAMPLER: KeyTable = {
     "name": ("tpe", one_of(*SAMPLERS)),
     "seed": (0, whole(0, 2**31)),
     "startup": (10, whole(1, 10**6)),
     "population": (20, whole(2, 10**4)),
 }
-PRUNER: Table = {
+PRUNER: KeyTable = {
     "name": ("none", one_of(*PRUNERS)),
     "startup": (5, whole(1, 10**6)),
     "warmup": (1, whole(0, 10**6)),
@@ -52,7 +58,14 @@ PRUNER: Table = {
 
 @dataclass(frozen=True)
 class SamplerKeys:
-    """name; seed; startup: random trials before TPE learns; population: of NSGA-II."""
+    """The section `sampler` of a sweep file.
+
+    Attributes:
+        name: "tpe", "random", "grid" or "nsga2".
+        seed: of its random numbers.
+        startup: random trials before TPE learns.
+        population: of NSGA-II.
+    """
 
     name: str
     seed: int
@@ -62,8 +75,14 @@ class SamplerKeys:
 
 @dataclass(frozen=True)
 class PrunerKeys:
-    """name; startup: finished trials before the median counts; warmup: ages that every trial gets; reduction: 1 of how
-    many goes on (hyperband, asha)."""
+    """The section `pruner` of a sweep file.
+
+    Attributes:
+        name: "none", "median", "hyperband" or "asha".
+        startup: finished trials before the median counts.
+        warmup: ages that every trial gets.
+        reduction: one of how many trials goes on (hyperband, asha).
+    """
 
     name: str
     startup: int
@@ -75,8 +94,17 @@ class PrunerKeys:
 class Sweep:
     """A sweep file, checked.
 
-    base: the scenario's own keys with the sweep's overrides; trials: None is the whole grid, or 20; together: trials
-    that each of `jobs` processes trains side by side, None: `start.together_of`.
+    Attributes:
+        name: of the study in its storage.
+        base: the scenario's own keys with the sweep's overrides; defaults are filled in for each trial.
+        space: the parameters.
+        objectives: what is optimized.
+        sampler: how values are proposed.
+        pruner: which trials are stopped early.
+        trials: how many in all; None means the whole grid, or 20.
+        jobs: workers at a time.
+        together: trials that each worker trains side by side; None: see `tune.count_joint_trials`.
+        source: the file with its base scenario inside, for the output directory.
     """
 
     name: str
@@ -88,14 +116,18 @@ class Sweep:
     trials: int | None
     jobs: int
     together: int | None
-    source: Tree  # the file with its base scenario inside, for the output directory
+    source: Tree
 
     def scenario(self, chosen: Values) -> Scenario:
-        """The scenario of a trial; evaluated once an age where the base does not say and no objective needs more."""
+        """The scenario of a trial.
+
+        Where the base does not say how often models are evaluated, it is once an age (K rounds), unless an objective
+        needs the whole history.
+        """
         found = read_scenario(self.base, to_overrides(self.space, chosen))
-        if any(objective.personal for objective in self.objectives):
+        if any(objective.is_personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
-        if "every" in self.base.get("evaluate", {}) or any(objective.course for objective in self.objectives):
+        if "every" in self.base.get("evaluate", {}) or any(objective.needs_history for objective in self.objectives):
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
@@ -103,11 +135,11 @@ class Sweep:
     def inference(self) -> tuple[str, ...]:
         """Keys of `predict` that no training depends on: one training answers all their values.
 
-        A key that the course of a training decides by (a target, a budget, an early stop) is not among them.
+        A key that changes the history of a training (through a target, a budget or an early stop) is not among them.
         """
         stop = (self.base.get("evaluate") or {}).get("stop_at") or {}
-        course = [objective.metric for objective in self.objectives if objective.course] + [str(stop.get("metric", ""))]
-        used = {key for metric in course for key in depends_on(metric)}
+        metrics = [objective.metric for objective in self.objectives if objective.needs_history]
+        used = {key for metric in [*metrics, str(stop.get("metric", ""))] for key in find_inference_keys(metric)}
         return tuple(key for key in ("average", "gamma", "noise") if key not in used)
 
 
@@ -149,20 +181,20 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _section(path: str, given: Any, table: Table) -> dict[str, Any]:
+def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
     """The keys of a section, checked, defaults filled in."""
-    lead = f"{path}." if path else ""
+    prefix = f"{path}." if path else ""
     if not isinstance(given, Mapping):
         raise BadInput(f"{path} = {quote_value(given)} is not a name or a mapping: write {{name: ...}}")
     for key, value in given.items():
         if key not in table:
             near = find_nearest(str(key), table)
-            remedy = f"did you mean {lead}{near}?" if near else f"it has {', '.join(table)}"
-            raise BadInput(f"{lead}{key} is not a key of {path or 'a sweep'}: {remedy}")
+            remedy = f"did you mean {prefix}{near}?" if near else f"it has {', '.join(table)}"
+            raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
         try:
             table[key][1](value)
         except ValueError as wrong:
-            raise BadInput(f"{lead}{key} = {quote_value(value)} {wrong}") from None
+            raise BadInput(f"{prefix}{key} = {quote_value(value)} {wrong}") from None
     return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
 
 
@@ -173,7 +205,8 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
         wanted = yaml_text.load_yaml(folder / expand_user_path("scenario", wanted))
     if not isinstance(wanted, Mapping):
         raise BadInput(
-            f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, or its keys"
+            f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
+            "or its keys"
         )
     own = given["overrides"] or {}
     if not isinstance(own, Mapping):
@@ -203,11 +236,11 @@ def _check(sweep: Sweep) -> None:
     if base.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     for key in ("stop_at", "target"):
-        asked = getattr(base.evaluate, key)
-        if asked is not None and not asked.metric.startswith(HELD):
+        target = getattr(base.evaluate, key)
+        if target is not None and not target.metric.startswith(HELD_OUT):
             raise BadInput(
-                f"evaluate.{key}.metric = {asked.metric} is read on the test set, which a sweep leaves alone: "
-                f"write {HELD}{asked.metric}"
+                f"evaluate.{key}.metric = {target.metric} is read on the test set, which a sweep leaves alone: "
+                f"write {HELD_OUT}{target.metric}"
             )
     first = sweep.objectives[0]
     if sweep.pruner.name != "none" and len(sweep.objectives) > 1:

@@ -1,4 +1,16 @@
-"""One training of a sweep, in whatever process it lands: run or resume, report once an age, stop when all is known."""
+"""One training of a sweep, in the process of a worker: run or resume it, and stop it as soon as its values are known.
+
+An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
+once an age, for the pruner.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> one, other = (read_scenario({"predict": {"gamma": gamma}}) for gamma in (0.1, 1.0))
+    >>> hash_training(one, inference=["gamma"]) == hash_training(other, inference=["gamma"])
+    True
+    >>> hash_training(one, inference=[]) == hash_training(other, inference=[])
+    False
+"""
 
 from __future__ import annotations
 
@@ -8,10 +20,13 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import optuna
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
@@ -22,16 +37,17 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_inline
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
-from fedray.runtime.session import Enough
+from fedray.runtime.session import Enough, Snapshot
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, tables
 from fedray.training.joint import JointTraining
-from fedray.tuning.objectives import Row, SweepObjective, pruning_value, values_of
+from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
 from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
 
-NO_RESULT = ("runtime", "table", "published", "loggers", "checkpoint")  # sections that change no number
+NO_RESULT = ("runtime", "table", "published", "report", "loggers", "checkpoint")  # sections that change no number
 State = Literal["complete", "pruned", "failed"]
 
 
@@ -39,9 +55,15 @@ State = Literal["complete", "pruned", "failed"]
 class Job:
     """A trial on its way to a worker.
 
-    scenario: what is trained (inline; several replicates where seeds share lanes). replicate: the one that answers,
-    None for all. before: the run directory of the same training, pruned earlier, to go on from. place: where to report,
-    None without pruning.
+    Attributes:
+        trial: number of the trial.
+        scenario: what is trained, inline; several replicates where the seeds of several trials share lanes.
+        folder: the run directory.
+        objectives: what is read from the training.
+        own: the user's Python objects.
+        replicate: the replicate that answers, from 0; None means all of them.
+        before: the run directory of the same training, pruned earlier, to go on from; None where there is none.
+        location: the study to report to; None without pruning.
     """
 
     trial: int
@@ -51,25 +73,36 @@ class Job:
     own: UserObjects
     replicate: int | None = None
     before: Path | None = None
-    place: StudyLocation | None = None
+    location: StudyLocation | None = None
 
 
 class Outcome(NamedTuple):
-    """What became of a job: values, one an objective; seconds and rounds that it trained itself; whole: seconds with
-    those of the pruned training that it went on from."""
+    """What became of a job.
+
+    Attributes:
+        state: "complete", "pruned" or "failed".
+        values: one for each objective; empty where the job failed.
+        seconds: wall time it trained itself.
+        rounds: rounds it trained itself.
+        total_seconds: `seconds`, and those of the pruned training it went on from.
+        error: what failed, in one line; empty where nothing did.
+    """
 
     state: State
     values: list[float]
     seconds: float = 0.0
     rounds: int = 0
-    whole: float = 0.0
+    total_seconds: float = 0.0
     error: str = ""
 
 
-def key_of(scenario: Scenario, inference: Sequence[str]) -> str:
-    """What a training is: the resolved scenario without the keys that change no result of it.
+def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
+    """Sixteen hexadecimal digits that two trials share exactly if one training can answer both.
+
+    They are those of the resolved scenario without the keys that change no result of a training.
 
     Args:
+        scenario: what is trained.
         inference: keys of `predict` that no training depends on.
     """
     tree = to_plain(scenario)
@@ -83,37 +116,35 @@ def key_of(scenario: Scenario, inference: Sequence[str]) -> str:
 def train_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
 
-    Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are dealt out to them.
+    Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are divided among them.
     """
     if len(jobs) == 1:
-        return [_carried(jobs[0])]
-    company, began = JointTraining(), time.perf_counter()
-    outcomes = company.run([partial(_carried, job, company) for job in jobs])
+        return [_run_job(jobs[0])]
+    joint, began = JointTraining(), time.perf_counter()
+    outcomes = joint.run([partial(_run_job, job, joint) for job in jobs])
     share = (time.perf_counter() - began) / max(sum(outcome.seconds for outcome in outcomes), 1e-9)
     return [
-        outcome._replace(seconds=outcome.seconds * share, whole=outcome.whole + outcome.seconds * (share - 1.0))
-        for outcome in outcomes
+        one._replace(seconds=one.seconds * share, total_seconds=one.total_seconds + one.seconds * (share - 1.0))
+        for one in outcomes
     ]
 
 
-def _carried(job: Job, company: JointTraining | None = None) -> Outcome:
+def _run_job(job: Job, joint: JointTraining | None = None) -> Outcome:
     """What became of one job; a failure is an outcome, not an exception."""
     prepare_process()
     use_one_thread()
     try:
         state: State = "complete"
         given = job.folder / "scenario.yaml"
-        if given.is_file() and given.read_text() != dump_scenario(
-            job.scenario
-        ):  # of a trial that was proposed otherwise
+        if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
             shutil.rmtree(job.folder)
         if not (job.folder / "summary.json").is_file():
-            state = _train(job, company)
-        courses = courses_of(job.folder, job.replicate)
-        last = courses[0][-1]
-        had = courses_of(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
-        seconds, rounds = last["wall_seconds"] - had["wall_seconds"], int(last["round"] - had["round"])
-        return Outcome(state, values_of(job.objectives, courses), seconds, rounds, last["wall_seconds"])
+            state = _train(job, joint)
+        histories = read_histories(job.folder, job.replicate)
+        last = histories[0][-1]
+        first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
+        seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
+        return Outcome(state, compute_values(job.objectives, histories), seconds, rounds, last["wall_seconds"])
     except FedrayError as error:
         return Outcome("failed", [], error=str(error))
     except Exception as error:  # one bad corner of the space must not end the sweep
@@ -121,20 +152,22 @@ def _carried(job: Job, company: JointTraining | None = None) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: Job, company: JointTraining | None = None) -> State:
-    """Runs or resumes until the end, or until pruning or the objectives have seen enough (others of its company go on
-    without it)."""
-    _begin(job)
-    latest: list[Row] = []
-    tell = _reporter(job)
-    seen = {"round": -1, "pruned": False}
+def _train(job: Job, joint: JointTraining | None = None) -> State:
+    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change.
 
-    def measure(study: Any, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
+    The trainings that share its lanes go on without it.
+    """
+    _make_directory(job)
+    latest: list[Row] = []
+    report = _make_reporter(job)
+    newest, pruned = -1, False
+
+    def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         score = make_evaluator(study, runtime, test=False)
-        if company is not None:
+        if joint is not None:
             net = study.net
             kind = f"{study.scenario['model']} {study.input_shape} {net.name} {net.objective} {net.outputs}"
-            runtime.host.engine = company.joins(runtime.host.engine, kind)
+            runtime.worker.engine = joint.joins(runtime.worker.engine, kind)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
             rows = score(progress)
@@ -144,26 +177,25 @@ def _train(job: Job, company: JointTraining | None = None) -> State:
 
         return evaluate
 
-    def watch(shown: dict[str, Any]) -> None:
-        if shown["round"] <= seen["round"] or not latest:
+    def watch(snapshot: Snapshot) -> None:
+        nonlocal newest, pruned
+        if snapshot["round"] <= newest or not latest:
             return
-        seen["round"] = shown["round"]
-        if all(objective.decided(row) for objective in job.objectives for row in latest):
+        newest = snapshot["round"]
+        if all(objective.is_decided(row) for objective in job.objectives for row in latest):
             raise Enough("every objective is decided")
-        if tell(shown["round"], latest):
-            seen["pruned"] = True
+        pruned = report(newest, latest)
+        if pruned:
             raise Enough("pruned")
 
-    try:
+    with suppress(Enough):
         import_modules(job.own.modules)
         run_inline(job.scenario, job.folder, job.own, watch, measure=measure)
-    except Enough:
-        return "pruned" if seen["pruned"] else "complete"
-    return "complete"
+    return "pruned" if pruned else "complete"
 
 
-def _begin(job: Job) -> None:
-    """A run directory with a scenario: fresh, as it was left, or with the rounds of the pruned training before."""
+def _make_directory(job: Job) -> None:
+    """A run directory with a scenario: fresh, as it was left, or with the rounds of the training that was pruned."""
     if (job.folder / "scenario.yaml").is_file():
         return
     if job.folder.exists():  # a crash before the scenario was written: nothing to keep
@@ -175,35 +207,39 @@ def _begin(job: Job) -> None:
     files.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
 
 
-def _reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
-    """A function (round, rows) -> whether to stop: reports the first objective's metric at the end of every age."""
-    if job.place is None:
-        return lambda round, rows: False
-    import optuna
-
-    storage = open_storage(job.place.storage)
-    study = optuna.load_study(study_name=job.place.name, storage=storage, pruner=make_pruner(job.place))
+def _make_reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
+    """A function (round, rows) that reports the first objective's metric once an age, and says whether to stop."""
+    if job.location is None:
+        return lambda _round, _rows: False
+    storage = open_storage(job.location.storage)
+    study = optuna.load_study(study_name=job.location.name, storage=storage, pruner=make_pruner(job.location))
     number = {frozen.number: frozen._trial_id for frozen in study.get_trials(deepcopy=False)}[job.trial]
     trial = optuna.Trial(study, number)
-    done = set(storage.get_trial(number).intermediate_values)
-    age, last = job.scenario.method.models, {"step": 0}
+    reported = set(storage.get_trial(number).intermediate_values)
+    age, last = job.scenario.method.models, 0
 
-    def tell(round: int, rows: Sequence[Row]) -> bool:
+    def report(round: int, rows: Sequence[Row]) -> bool:
+        nonlocal last
         step = round // age
-        if step <= last["step"]:
+        if step <= last:
             return False
-        last["step"] = step
-        if step in done and max(done) > step:  # an interrupted trial trains these rounds again
+        last = step
+        if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
-        if step not in done:
-            trial.report(pruning_value(job.objectives[0], rows), step)
+        if step not in reported:
+            trial.report(compute_pruning_value(job.objectives[0], rows), step)
         return trial.should_prune() and round < job.scenario.rounds
 
-    return tell
+    return report
 
 
-def courses_of(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:
-    """The recorded rows of each world (of one replicate), by rising round."""
+def read_histories(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:
+    """The history of each world: the recorded rows of its evaluated rounds, by rising round.
+
+    Args:
+        folder: the run directory.
+        replicate: of which replicate, from 0; None means all of them.
+    """
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in tables.read_table(folder, "rounds").to_pylist():
         if replicate is None or row["replicate"] == replicate:
@@ -212,15 +248,19 @@ def courses_of(folder: Path, replicate: int | None = None) -> list[list[dict[str
 
 
 def score_models(
-    folder: Path, scenario: Scenario, own: UserObjects, replicate: int | None, test: bool = False
+    folder: Path, scenario: Scenario, own: UserObjects, replicate: int | None, *, test: bool = False
 ) -> list[Row]:
-    """Scores of a directory's newest models, read as `scenario.predict` says; one row a world.
+    """Scores the newest models of a run directory, read as `scenario.predict` says; one row for each world.
 
     Args:
-        test: on the test set too: for winners only.
+        folder: the run directory.
+        scenario: the one whose `predict` and `evaluate` count.
+        own: the user's Python objects.
+        replicate: of which replicate, from 0; None means all of them.
+        test: on the test set too, which is for winners only.
     """
-    known = replace(read_scenario(folder / "scenario.yaml"), predict=scenario.predict, evaluate=scenario.evaluate)
-    study = build_study(known, own)
+    trained = replace(read_scenario(folder / "scenario.yaml"), predict=scenario.predict, evaluate=scenario.evaluate)
+    study = build_study(trained, own)
     progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     runtime.restore(private)
@@ -228,10 +268,10 @@ def score_models(
     return [row for w, row in enumerate(rows) if replicate in (None, w // study.per_replicate)]
 
 
-def look_up(job: Job, folder: Path) -> list[float]:
-    """A job's values from a training that is done, evaluated again where only the inference differs."""
-    courses = courses_of(folder, job.replicate)
+def look_up_values(job: Job, folder: Path) -> list[float]:
+    """A job's values from the run directory of a training that is done; scored again if only the inference differs."""
+    histories = read_histories(folder, job.replicate)
     if read_scenario(folder / "scenario.yaml").predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own, job.replicate)
-        courses = [[*course[:-1], {**course[-1], **row}] for course, row in zip(courses, rows, strict=True)]
-    return values_of(job.objectives, courses)
+        histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
+    return compute_values(job.objectives, histories)

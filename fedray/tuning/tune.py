@@ -82,9 +82,7 @@ def run_sweep(
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
         trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume)
         together = count_joint_trials(sweep, study, limit, points)
-        state = SearchState(
-            sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together
-        )
+        state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
         try:
             with make_workers(sweep.jobs, base, address) as submit:
                 run_search(state, submit)
@@ -115,7 +113,7 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
     if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
         return 1
     phase = study.method.phase
-    jobs = len(phase.schedule(0, first_state(study, phase)).client)
+    jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
     width = choose_engine(study.net, example=study.example).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 

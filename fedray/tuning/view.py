@@ -1,4 +1,11 @@
-"""A sweep as its pictures see it, and what they share: colours, units, axes of parameters."""
+"""A sweep as its pictures see it, and what they share: colors, units, axes of parameters.
+
+Example:
+    >>> from fedray.tuning.objectives import read_objective
+    >>> objective = read_objective("", {"name": "accuracy", "within_bytes": 2e6})
+    >>> name_objective(objective), format_cell_value(objective, 0.912)
+    ('accuracy within 2 MB', '91.2 %')
+"""
 
 from __future__ import annotations
 
@@ -24,8 +31,17 @@ SHORT = ("nll", "ece", "rmse", "crps")  # read as letters
 
 
 class View(NamedTuple):
-    """A sweep as its pictures see it. done: complete trials whose values are all finite; curves: trial number ->
-    (round, the first objective's metric)."""
+    """A sweep as its pictures see it.
+
+    Attributes:
+        objectives: what is optimized.
+        space: the parameters.
+        study: Optuna's study.
+        trials: all trials.
+        done: complete trials whose values are all finite.
+        winners: numbers of the winning trials.
+        curves: by trial number, the evaluated rounds and the first objective's metric in each, `[rounds]` both.
+    """
 
     objectives: tuple[SweepObjective, ...]
     space: tuple[Parameter, ...]
@@ -37,12 +53,12 @@ class View(NamedTuple):
 
 
 def make_shades() -> Colormap:
-    """Low to high: readable on light and dark pages."""
+    """Colors from low to high values, readable on light and dark pages."""
     return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
-    """Values in the unit of an axis, and the axis's label."""
+    """Values in a unit that suits them, and the label of their axis."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
     for what, column in (("bytes", "_bytes"), ("seconds", "sim_seconds")):
@@ -64,14 +80,14 @@ def name_objective(objective: SweepObjective) -> str:
     return f"{name} within {human(objective.limit)}"
 
 
-def objective_title(objective: SweepObjective) -> str:
-    """Its name at the beginning of a title."""
+def name_objective_in_title(objective: SweepObjective) -> str:
+    """The name of an objective at the beginning of a title."""
     name = name_objective(objective)
     return name[0].upper() + name[1:]
 
 
 def format_cell_value(objective: SweepObjective, value: float) -> str:
-    """A value for people."""
+    """The value of an objective in its unit."""
     counted = objective.axis if objective.kind == "reach" else objective.metric
     if not math.isfinite(value):
         return "never reached"
@@ -81,12 +97,12 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
 
 
 def format_share(axis: Any, objective: SweepObjective) -> None:
-    """Percent where the objective is a share."""
+    """Shows an axis in percent where the objective is a share."""
     if objective.kind == "final" and text_.is_share(objective.metric):
         style.use_percent(axis)
 
 
-def axis_places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
     """A parameter's value in each trial on an axis; NaN where it does not count."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
@@ -97,14 +113,20 @@ def axis_places(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArr
     return np.array(found, dtype=np.float64)
 
 
-def axis_ticks(axes: Axes, which: str, parameter: Parameter, log: bool = True) -> None:
-    """An axis of a parameter: its choices, or numbers."""
+def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
+    """Labels an axis with the choices of a parameter, or with numbers.
+
+    Args:
+        axes: the axes.
+        which: "x" or "y".
+        parameter: the parameter along the axis.
+    """
     axis = axes.xaxis if which == "x" else axes.yaxis
     if parameter.kind == "categorical":
         labels = [format_value(label) for label in parameter.labels]
         axis.set_ticks(range(len(labels)), [text if len(text) < 14 else text[:12] + "..." for text in labels])
         (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
-    elif parameter.log and log:
+    elif parameter.log:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())

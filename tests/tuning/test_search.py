@@ -188,7 +188,7 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     for row in trials:
         folder = tmp_path / "s" / row["run_directory"]
         done = set(tables.read_table(folder, "clients")["round"].to_pylist())
-        assert max(done) == row["rounds"] == checkpoint.checkpoint_rounds(folder / "checkpoints")[-1]
+        assert max(done) == row["rounds"] == checkpoint.find_checkpoints(folder / "checkpoints")[-1]
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
@@ -263,14 +263,14 @@ def test_a_bad_corner_fails_alone(tmp_path: Path) -> None:
 
 def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained or looked up; the sweep goes on."""
-    true = objectives.value_of
+    true = objectives.compute_value
     worst = {"calls": 0}
 
     def sometimes(objective: Any, course: Any) -> float:
         worst["calls"] += 1
         return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
 
-    monkeypatch.setattr(objectives, "value_of", sometimes)
+    monkeypatch.setattr(objectives, "compute_value", sometimes)
     found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", together=1)
     summary, trials = run(found, tmp_path / "s")
     assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
@@ -282,7 +282,7 @@ def test_a_score_that_nobody_measured_is_one_line() -> None:
     """A method that the space chooses may lack what the base has."""
     accuracy = objectives.read_objective("o", "accuracy")
     with pytest.raises(FedrayError, match=r"accuracy was not measured"):
-        objectives.values_of([accuracy], [[{"round": 0}]])
+        objectives.compute_values([accuracy], [[{"round": 0}]])
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

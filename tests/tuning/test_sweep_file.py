@@ -11,7 +11,7 @@ from sweeps import BASE, LR, sweep
 
 from fedray.core.errors import BadInput
 from fedray.scenario import yaml_text
-from fedray.tuning.objectives import read_objective, value_of
+from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space
 from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.tune import run_sweep
@@ -154,7 +154,7 @@ def test_values_of_a_course() -> None:
     ]
 
     def value(**entry: Any) -> float:
-        return value_of(read_objective("o", entry), course)
+        return compute_value(read_objective("o", entry), course)
 
     assert value(name="accuracy") == 0.8
     assert value(name="up_bytes") == 300

@@ -1,0 +1,73 @@
+"""Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> with make_workers(1, read_scenario({"runtime": "inline"}), address=None) as submit:
+    ...     submit([]).result()
+    []
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import connection
+
+from fedray.scenario.schema import Scenario
+from fedray.tuning.trial import Job, Outcome, train_jobs
+
+Submit = Callable[[list[Job]], "Future[list[Outcome]]"]
+
+
+@contextmanager
+def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit]:
+    """A function that submits jobs, which one worker trains side by side; the workers end with the block.
+
+    Args:
+        number: how many workers there are at a time; a single one is this process.
+        base: the base scenario of the sweep; `runtime: ray` makes the trainings tasks of a cluster.
+        address: of an existing Ray cluster; None starts one on this machine.
+    """
+    if base.runtime == "ray":
+        from fedray.runtime.ray.cluster import run_as_tasks
+
+        gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
+        with run_as_tasks(address, number, gpus) as send:
+            yield lambda jobs: send(train_jobs, jobs)
+    elif number == 1:
+        yield _train_here
+    else:
+        others = set(multiprocessing.active_children())
+        pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+        try:
+            yield lambda jobs: pool.submit(train_jobs, jobs)
+            pool.shutdown()
+        finally:  # an error or Ctrl-C: what was interrupted is resumed from its checkpoint
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _train_here(jobs: list[Job]) -> Future[list[Outcome]]:
+    """Trains the jobs at once, in this process."""
+    future: Future[list[Outcome]] = Future()
+    future.set_result(train_jobs(jobs))
+    return future
+
+
+def _end_with_parent() -> None:
+    """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def wait_for_parent() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
