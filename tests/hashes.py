@@ -16,7 +16,6 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fedray
-import fedray.report.write
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -25,6 +24,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [8]},
     "clients": {"number": 6},
     "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
+    "report": False,  # pictures change no bit
 }
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5, "uplink": 2e5, "spread": 0.5}}
 BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
@@ -122,7 +122,6 @@ def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 def main(wanted: list[str]) -> None:
     """Runs the cases whose names contain one of the words given, or all."""
-    fedray.report.write.write_report = lambda run_dirs, out: None  # noqa: ARG005  # pictures change no bit
     for name, change in CASES.items():
         if wanted and not any(word in name for word in wanted):
             continue

@@ -17,6 +17,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.components import compression as compress
 from fedray.components.adaptive import remember_losses
 from fedray.components.distillation import make_learner
+from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.method import Method
@@ -30,9 +31,12 @@ from fedray.metrics import names
 from fedray.metrics.ensemble import AverageKind
 from fedray.models.catalogue import model_maker
 from fedray.models.net import is_linear, last_layer_inputs, net_of
+from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import to_plain
+from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
+from fedray.scenario.training import CompressKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Study
@@ -75,7 +79,7 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
         seeds=np.array(seeds, dtype=np.int64),
         folds=np.array(folds * len(replicates), dtype=np.int64),
         rounds=scenario.rounds,
-        input_shape=sample_shape(data),
+        input_shape=data.input_shape,
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
         evaluation=make_evaluation(scenario, data.classes),
@@ -129,7 +133,9 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, s
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
-        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
+        optimizer=Optimizer(
+            cast(ServerOptimizerKind, scenario.server.optimizer), scenario.server.lr, scenario.server.momentum
+        ),
         hold_out=scenario.data.hold_out > 0,
         compress=lambda layout: make_compression(scenario, layout, known),
         participants=sum(invited_per_tier(scenario, clients)),
@@ -159,6 +165,8 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classes: int) -> Method:
     """The method, of as many models as the scenario asks for."""
+    if own.method is not None or scenario.method.name not in METHOD_SPECS:
+        pieces = leave_open(scenario, pieces)
     method = find_composition(scenario, own)(pieces)
     if len(method.phase.personal) > 1 and not classes:
         raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
@@ -169,6 +177,16 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classe
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         return remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method
+
+
+def leave_open(scenario: Scenario, pieces: Setting) -> Setting:
+    """The pieces of a user's own method: what the scenario leaves at its default is for the method to decide."""
+    return replace(
+        pieces,
+        assign=None if scenario.schedule.kind == ScheduleKeys().kind else pieces.assign,
+        compress=None if scenario.compress.kind == CompressKeys().kind else pieces.compress,
+        coefficients=None if scenario.server.coefficients == ServerKeys().coefficients else pieces.coefficients,
+    )
 
 
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
@@ -192,22 +210,16 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     return [int(fold)]
 
 
-def sample_shape(data: Dataset) -> tuple[int, ...]:
-    """Shape of one network input."""
-    return (data.population.features,) if data.population else tuple(int(n) for n in data.train.x.shape[1:])
-
-
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
     """The network, sized for the data; models that this machine cannot hold are refused before one is made."""
     objective: Objective = scenario.model.objective  # type: ignore[assignment]
     if scenario.model.objective == "auto":
         objective = "cross_entropy" if data.classes else "mse"
-    targets = data.classes or int(data.y_scale.shape[1])
-    outputs = 2 * targets if objective == "gaussian_nll" else targets
+    outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     if (objective == "cross_entropy") != bool(data.classes):
         kind = "classes" if data.classes else "real targets"
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
-    name, shape, options = scenario.model.name, sample_shape(data), scenario.model.options
+    name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
         memory.check_memory([*memory.needs_of_scenario(scenario), memory.needs_of_rbf(options["features"], shape)])
     make = own.model or model_maker(name, shape, outputs, **options)

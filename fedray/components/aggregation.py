@@ -1,4 +1,13 @@
-"""How uploads become the next state: reduce where the client runs, add up, then one step at the coordinator."""
+"""How uploads become the next state: reduce where the client runs, add up, then one step at the coordinator.
+
+Example:
+    >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
+    >>> uploads = Uploads(delta, client=one, model=0 * one, world=0 * one, tier=0 * one, size=1 + one)
+    >>> server = mean(Rows(worlds=1, models=1), "examples")
+    >>> start = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {})
+    >>> server.step(start, server.reduce(uploads), 0).models.item()  # (1 * 1 + 2 * 3) / 3
+    2.3333332538604736
+"""
 
 from __future__ import annotations
 
@@ -11,45 +20,31 @@ import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.exact_sum import Counts, Largest, exact_sum
+from fedray.core.exact_sum import Counts, Kept, Largest, exact_sum
 from fedray.core.types import Server, State, Stats, Tier, Uploads
-
-
-def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """The state after the inner server, and how far it moved the trainable numbers, `[M, p]` float64."""
-    after = base.step(state, stats, t)
-    return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
-
-
-def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """`after`, its trainable numbers those of `state` plus `change` where the model was trained."""
-    p = change.shape[1]
-    models = after.models.double()
-    models[:, :p] = torch.where(trained, state.models.double()[:, :p] + change, models[:, :p])
-    return after._replace(models=models.to(state.models.dtype))
-
-
-def trained_models(stats: Stats, rows: Rows) -> Tensor:
-    """Which models somebody trained in this round, `[M, 1]`."""
-    trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
-    return trained
-
 
 Weighting = Literal["uniform", "examples"]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the M = worlds * models rows of the state are: row of (world, model) = world * models + model."""
+    """Where the M = worlds * models rows of the state are: row of (world, model) = world * models + model.
+
+    Attributes:
+        worlds: number of worlds.
+        models: K.
+    """
 
     worlds: int
     models: int
 
     @property
     def number(self) -> int:
+        """M."""
         return self.worlds * self.models
 
     def of(self, uploads: Uploads) -> Tensor:
+        """The row that each upload belongs to, `[J]`."""
         return torch.from_numpy(uploads.world * self.models + uploads.model)
 
 
@@ -59,7 +54,7 @@ def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
     return torch.from_numpy(size)
 
 
-def no_extra(models: Tensor) -> dict[str, Tensor]:
+def no_extra(_models: Tensor) -> dict[str, Tensor]:
     """For servers without state of their own."""
     return {}
 
@@ -74,7 +69,7 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
             **group_totals(uploads, group, weight, rows.number),
         }
 
-    def step(state: State, stats: Stats, t: int) -> State:
+    def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total
         delta = stats["sum"].value() / weight.clamp(min=1)[:, None]
         return apply_delta(state, delta, stats)
@@ -83,7 +78,13 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
 
 def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
-    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something."""
+    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something.
+
+    Args:
+        rows: the rows of the state.
+        tiers: number of tiers.
+        weighting: of the uploads inside a tier.
+    """
 
     def reduce(uploads: Uploads) -> Stats:
         group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
@@ -91,7 +92,7 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
         both = group_totals(uploads, group, weight, rows.number * tiers)
         return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
 
-    def step(state: State, stats: Stats, t: int) -> State:
+    def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total.view(rows.number, tiers)
         means = stats["sum"].value().view(rows.number, tiers, -1) / weight.clamp(min=1)[..., None]
         there = (weight > 0).double()
@@ -102,10 +103,13 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
-    """SHEFL eq. 2 as printed: multipliers `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2` on the sum of deltas,
-    divided by H + L, the clients of the round. Equal to `by_tier` exactly when L = K and one LPC trained this model.
+    """SHEFL eq. 2 as printed: multipliers on the sum of deltas, divided by H + L, the clients of the round.
 
-    The tier that trains several models a round is HPC, the other LPC.
+    They are `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and
+    one LPC trained this model. The tier that trains several models a round is HPC, the other LPC.
+
+    Raises:
+        BadInput: there are not two such tiers.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -115,7 +119,7 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     base = by_tier(rows, 2)
     hpc = int(tiers[0].models_per_round == 1)
 
-    def step(state: State, stats: Stats, t: int) -> State:
+    def step(state: State, stats: Stats, _t: int) -> State:
         counts = stats["weight"].total.view(rows.worlds, rows.models, 2).sum(1).double()  # jobs [R, C]
         each = torch.tensor([float(one.models_per_round or rows.models) for one in tiers], dtype=torch.float64)
         clients = (counts / each).repeat_interleave(rows.models, 0)  # [M, C]
@@ -131,7 +135,14 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Total weight of each group `[G]`, and the largest counters seen."""
+    """Total weight of each group `[G]`, and its largest counters.
+
+    Args:
+        uploads: J of them.
+        group: `[J]`, the group of each.
+        weight: `[J]` integers.
+        groups: G.
+    """
     out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
     if uploads.counters is not None and uploads.counters.shape[1]:
         most = torch.zeros(groups, uploads.counters.shape[1], dtype=torch.int64)
@@ -141,7 +152,13 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """The state after adding `delta` `[M, d]` (float64) to the models; counters take the maximum."""
+    """The state after adding a delta to the models; counters take the maximum.
+
+    Args:
+        state: before the step.
+        delta: `[M, d]` float64.
+        stats: may hold the largest counters.
+    """
     models = (state.models.double() + delta).to(state.models.dtype)
     return State(models, merge_counters(state.counters, stats), state.extra)
 
@@ -151,3 +168,44 @@ def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
+
+
+def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
+    """A value `[J, ...]` of each upload by itself, for the servers that need every one of them."""
+    keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+    return Kept(dict(zip(keys, values, strict=True)))
+
+
+def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
+    """The state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
+
+    Args:
+        base: the inner server.
+        state: before the step.
+        stats: what it reads.
+        t: the round.
+        trainable: p.
+    """
+    after = base.step(state, stats, t)
+    return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
+
+
+def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
+    """The state `after`, but with the trainable numbers of `state` plus a change where the model was trained.
+
+    Args:
+        state: before the round.
+        after: what an inner server made of it.
+        change: `[M, p]` float64.
+        trained: `[M, 1]`, which models somebody trained.
+    """
+    p = change.shape[1]
+    models = after.models.double()
+    models[:, :p] = torch.where(trained, state.models.double()[:, :p] + change, models[:, :p])
+    return after._replace(models=models.to(state.models.dtype))
+
+
+def trained_models(stats: Stats, rows: Rows) -> Tensor:
+    """Which models somebody trained in this round, `[M, 1]`."""
+    trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
+    return trained

@@ -2,6 +2,12 @@
 
 Bytes are what would really be sent: float32 values, and for sparse deltas k indices of 4 bytes or a bitmap of d bits,
 whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before training.
+
+Example:
+    >>> find_largest(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()
+    [False, True, True]
+    >>> sparse_bytes(np.array([10, 900]), 1000).tolist()  # values with indices; values with a bitmap
+    [80, 3725]
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ def dense(layout: Layout) -> Compress:
     """Everything, 4 bytes a number."""
     size = 4 * layout.d + 8 * len(layout.counters)
 
-    def every(client: IntArray, tier: IntArray) -> IntArray:
+    def every(client: IntArray, _tier: IntArray) -> IntArray:
         return np.full(len(client), size, dtype=np.int64)
 
     return Compress(every, lambda uploads: Compressed(uploads.delta), lossless=True)
@@ -36,8 +42,19 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
 
 
 def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float) -> Keep:
-    """SHEFL section 3.2: an LPC sends `k = max(1, floor(ratio d))` entries of its one model; a tier that trains m > 1
-    models, or all K, has `resource_ratio` times that budget in all, `min(1, ratio * resource_ratio / m) d` a model."""
+    """The entries that each tier keeps (SHEFL section 3.2).
+
+    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A tier that
+    trains m > 1 models, or all K, has `resource_ratio` times that budget in all: `min(1, ratio * resource_ratio / m) d`
+    for each model.
+
+    Args:
+        layout: of one model.
+        tiers: the tiers of the population.
+        models: K.
+        ratio: in (0, 1].
+        resource_ratio: r, above 0.
+    """
     d = layout.trainable
 
     def entries(tier: Tier) -> int:
@@ -45,11 +62,18 @@ def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: floa
         return max(1, int(d * min(1.0, ratio if tier.models_per_round == 1 else ratio * resource_ratio / m) + 1e-9))
 
     table = np.array([entries(tier) for tier in tiers], dtype=np.int64)
-    return lambda client, tier: table[tier]
+    return lambda _client, tier: table[tier]
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work)."""
+    """Entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work).
+
+    Args:
+        layout: of one model.
+        keep: entries at mean bandwidth.
+        uplink: bytes/s of each client.
+        mean: bytes/s, over the population.
+    """
     d = layout.trainable
 
     def entries(client: IntArray, tier: IntArray) -> IntArray:
@@ -79,9 +103,12 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 
 
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
-    """k random entries by address; both sides know the address, so values alone are sent (and 8 bytes of it).
+    """Keeps k random entries; both sides know their address, so values alone are sent (and 8 bytes of the address).
 
-    `unbiased` scales them by d / k, so that the mean over draws is the delta; error feedback wants them unscaled.
+    Args:
+        layout: of one model.
+        keep: entries kept of each delta.
+        unbiased: scales them by d / k, so that the mean over draws is the delta; error feedback wants them unscaled.
     """
     d = layout.trainable
 
@@ -118,11 +145,17 @@ def int8(layout: Layout) -> Compress:
             part.div_(scale).round_().mul_(scale)
         return Compressed(delta)
 
-    return Compress(lambda client, tier: np.full(len(client), bytes_, dtype=np.int64), apply)
+    return Compress(lambda client, _tier: np.full(len(client), bytes_, dtype=np.int64), apply)
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """A compression of some columns of the row, `[s]`, rising, as one of the whole row `[d]`; the rest is 0."""
+    """A compression of some columns of the row as one of the whole row; the other columns are sent as 0.
+
+    Args:
+        compress: of a row `[s]`.
+        columns: which numbers of the whole row these are, `[s]`, rising.
+        d: numbers of the whole row.
+    """
 
     def whole(part: Tensor) -> Tensor:
         return part.new_zeros(len(part), d).index_copy_(1, columns, part)

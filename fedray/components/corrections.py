@@ -1,4 +1,9 @@
-"""Servers of corrected local objectives: FedDyn and SCAFFOLD."""
+"""Servers of corrected local objectives: FedDyn and SCAFFOLD.
+
+Example:
+    >>> zero_buffers(torch.ones(1, 4), 3)
+    tensor([[1., 1., 1., 0.]])
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ from torch import Tensor
 from fedray.components.aggregation import Rows, place_change, step_and_move
 from fedray.core.exact_sum import Counts, exact_sum
 from fedray.core.types import Server, State, Stats, Uploads
+
+CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
 
 
 def zero_buffers(rows: Tensor, p: int) -> Tensor:
@@ -19,13 +26,17 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
     return kept
 
 
-CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
-
-
 def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainable: int) -> Server:
     """FedDyn's server: `w <- mean of uploads - h / alpha`, h the running mean of all N clients' corrections.
 
     As clients change theirs by `-alpha (u - w)`, h moves by `-alpha n / N` times the mean delta of the n uploads.
+
+    Args:
+        base: the server that merges uploads.
+        rows: the rows of the state.
+        clients: N.
+        alpha: weight of the regularization, above 0.
+        trainable: p, the numbers of a row that are corrected.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -46,7 +57,13 @@ def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainabl
 
 
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
-    """SCAFFOLD's server: beside the models, `c <- c + 1/N sum of the clients' changes`; c is broadcast."""
+    """SCAFFOLD's server: beside the models, `c <- c + 1/N sum of the clients' changes`; c is broadcast.
+
+    Args:
+        base: the server that merges uploads.
+        rows: the rows of the state.
+        clients: N.
+    """
 
     def init(models: Tensor) -> dict[str, Tensor]:
         return {**base.init(models), CONTROL: torch.zeros_like(models)}

@@ -3,7 +3,15 @@
 The student starts from the mean and follows SGD with momentum on the teachers' average; its weights are averaged over
 the ends of the second half of the epochs (SWA: Izmailov et al. 2018). Classes: cross entropy against the averaged
 probabilities sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). Regression: squared error against the averaged
-outputs. Normalisation layers keep the student's statistics, dropout is off.
+outputs. Normalization layers keep the student's statistics, dropout is off.
+
+Example:
+    >>> from torch import nn
+    >>> from fedray.models.net import net_of
+    >>> net = net_of(lambda: nn.Linear(1, 2), "own", "cross_entropy", 2)
+    >>> teachers = torch.stack([net.init(0), net.init(1)])
+    >>> average_teachers(net, Distil(temperature=1.0), torch.ones(3, 1), teachers).sum(1)
+    tensor([1., 1., 1.])
 """
 
 from __future__ import annotations
@@ -28,7 +36,14 @@ MOMENTUM = 0.9  # Chen and Chao 2021, appendix
 
 @dataclass(frozen=True)
 class Distil:
-    """How the student learns: epochs over the server's inputs, learning rate, batch size, temperature T."""
+    """How the student learns.
+
+    Attributes:
+        epochs: passes over the server's inputs.
+        lr: learning rate, above 0.
+        batch_size: inputs of a step.
+        temperature: T, above 0; below 1 it sharpens.
+    """
 
     epochs: int = 20
     lr: float = 0.01
@@ -37,7 +52,15 @@ class Distil:
 
 
 def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
-    """The distilled row `[d]` of `teachers` `[S, d]` (the first is the start) on inputs x `[n, ...]`."""
+    """The distilled row `[d]`.
+
+    Args:
+        net: the network of student and teachers.
+        how: how the student learns.
+        x: inputs without labels, `[n, ...]`.
+        teachers: `[S, d]`; the first is the start.
+        key: the address of the order of the inputs.
+    """
     net.module.eval()
     target = average_teachers(net, how, x, teachers)
     tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
@@ -65,7 +88,16 @@ Learn = Callable[[int, Tensor, rng.Keys], Tensor]  # (world, teachers [S, d], ad
 
 
 def make_learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
-    """How a model learns at the server, for methods whose options give it inputs; None for the others."""
+    """How a model learns at the server, for methods whose options give it inputs; None for the others.
+
+    Args:
+        net: the network.
+        shards: hold the server's inputs.
+        options: of the method.
+
+    Raises:
+        BadInput: the server has no inputs.
+    """
     if "server_data" not in options:
         return None
     if not len(shards.unlabelled(0)):
@@ -73,19 +105,26 @@ def make_learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn 
     how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
 
     def learn(world: int, teachers: Tensor, key: rng.Keys) -> Tensor:
-        x = shards.normalise(shards.unlabelled(world)[None], torch.tensor([world]))[0]
+        x = shards.normalize(shards.unlabelled(world)[None], torch.tensor([world]))[0]
         return train_student(net, how, x, teachers, key)
 
     return learn
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
-    """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs."""
+    """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs.
+
+    Args:
+        net: the network.
+        how: has the temperature.
+        x: inputs `[n, ...]`.
+        teachers: `[S, d]`.
+    """
     total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
     with torch.no_grad():
         for row in teachers:
             views = net.layout.views(row)
-            parts = [functional_call(net.module, views, (part,)) for part in x.split(EVALUATED_ROWS)]
+            parts = [functional_call(net.module, views, (part,)) for part in torch.split(x, EVALUATED_ROWS)]
             out = torch.cat(parts).double()
             total += out.softmax(-1) if net.objective == "cross_entropy" else out
     mean = total / len(teachers)

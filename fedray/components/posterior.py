@@ -1,8 +1,15 @@
-"""FedBE's server: teachers drawn from a distribution over the uploads, and what follows from them.
+"""Servers that keep a distribution over the weights: FedAG's Gaussian, and FedBE's teachers.
 
-A model's teachers are its mean, S samples, and the uploads. Samples: `gaussian_server`, N(mean, diag population variance), or
-`dirichlet`, convex combinations of the uploads with flat Dirichlet weights. Both by address. Buffers of normalisation
-layers are never sampled: every sample has the mean's.
+`gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that answer.
+`teacher_server` goes on from there: a model's teachers are its mean, S samples, and the uploads. The samples are drawn
+from N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat Dirichlet weights
+(`dirichlet`). Buffers of normalization layers are never sampled: every sample has the mean's.
+
+Example:
+    >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)
+    >>> drawn = sampler.draw(rng.keys(0, "fedbe", np.arange(2)), torch.zeros(1), torch.ones(1), torch.eye(2)[:, :1])
+    >>> drawn.shape, bool(((drawn >= 0) & (drawn <= 1)).all())
+    (torch.Size([2, 1]), True)
 """
 
 from __future__ import annotations
@@ -14,18 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, Weighting, mean, upload_weights
+from fedray.components.aggregation import Rows, Weighting, keep_uploads, mean, upload_weights
 from fedray.core import rng
-from fedray.core.exact_sum import Kept, exact_sum
+from fedray.core.exact_sum import exact_sum
 from fedray.core.types import Server, State, Stats, Uploads
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which models answer. kind: `bootstrap`, the uploads themselves, or `omc`, draws from N(mu, diag variance).
+    """Which models answer.
 
-    slots: how many, at most; seeds: one a world; trainable: numbers of a row that are drawn, from its start (buffers
-    are the mean's).
+    Attributes:
+        kind: `bootstrap`, the uploads themselves, or `omc`, draws from N(mu, diag variance).
+        slots: how many, at most.
+        seeds: one for each world.
+        trainable: p, the numbers of a row that are drawn, from its start; buffers are the mean's.
     """
 
     kind: str
@@ -37,8 +47,13 @@ class Sampling:
 def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
-    extra: `variance` `[M, d]`; `sample` `[M, slots, d]`, `sample_weight` (0: empty slot) and `sample_client` (-1: no
-    client's) `[M, slots]`. The mean is `mean`'s, bit for bit.
+    The state keeps `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an empty slot) and
+    `sample_client` `[M, slots]` (-1: no client's). The mean is that of `mean`, bit for bit.
+
+    Args:
+        rows: the rows of the state.
+        sampling: which models answer.
+        weighting: of the uploads.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -56,8 +71,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
         squares = exact_sum(uploads.delta, group, rows.number, weight, limbs=2, square=True)
         stats = {**base.reduce(uploads), "squares": squares}
         if bootstrap:
-            keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
-            stats["uploads"] = Kept(dict(zip(keys, uploads.delta, strict=True)))
+            stats["uploads"] = keep_uploads(uploads, uploads.delta)
         return stats
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -107,14 +121,27 @@ Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teac
 
 @dataclass(frozen=True)
 class TeacherSampler:
-    """kind: gaussian or dirichlet; number: S; trainable: numbers of a row that are sampled, from its start."""
+    """How FedBE's samples are drawn.
+
+    Attributes:
+        kind: gaussian or dirichlet.
+        number: S.
+        trainable: p, the numbers of a row that are sampled, from its start.
+    """
 
     kind: str
     number: int
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """S samples `[S, d]`; key `[S]`, mean, variance `[d]`, uploads `[n, d]`."""
+        """Draws S samples `[S, d]`.
+
+        Args:
+            key: addresses `[S]`.
+            mean: `[d]`.
+            variance: `[d]`.
+            uploads: `[n, d]`.
+        """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
         if self.kind == "gaussian":
@@ -130,8 +157,15 @@ class TeacherSampler:
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
     """The mean, its teachers, and the next model that `follow` makes of them.
 
-    base: `server.gaussian` with the uploads as its sample of n places. extra: its own, and `teachers`
-    `[M, 1 + S + n, d]` with `teachers_weight` (0: an empty place).
+    The state keeps what the inner server keeps, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`
+    (0: an empty place).
+
+    Args:
+        base: `gaussian_server` with the uploads as its sample of n slots.
+        rows: the rows of the state.
+        seeds: one for each world.
+        sampler: of the S samples.
+        follow: makes the next model of the teachers.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

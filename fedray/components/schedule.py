@@ -19,14 +19,35 @@ from fedray.core.types import Clients, IntArray, Plan, State
 
 
 class Drawn(NamedTuple):
-    """The participants of a round in one world: client ids `[P]`, and the participation slot each one fills `[P]`."""
+    """The participants of a round in one world.
+
+    Attributes:
+        client: their ids `[P]`.
+        slot: the participation slot that each one fills, `[P]`.
+    """
 
     client: IntArray
     slot: IntArray
 
 
+class WorldRound(NamedTuple):
+    """One round of one world.
+
+    Attributes:
+        seed: the seed of the world.
+        t: the round, from 0.
+        world: the number of the world.
+    """
+
+    seed: int
+    t: int
+    world: int
+
+
 Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who takes part
-Assignment = Callable[[int, int, Drawn, IntArray, "State | None", int], tuple[IntArray, IntArray]]
+
+# (round, participants, models each of them trains `[P]`, state) -> (participant `[J]`, model `[J]`) of each job
+Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntArray, IntArray]]
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
@@ -45,7 +66,13 @@ def share_out(clients: Clients, number: int) -> list[int]:
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
-    """Clients chosen of each tier where `per_tier` of them are waited for: `factor` times as many, if there are."""
+    """Clients invited of each tier where `per_tier` of them are waited for: `factor` times as many, if there are.
+
+    Args:
+        clients: the population.
+        per_tier: clients that are waited for, one number for each tier.
+        factor: at least 1.
+    """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
@@ -53,7 +80,7 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
 def invite_all(clients: Clients) -> Participation:
     """Every client takes part in every round."""
     everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
-    return lambda seed, t: everyone
+    return lambda _seed, _t: everyone
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
@@ -73,8 +100,11 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 
 
 def sample_strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """Clients are split at random into strata once (of equal size, inside their tier); each round draws one client
-    from each stratum, and the stratum is the row of the schedule (FE-arXiv; SHEFL section 4)."""
+    """One client from each stratum: clients are split at random into strata once, inside their tiers.
+
+    The strata of a tier are of equal size, up to one client. The stratum is the row of the schedule (FE-arXiv; SHEFL
+    section 4).
+    """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
     @lru_cache(maxsize=64)
@@ -95,44 +125,44 @@ def sample_strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
 
 
 def permutation(models: int, rows: str = "client") -> Assignment:
-    """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P of the models; in round t it trains
-    `P[t mod K]`, so every row meets every model exactly once an age. A tier with m models a round takes the entries
-    `P[(t + j) mod K]`, j < m (SHEFL)."""
+    """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P; in round t it trains the model `P[t mod K]`.
 
-    def assign(
-        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
-    ) -> tuple[IntArray, IntArray]:
+    So every row meets every model exactly once an age. A tier with m models a round takes the entries
+    `P[(t + j) mod K]`, j < m (SHEFL).
+
+    Args:
+        models: K.
+        rows: what a row is: `client`, or `stratum` (the participation slot).
+    """
+
+    def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         row = drawn.client if rows == "client" else drawn.slot
         who = np.repeat(np.arange(len(row)), m)
         if models == 1:
             return who, np.zeros(len(who), dtype=np.int64)
-        order = rng.permutations(rng.keys(seed, "permutation", t // models, row), models)
+        order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models, row), models)
         entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
-        return who, order[who, (t + entry) % models]
+        return who, order[who, (now.t + entry) % models]
 
     return assign
 
 
-def balanced(models: int, rows: str = "client") -> Assignment:
+def balanced(models: int, _rows: str = "client") -> Assignment:
     """Rows are cyclic shifts of one permutation an age (a Latin rectangle): model counts differ by at most 1."""
 
-    def assign(
-        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
-    ) -> tuple[IntArray, IntArray]:
-        order = rng.permutations(rng.keys(seed, "permutation", t // models), models)
+    def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+        order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models), models)
         who = np.repeat(np.arange(len(m)), m)
-        return who, order[(t + np.arange(len(who))) % models]
+        return who, order[(now.t + np.arange(len(who))) % models]
 
     return assign
 
 
-def random(models: int, rows: str = "client") -> Assignment:
+def random(models: int, _rows: str = "client") -> Assignment:
     """Each participant gets uniformly random models in every round, distinct ones if several (FE Table VII)."""
 
-    def assign(
-        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
-    ) -> tuple[IntArray, IntArray]:
-        order = rng.permutations(rng.keys(seed, "random", t, drawn.client), models)
+    def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+        order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
         who = np.repeat(np.arange(len(m)), m)
         entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
         return who, order[who, entry]
@@ -140,20 +170,20 @@ def random(models: int, rows: str = "client") -> Assignment:
     return assign
 
 
-def adaptive(models: int, rows: str = "client") -> Assignment:
-    """Assignment odds grow with a model's last loss at that client (FE-arXiv section 6, sketched as future work):
-    model k is drawn with odds `loss_ik`; a model the client has not met yet has the largest odds seen."""
+def adaptive(models: int, _rows: str = "client") -> Assignment:
+    """Assignment odds grow with a model's last loss at that client (FE-arXiv section 6, sketched as future work).
 
-    def assign(
-        seed: int, t: int, drawn: Drawn, m: IntArray, state: State | None, world: int
-    ) -> tuple[IntArray, IntArray]:
+    Model k is drawn with odds `loss_ik`; a model that the client has not trained yet has the largest odds.
+    """
+
+    def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
         if state is None or "job_loss" not in state.extra:
             loss = np.ones((len(drawn.client), models))
         else:
-            loss = state.extra["job_loss"][world].numpy()[drawn.client].astype(np.float64)
+            loss = state.extra["job_loss"][now.world].numpy()[drawn.client].astype(np.float64)
             most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
             loss = np.where(np.isnan(loss), most, loss) + 1e-12
-        u = rng.uniform(rng.keys(seed, "adaptive", t, drawn.client), models)
+        u = rng.uniform(rng.keys(now.seed, "adaptive", now.t, drawn.client), models)
         order = np.argsort(np.log(u + 1e-300) / loss, axis=1)[:, ::-1]  # weighted draw without replacement (Efraimidis)
         who = np.repeat(np.arange(len(m)), m)
         entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
@@ -176,7 +206,18 @@ def schedule(
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
     Args:
-        seeds: one a world; replicate r has seed `seed + r`, and the folds of a replicate share it.
+        clients: the population.
+        models: K.
+        seeds: one for each world; replicate r has seed `seed + r`, and the folds of a replicate share it.
+        participation: who takes part in a round of a world.
+        assignment: which models each participant trains.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> four = Clients((Tier("client", 4),))
+        >>> plan = schedule(four, 2, [0], invite_all(four), balanced(2))
+        >>> plan(0, None).client.tolist(), sorted(plan(0, None).model.tolist())
+        ([0, 1, 2, 3], [0, 0, 1, 1])
     """
     per_tier = np.array([models if t.models_per_round is None else t.models_per_round for t in clients.tiers])
 
@@ -184,7 +225,7 @@ def schedule(
         columns = []
         for world, seed in enumerate(seeds):
             drawn = participation(seed, t)
-            who, model = assignment(seed, t, drawn, per_tier[clients.tier_of(drawn.client)], state, world)
+            who, model = assignment(WorldRound(seed, t, world), drawn, per_tier[clients.tier_of(drawn.client)], state)
             columns.append((drawn.client[who], model, np.full(len(who), world)))
         client, trained, of = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))
         return Plan(client, trained, of)

@@ -1,7 +1,8 @@
-"""Servers around servers: optimisers on the mean delta, and the corrections of FedDyn and SCAFFOLD.
+"""Server optimizers: the move of any server is taken as a pseudo-gradient.
 
-Each wraps any server (mean, by tier, robust) and touches trainable numbers only: float buffers (BatchNorm) stay as the
-inner server left them. A model that nobody trained in a round keeps its weights and the optimiser's state.
+The inner server may be a mean, a mean by tier, or a robust one. Only trainable numbers are moved: float buffers
+(BatchNorm) stay as the inner server left them. A model that nobody trained in a round keeps its weights and the state
+of its optimizer.
 """
 
 from __future__ import annotations
@@ -14,16 +15,32 @@ from torch import Tensor
 from fedray.components.aggregation import Rows, place_change, step_and_move, trained_models
 from fedray.core.types import Server, State, Stats
 
-Kind = Literal["momentum", "adam", "yogi"]
+ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
 BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
 
 
-def with_optimizer(base: Server, rows: Rows, trainable: int, kind: Kind, lr: float, momentum: float = 0.9) -> Server:
-    """The inner server's move is a pseudo-gradient `g` of a server optimiser.
+def with_optimizer(
+    base: Server, rows: Rows, trainable: int, kind: ServerOptimizerKind, *, lr: float, momentum: float = 0.9
+) -> Server:
+    """The inner server's move is a pseudo-gradient `g` of a server optimizer.
 
-    momentum: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimiser).
-    adam, yogi: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
+    `momentum`: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimizer).
+    `adam` and `yogi`: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
     `v <- v - 0.01 g^2 sign(v - g^2)`, `w <- w + lr m / (sqrt(v) + tau)`, tau = 1e-3, v starting at tau^2.
+
+    Args:
+        base: the inner server.
+        rows: the rows of the state.
+        trainable: p, the numbers of a row that are moved.
+        kind: momentum, adam or yogi.
+        lr: above 0.
+        momentum: in [0, 1).
+
+    Example:
+        >>> from fedray.components.aggregation import mean
+        >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, "adam", lr=0.1)
+        >>> sorted(server.init(torch.zeros(1, 3)))
+        ['optimizer_first', 'optimizer_second']
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

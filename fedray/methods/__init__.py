@@ -1,13 +1,20 @@
-"""The papers, one file each, as compositions of schedules, local training, servers and predictions.
+"""The papers, one file each, as compositions of schedules, local training, compression, servers and predictions.
 
-`METHODS` is the one registry: name -> function from a `Setting` to a `Method`.
+`METHODS` is the one registry: name -> function from a `Setting` to a `Method`. It holds every method of
+`fedray.scenario.methods`, found by its module and its name.
+
+Example:
+    >>> sorted(METHODS)[:3]
+    ['bayesian_linear', 'centralized', 'deep_ensemble']
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
-from fedray.core.method import Method
+from fedray.core.method import Method, Phase
+from fedray.methods.base import federated
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.ditto import ditto
 from fedray.methods.fed_ensemble import fed_ensemble
@@ -22,26 +29,37 @@ from fedray.methods.scaffold import scaffold
 from fedray.methods.setting import Setting
 from fedray.methods.shefl import shefl
 from fedray.methods.stacking import stacking
+from fedray.scenario.methods import METHOD_SPECS
+
+__all__ = [
+    "METHODS",
+    "Composition",
+    "Method",
+    "Phase",
+    "Setting",
+    "bayesian_linear",
+    "centralized",
+    "deep_ensemble",
+    "ditto",
+    "fed_ensemble",
+    "fedag",
+    "fedavg",
+    "fedbe",
+    "fedbe_nokd",
+    "feddyn",
+    "feddyn_ensemble",
+    "federated",
+    "fedprox",
+    "lg_fedavg",
+    "local_only",
+    "random_walk",
+    "scaffold",
+    "shefl",
+    "stacking",
+]
 
 Composition = Callable[[Setting], Method]
 
 METHODS: dict[str, Composition] = {
-    "fed_ensemble": fed_ensemble,
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "shefl": shefl,
-    "fedag": fedag,
-    "feddyn": feddyn,
-    "feddyn_ensemble": feddyn_ensemble,
-    "ditto": ditto,
-    "lg_fedavg": lg_fedavg,
-    "scaffold": scaffold,
-    "fedbe": fedbe,
-    "fedbe_nokd": fedbe_nokd,
-    "random_walk": random_walk,
-    "centralized": centralized,
-    "local_only": local_only,
-    "bayesian_linear": bayesian_linear,
-    "deep_ensemble": deep_ensemble,
-    "stacking": stacking,
+    name: getattr(import_module(f"fedray.methods.{spec.module or name}"), name) for name, spec in METHOD_SPECS.items()
 }

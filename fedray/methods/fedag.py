@@ -11,6 +11,14 @@ Deviations:
     2. The variance is computed over deltas: the same number with less cancellation.
     3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
     4. Under partial participation the sample holds the clients of the last round in which the model was trained.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"data": {"name": "cubic"}, "rounds": 3, "local": {"epochs": 20}}
+    >>> run = fedray.run({**scenario, "method": {"name": "fedag"}}, runtime="inline", report=False)
+    >>> answer = run.predict([[0.0], [6.0]])  # inside the data, and outside
+    >>> bool(answer.variance[1, 0] > answer.variance[0, 0])
+    True
 """
 
 from __future__ import annotations
@@ -22,9 +30,10 @@ import numpy as np
 import torch
 
 from fedray.components import posterior
+from fedray.components.schedule import permutation
 from fedray.core.method import Answer, Method, Pooled
 from fedray.core.types import State
-from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.base import federated
 from fedray.methods.setting import Setting
 
 TARGET = "target_variance"
@@ -32,14 +41,13 @@ TARGET = "target_variance"
 
 def fedag(setting: Setting) -> Method:
     """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation)."""
-    base = fed_ensemble(setting)
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     how = posterior.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        base.phase,
-        server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),
-        down_vectors=2,
+        federated(setting, assign=permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
+        server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
+        down_vectors=2,  # mu and sigma
     )
     if setting.features is not None and setting.models == 1:
         prepare = partial(remember_target_variance, len(setting.seeds)) if setting.options["beta"] == "target" else None

@@ -8,6 +8,16 @@ Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
        trained: read `personal_accuracy`. The paper's ensemble of all local models for new clients is not simulated.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"method": {"name": "lg_fedavg", "shared_layers": 1}, "rounds": 3, "clients": {"number": 10}}
+    >>> scenario["data"] = {"partition": {"name": "classes", "classes": 2}}
+    >>> run = fedray.run(scenario, local__lr=0.1, evaluate__personal=True, runtime="inline", report=False)
+    >>> run.clients["up_bytes"][0].as_py()  # the last layer, 50 x 10 weights and 10 biases, of 4 bytes each
+    2040
+    >>> print(f"{run.summary['metrics']['personal_accuracy']['mean']:.1f}")
+    1.0
 """
 
 from __future__ import annotations
@@ -17,10 +27,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fedray.components.aggregation import mean
 from fedray.components.compression import restrict_to_columns
+from fedray.components.schedule import permutation
 from fedray.core.method import Method
 from fedray.core.types import Layout
-from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.base import federated, make_compressor
 from fedray.methods.setting import Setting
 
 
@@ -29,11 +41,12 @@ def lg_fedavg(setting: Setting) -> Method:
     layout, shared = setting.layout, setting.options["shared_layers"]
     layers = trained_layers(layout)
     private = layers[: max(0, len(layers) - shared)]
-    phase = fed_ensemble(setting).phase
+    phase = federated(setting, assign=permutation, merge=mean)  # lines 3-6: local steps on all layers, then the mean
     if not private:
         return Method("lg_fedavg", phase)
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
-    compress = restrict_to_columns(setting.compressor(drop_layers(layout, private)), columns, layout.d)
+    shared_part = make_compressor(replace(setting, layout=drop_layers(layout, private)))
+    compress = restrict_to_columns(shared_part, columns, layout.d)  # line 5: only the shared layers are sent
     return Method("lg_fedavg", replace(phase, private=private, compress=compress))
 
 

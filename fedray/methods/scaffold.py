@@ -7,6 +7,13 @@ for each model.
 Deviations:
     1. Option II divides by the steps the client really did, `steps * lr`.
     2. The controls are sent whole where the delta is compressed.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03}}
+    >>> run = fedray.run({**scenario, "method": {"name": "scaffold"}}, runtime="inline", report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
 """
 
 from __future__ import annotations
@@ -15,16 +22,18 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from fedray.components.aggregation import mean
 from fedray.components.corrections import CONTROL, scaffold_server, zero_buffers
+from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import Correction
-from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.methods.base import federated, make_server
 from fedray.methods.setting import Setting
 
 
 def scaffold(setting: Setting) -> Method:
-    """Local gradient `grad - c_i + c`."""
+    """One or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
     if local.optimizer != "sgd" or local.momentum:
         key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
@@ -38,7 +47,18 @@ def scaffold(setting: Setting) -> Method:
         assert shared is not None
         return shared - own  # line 10
 
-    correction = Correction("control", offset, update, shared=CONTROL)
-    phase = fed_ensemble(replace(setting, local=replace(local, correction=correction))).phase
-    server = scaffold_server(setting.server(), setting.state_rows, setting.clients.number)  # lines 16-17
-    return Method("scaffold", replace(phase, server=server, down_vectors=2, up_vectors=1))
+    phase = federated(
+        setting,
+        assign=permutation,  # line 4: the clients S that take part
+        local=replace(local, correction=Correction("control", offset, update, shared=CONTROL)),  # lines 7-12
+    )
+    server = scaffold_server(make_server(setting, mean), setting.state_rows, setting.clients.number)  # lines 16-17
+    return Method(
+        "scaffold",
+        replace(
+            phase,
+            server=server,
+            down_vectors=2,  # line 5: x and c
+            up_vectors=1,  # line 13: beside the model's delta the control's
+        ),
+    )

@@ -1,4 +1,9 @@
-"""What every method is given: the pieces a scenario decides, already built."""
+"""What every method is given: the pieces that a scenario decides, already built.
+
+Example:
+    >>> Optimizer("adam", lr=0.1)
+    Optimizer(kind='adam', lr=0.1, momentum=0.9)
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,23 @@ from typing import Any
 
 from torch import Tensor
 
-from fedray.components import robust as centres
-from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
-from fedray.components.compression import dense
-from fedray.components.schedule import KINDS, Participation, schedule
-from fedray.components.server_optimizer import Kind, with_optimizer
-from fedray.core.method import Schedule
+from fedray.components.aggregation import Rows, Weighting
+from fedray.components.schedule import Participation
+from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.rng import Keys
-from fedray.core.types import Clients, Compress, Layout, Local, Server, Walk
+from fedray.core.types import Clients, Compress, Layout, Local, Walk
 from fedray.models.stacking import Stack
 
 
 @dataclass(frozen=True)
 class Robust:
-    """kind: median, trimmed_mean, krum, multi_krum or none; trim: b of the trimmed mean; byzantine: f of Krum."""
+    """A robust server (`server.robust`).
+
+    Attributes:
+        kind: median, trimmed_mean, krum, multi_krum, or none.
+        trim: b, the values that a trimmed mean drops at each end.
+        byzantine: f, the bad clients that Krum survives.
+    """
 
     kind: str = "none"
     trim: int = 1
@@ -30,77 +38,68 @@ class Robust:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """kind: none, momentum, adam or yogi; lr; momentum: beta, or beta_1."""
+    """A server optimizer (`server.optimizer`).
 
-    kind: str = "none"
+    Attributes:
+        kind: momentum, adam, yogi, or none.
+        lr: its learning rate, above 0.
+        momentum: beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+    """
+
+    kind: ServerOptimizerKind = "none"
     lr: float = 1.0
     momentum: float = 0.9
 
 
 @dataclass(frozen=True)
 class Setting:
-    """models: K; seeds: one a world; kind, rows: of the schedule; options: the method's own."""
+    """The pieces of a method. What is None is not decided: the method's own ingredient stands.
+
+    Attributes:
+        models: K.
+        layout: how the d numbers of one model lie in a row.
+        clients: the population and its tiers.
+        seeds: one for each world.
+        participation: who takes part in a round.
+        local: how a client trains.
+        assign: the kind of schedule: permutation, random, balanced, adaptive; or None.
+        rows: what a row of the schedule is: client or stratum.
+        weighting: of the uploads in a mean: uniform or examples.
+        coefficients: of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
+        robust: what takes the place of the mean.
+        optimizer: what acts on the mean delta.
+        compress: makes the compression for a layout; or None.
+        hold_out: whether clients withhold rows for validation.
+        participants: clients of a round, at most.
+        features: reads `[n, p]` features where the network is linear in its weights and has a closed form; else None.
+        distil: (world, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else None.
+        walk: where the models are, if there is no server.
+        stack: of stacking: the base networks and the meta model.
+        options: the method's own options.
+    """
 
     models: int
     layout: Layout
     clients: Clients
     seeds: tuple[int, ...]
     participation: Participation
-    kind: str
-    rows: str
     local: Local
+    assign: str | None = None
+    rows: str = "client"
     weighting: Weighting = "uniform"
-    coefficients: str = "fedavg"
+    coefficients: str | None = None
     robust: Robust = Robust()
     optimizer: Optimizer = Optimizer()
-    hold_out: bool = False  # clients withhold rows for validation
-    compressor: Callable[[Layout], Compress] = dense
-    participants: int = 1  # clients of a round, at most
-    features: Callable[[Tensor], Tensor] | None = None  # `[n, p]`, where a closed form exists
-    distil: Callable[[int, Tensor, Keys], Tensor] | None = None  # (world, teachers `[S, d]`, address) -> student `[d]`
-    walk: Walk | None = None  # where the models are, if there is no server
-    stack: Stack | None = None  # of stacking: the base networks and the meta model
+    compress: Callable[[Layout], Compress] | None = None
+    hold_out: bool = False
+    participants: int = 1
+    features: Callable[[Tensor], Tensor] | None = None
+    distil: Callable[[int, Tensor, Keys], Tensor] | None = None
+    walk: Walk | None = None
+    stack: Stack | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def state_rows(self) -> Rows:
         """Where the rows of the state are."""
         return Rows(len(self.seeds), self.models)
-
-    def compressed(self) -> Compress:
-        """The scenario's compression."""
-        return self.compressor(self.layout)
-
-    def server(self) -> Server:
-        """The scenario's way to merge uploads, and its server optimiser."""
-        base, keys = self.merging(), self.optimizer
-        if keys.kind == "none":
-            return base
-        kind: Kind = keys.kind  # type: ignore[assignment]
-        return with_optimizer(base, self.state_rows, self.layout.trainable, kind, keys.lr, keys.momentum)
-
-    def merging(self) -> Server:
-        """The scenario's way to merge uploads: `server.robust`, else `server.coefficients`."""
-        rows, tiers = self.state_rows, self.clients.tiers
-        if self.robust.kind != "none":
-            return centres.robust_server(rows, self._centre())
-        if self.coefficients == "equal_groups":
-            return by_tier(rows, len(tiers), self.weighting)
-        if self.coefficients == "paper_eq2":
-            return paper_eq2(rows, tiers)
-        return mean(rows, self.weighting)
-
-    def _centre(self) -> centres.Centre:
-        keys, p = self.robust, self.layout.trainable
-        known = {
-            "median": centres.median,
-            "trimmed_mean": centres.trimmed_mean(keys.trim),
-            "krum": centres.krum(keys.byzantine, p),
-            "multi_krum": centres.krum(keys.byzantine, p, multi=True),
-        }
-        return known[keys.kind]
-
-    def schedule(self) -> Schedule:
-        """The scenario's schedule over this setting's models."""
-        assign = KINDS[self.kind](self.models, self.rows)
-        return schedule(self.clients, self.models, self.seeds, self.participation, assign)

@@ -1,7 +1,8 @@
 """SHEFL (Alg. 1, eqs. 1-2): strong clients train all K models in a round, weak ones one; uploads are top-k sparse.
 
-Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*. A tier with
-`models_per_round = m` takes the entries `P[(t + j) mod K]`, j < m, of its row of the permutation schedule.
+Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*. Its ingredients
+beside Fed-ensemble's are two tiers of devices (HPC and LPC, `clients.tiers`), a budget of the uplink for each tier, and
+an average over tiers instead of over clients.
 
 Deviations:
     1. Aggregation is the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`, a group that sent
@@ -10,21 +11,55 @@ Deviations:
     2. Coefficients are applied at the server: scaling commutes with top-k.
     3. The paper says "10 local iterations"; 10 local *epochs* give its convergence rounds.
     4. Any number of tiers, each contributing group weighing the same.
+    5. `mu` > 0 adds FedProx's pull, `alpha` > 0 FedDyn's corrections and its server's step (a private vector `[d]` for
+       each client and model).
+
+Example:
+    >>> import fedray
+    >>> scenario = {"method": {"name": "shefl", "models": 3}, "rounds": 3, "clients": {"number": 10}}
+    >>> run = fedray.run(scenario, local__lr=0.03, runtime="inline", report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+    >>> jobs = run.clients.to_pandas().groupby("tier")
+    >>> (jobs["up_bytes"].mean() / 1000).round(1).to_dict()  # kB for each trained model; a dense one takes 15.0
+    {'hpc': 3.0, 'lpc': 2.0}
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from fedray.components.aggregation import Rows, Weighting, by_tier
+from fedray.components.compression import keep_by_tier, top_k
+from fedray.components.schedule import permutation
 from fedray.core.method import Method
-from fedray.methods.fed_ensemble import fed_ensemble
+from fedray.core.types import Compress, Layout, Server
+from fedray.methods.base import federated, merge_uploads
 from fedray.methods.fedavg import add_proximal_term
-from fedray.methods.feddyn import feddyn_ensemble
+from fedray.methods.feddyn import correct_clients, correct_server
 from fedray.methods.setting import Setting
+
+RATIO, RESOURCE_RATIO = 0.1, 5.0  # section 4: the standard ratio of kept entries, and r
 
 
 def shefl(setting: Setting) -> Method:
-    """Fed-ensemble with tiers, sparse uploads and groups of equal weight; `mu` > 0 adds FedProx's pull, `alpha` > 0
-    FedDyn's (and its server's correction; a private vector `[d]` a client and model)."""
-    compose = feddyn_ensemble if setting.options["alpha"] else fed_ensemble
-    return replace(compose(add_proximal_term(setting, setting.options["mu"])), name="shefl")
+    """K models `[K, d]` over N clients in two tiers: a tier with m models a round trains m of the K."""
+    tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
+
+    def compress(layout: Layout) -> Compress:  # section 3.2: k_l = ratio d, k_h = ratio r d / K, of each trained model
+        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO, RESOURCE_RATIO))
+
+    def merge(rows: Rows, weighting: Weighting) -> Server:  # section 3.3: the mean over tiers of the mean over clients
+        return by_tier(rows, len(tiers), weighting)
+
+    local = add_proximal_term(setting.local, setting.options["mu"])
+    phase = federated(
+        setting,
+        assign=permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
+        local=correct_clients(local, alpha, setting.layout.trainable) if alpha else local,  # line 8
+        compress=compress,  # line 9
+        merge=merge,  # lines 11-13
+    )
+    if alpha:
+        phase = replace(phase, server=correct_server(setting, merge_uploads(setting, merge)))
+    return Method("shefl", phase)

@@ -1,4 +1,9 @@
-"""What is wrong with a value, in one line: pydantic's errors in our words."""
+"""What is wrong with a value, in one line: pydantic's errors in plain words.
+
+Example:
+    >>> error_line({"loc": ("rounds",), "type": "missing"}, lambda section: ())
+    'rounds is missing: give it a value'
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,12 @@ from fedray.scenario.options import explain_unknown_key
 
 
 def error_line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]]) -> str:
-    """One error; `fields(section)` are the keys that a section has (`*` stands for any name or index)."""
+    """One error of pydantic as a line.
+
+    Args:
+        error: as pydantic's `ValidationError.errors()` gives it.
+        fields: gives the keys of a section; `*` in the section stands for any name or index.
+    """
     place = [part for part in error["loc"] if part != "[key]"]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
     value, kind = error.get("input"), error["type"]

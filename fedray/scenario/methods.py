@@ -9,8 +9,8 @@ Example:
     {'kind': 'topk', 'ratio': 0.1, 'resource_ratio': 5.0}
     >>> METHOD_SPECS["fedprox"].options["mu"].default
     0.01
-    >>> methods_table().splitlines()[3]
-    '| `fedavg` | federated averaging: one model that every client trains (McMahan et al. 2017) | 1 | yes | yes | none |'
+    >>> methods_table().splitlines()[-1]
+    '| `bayesian_linear` | Bayesian linear regression on the pooled data, in closed form | 1 | no | no | none |'
 """
 
 from __future__ import annotations

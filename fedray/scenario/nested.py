@@ -138,7 +138,8 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
             at = at.setdefault(part, {})
             if not isinstance(at, dict):
                 raise BadInput(
-                    f"{dotted_key(parts[: i + 1])} is set as a whole and again as {dotted_key(parts)}: use one of the two"
+                    f"{dotted_key(parts[: i + 1])} is set as a whole and again as {dotted_key(parts)}: "
+                    "use one of the two"
                 )
         last, old = parts[-1], at.get(parts[-1])
         if last in at and not (isinstance(old, dict) and isinstance(value, Mapping)):
@@ -163,7 +164,8 @@ def _key(key: object, path: Path) -> str:
         key = _safely_shown(key)
     if not isinstance(key, str) or len(key) > 200 or not _encodable(key):
         raise BadInput(
-            f"{dotted_key(path) or 'the scenario'} has the key {_safely_shown(key)}, which is not text: put it in quotes"
+            f"{dotted_key(path) or 'the scenario'} has the key {_safely_shown(key)}, which is not text: "
+            "put it in quotes"
         )
     return str(key)
 

@@ -1,4 +1,9 @@
-"""The open parts of a scenario: the options that stand beside a name, folded into `options` and checked."""
+"""The open parts of a scenario: the options that stand beside a name, folded into `options` and checked.
+
+Example:
+    >>> fold_options("model", "model", {"name": "mlp", "hidden": 8}, ())
+    {'name': 'mlp', 'options': {'hidden': [8], 'activation': 'relu'}}
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The keys of a graph of clients, for methods without a server."""
+"""The keys of a graph of clients, for methods without a server.
+
+Example:
+    >>> GraphKeys(kind="torus").transition
+    'uniform'
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,15 @@ _V = PlainValidator
 class GraphKeys:
     """Where models walk when there is no server.
 
-    probability: of an edge (erdos_renyi), of rewiring it (watts_strogatz). neighbours: of each node before rewiring.
-    edges: file of a graph of your own. node_failure, edge_failure: probability in a step; failures: a table of them.
+    Attributes:
+        kind: of the graph.
+        transition: which neighbor is next: uniform, lazy, metropolis.
+        probability: of an edge (erdos_renyi), or of rewiring it (watts_strogatz).
+        neighbours: of each node before rewiring (watts_strogatz).
+        edges: the file of a graph of your own.
+        node_failure: probability that a node is out of order in a step.
+        edge_failure: probability that an edge is cut in a step.
+        failures: the file of a table of failures.
     """
 
     kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (

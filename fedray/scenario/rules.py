@@ -1,4 +1,10 @@
-"""What keys say about each other: defaults that follow from other keys, contradictions, and clients per tier."""
+"""What keys say about each other: contradictions, the scenario of pooled data, and the clients of each tier.
+
+Example:
+    >>> from fedray.scenario.clients import TierKeys
+    >>> tier_counts({"strong": TierKeys(share=0.2), "weak": TierKeys()}, 10)
+    {'strong': 2, 'weak': 8}
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,10 @@ from dataclasses import fields, replace
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Tier
+from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.random_walk import GraphKeys
-from fedray.scenario.schema import ClientKeys, ParticipationKeys, PartitionKeys, Scenario, TierKeys
+from fedray.scenario.schema import PartitionKeys, Scenario
 from fedray.scenario.stacking import check_stacking
 
 

@@ -1,7 +1,11 @@
-"""The keys of a scenario as frozen dataclasses: each field says its kind and its default. Only this file and `graph.py`
-use pydantic.
+"""The keys of a scenario as frozen dataclasses: each field says its kind and its default.
 
-Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name.
+Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name. The
+sections of the clients, of the training and of the graph stand in `clients.py`, `training.py` and `random_walk.py`.
+
+Example:
+    >>> validate_scenario({"rounds": 3}).local.lr
+    0.01
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
+from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, TierKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
+from fedray.scenario.training import CompressKeys, LocalKeys, ServerKeys
 from fedray.scenario.validators import (
     either,
     flag,
-    gpu_share,
     label,
     list_of,
     logger,
-    map_of,
     maybe,
     one_of,
     real,
@@ -45,7 +49,13 @@ def _file_name(value: Any) -> str:
 
 @dataclass(frozen=True, config=_STRICT)
 class MethodKeys:
-    """name, models (K), and the method's options (mu, alpha, lambda, samples, ...)."""
+    """The method.
+
+    Attributes:
+        name: of the method (`fedray list methods`).
+        models: K, the number of models.
+        options: the method's own options (mu, alpha, lambda, samples, ...).
+    """
 
     name: Annotated[str, _V(text)] = "fed_ensemble"
     models: Annotated[int, _V(whole(1, 10**4))] = 5
@@ -54,7 +64,12 @@ class MethodKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class PartitionKeys:
-    """How samples are dealt to clients, and that partition's options (shards, classes, alpha, column, ...)."""
+    """How samples are dealt to clients.
+
+    Attributes:
+        name: of the partition (`fedray list partitions`).
+        options: the partition's own options (shards, classes, alpha, column, ...).
+    """
 
     name: Annotated[str, _V(text)] = "iid"
     options: Options = field(default_factory=dict)
@@ -62,7 +77,16 @@ class PartitionKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class DataKeys:
-    """The data set; hold_out: share of the training data kept aside for tuning; root None: FEDRAY_DATA."""
+    """The data set.
+
+    Attributes:
+        name: of the data set (`fedray list datasets`).
+        root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
+        fold: which of its folds is run, or `all`.
+        hold_out: share of the training rows that is kept aside for tuning.
+        partition: how samples are dealt to clients.
+        options: the data set's own options.
+    """
 
     name: Annotated[str, _V(text)] = "digits"
     root: Annotated[str | None, _V(maybe(text))] = None
@@ -74,7 +98,13 @@ class DataKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class ModelKeys:
-    """The network, its objective (auto: by the task) and its options (hidden, channels, norm, ...)."""
+    """The network.
+
+    Attributes:
+        name: of the network (`fedray list models`).
+        objective: what is minimized; `auto`: cross entropy for classes, squared error for real targets.
+        options: the network's own options (hidden, channels, norm, ...).
+    """
 
     name: Annotated[str, _V(text)] = "mlp"
     objective: Annotated[str, _V(one_of("auto", "cross_entropy", "half_mse", "mse", "gaussian_nll"))] = "auto"
@@ -82,113 +112,14 @@ class ModelKeys:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class TierKeys:
-    """A class of devices, as `core.Tier`. share: of the clients that no `number` claims; neither: what is left."""
-
-    share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
-    number: Annotated[int | None, _V(maybe(whole(0, 10**9)))] = None
-    models_per_round: Annotated[int | str, _V(either("all", whole(1, 10**4)))] = 1
-    num_cpus: Annotated[float | None, _V(maybe(real("[0, 10000]")))] = None
-    num_gpus: Annotated[float, _V(gpu_share)] = 0.0
-    resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
-    seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
-    seconds_per_sample: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    spread: Annotated[float, _V(real("[0, 10]"))] = 0.0
-    uplink: Annotated[float, _V(real("(0, inf)"))] = 1e6
-    downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
-    latency: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    side_by_side: Annotated[bool, _V(flag)] = False
-
-
-@dataclass(frozen=True, config=_STRICT)
-class ClientKeys:
-    """number N (None: follows from a natural partition), and how clients are packed into actors.
-
-    trace: a CSV or Parquet file of measured devices (`fedray.simulation.devices`); availability: diurnal clients come and go.
-    """
-
-    number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
-    per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
-    actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
-    trace: Annotated[str | None, _V(maybe(text))] = None
-    availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
-    tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, config=_STRICT)
-class ParticipationKeys:
-    """Who takes part in a round. dropout: probability that a participant never answers; deadline: virtual seconds."""
-
-    per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
-    fraction: Annotated[float | None, _V(maybe(real("(0, 1]")))] = None
-    overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
-    dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-
-
-@dataclass(frozen=True, config=_STRICT)
-class ScheduleKeys:
-    """Who trains what. rows: what a row of the permutation is; client with full participation, else stratum."""
-
-    kind: Annotated[str, _V(one_of("permutation", "random", "balanced", "adaptive", "walk"))] = "permutation"
-    rows: Annotated[str, _V(one_of("client", "stratum"))] = "client"
-
-
-@dataclass(frozen=True, config=_STRICT)
-class LocalKeys:
-    """How a client trains, as `core.Local`; pull: coefficient of the proximal term.
-
-    lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows (`fedray.experiments.learning_rates`).
-    """
-
-    optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
-    lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
-    lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
-    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 0.99
-    lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
-    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    weight_decay: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    batch_size: Annotated[int | str, _V(either("full", whole(1, 10**9)))] = 16
-    epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
-    steps: Annotated[int | None, _V(maybe(whole(1, 10**7)))] = None
-    pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
-
-
-@dataclass(frozen=True, config=_STRICT)
-class CompressKeys:
-    """What survives the uplink. ratio: entries kept; resource_ratio r: budget of an HPC client in LPC clients'.
-
-    adaptive: entries kept in proportion to each client's uplink bandwidth.
-    """
-
-    kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
-    ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
-    resource_ratio: Annotated[float, _V(real("(0, inf)"))] = 5.0
-    error_feedback: Annotated[bool, _V(flag)] = False
-    adaptive: Annotated[bool, _V(flag)] = False
-
-
-@dataclass(frozen=True, config=_STRICT)
-class ServerKeys:
-    """How uploads become the next models.
-
-    lr, momentum: of the server optimiser. trim: b, values that trimmed_mean drops at each end; byzantine: f, bad
-    clients that krum and multi_krum survive.
-    """
-
-    coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
-    weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
-    optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
-    lr: Annotated[float, _V(real("(0, inf)"))] = 1.0
-    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.9
-    robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
-    trim: Annotated[int, _V(whole(0, 10**6))] = 1
-    byzantine: Annotated[int, _V(whole(0, 10**6))] = 1
-
-
-@dataclass(frozen=True, config=_STRICT)
 class PredictKeys:
-    """How the ensemble answers. gamma: temperature of the personal weights; infinity: uniform."""
+    """How the ensemble answers.
+
+    Attributes:
+        average: of probabilities or of logits.
+        gamma: temperature of a known client's weights over the models; infinity: uniform.
+        noise: observation noise that is added to a regression's variance.
+    """
 
     average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
     gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
@@ -197,7 +128,12 @@ class PredictKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class StopKeys:
-    """Stop when a metric reaches a value."""
+    """A metric and a value that it shall reach.
+
+    Attributes:
+        metric: its name in `rounds.parquet`.
+        value: to be reached.
+    """
 
     metric: Annotated[str, _V(label)]
     value: Annotated[float, _V(real("(-inf, inf)"))]
@@ -205,9 +141,13 @@ class StopKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class EvaluateKeys:
-    """When to evaluate; personal: also every client with its own weights or model.
+    """What is measured, and when.
 
-    target: the summary says at which round, virtual second and byte a metric first reached a value; stop_at: and ends.
+    Attributes:
+        every: rounds between evaluations.
+        stop_at: ends the run when a metric reaches a value.
+        target: the summary says at which round, virtual second and byte a metric first reached a value.
+        personal: whether every known client is evaluated with its own weights or model.
     """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 1
@@ -218,7 +158,12 @@ class EvaluateKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class CheckpointKeys:
-    """every: rounds between checkpoints; keep: how many stay."""
+    """When the state is saved.
+
+    Attributes:
+        every: rounds between checkpoints.
+        keep: how many stay.
+    """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 10
     keep: Annotated[int, _V(whole(1, 10**6))] = 2
@@ -226,7 +171,13 @@ class CheckpointKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class CellKeys:
-    """One cell of a table: what it changes in the scenario (dotted or nested keys), and published figures."""
+    """One cell of a table.
+
+    Attributes:
+        name: a file name.
+        overrides: what it changes in the scenario (dotted or nested keys).
+        published: published figures by metric.
+    """
 
     name: Annotated[str, _V(_file_name)]
     overrides: Options = field(default_factory=dict)
@@ -237,9 +188,32 @@ class CellKeys:
 class Scenario:
     """Everything that decides a result, and how to compute it.
 
-    vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
-    on_client_error: a client whose training raises, diverges or takes over client_timeout (wall seconds, for code that
-    may hang) ends the run, or is left out of the round.
+    Attributes:
+        seed: of replicate 0; replicate r has `seed + r`.
+        rounds: T.
+        runtime: `ray`: actors of a cluster; `inline`: this process.
+        method: which method.
+        data: which data set, dealt to clients how.
+        model: which network.
+        clients: the population.
+        participation: who takes part in a round.
+        schedule: who trains what.
+        local: how a client trains.
+        compress: what survives the uplink.
+        server: how uploads become the next models.
+        predict: how the ensemble answers.
+        graph: where models walk when there is no server.
+        replicates: repetitions with seeds of their own.
+        vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
+        evaluate: what is measured, and when.
+        checkpoint: when the state is saved.
+        report: whether the finished run gets its page.
+        loggers: other tools that get every evaluated round.
+        on_client_error: whether a client whose training raises, diverges or takes too long ends the run (`fail`) or is
+            left out of the round (`skip`).
+        client_timeout: wall seconds that a client's training may take; None: no limit.
+        table: the cells of a table.
+        published: published figures of the scenario itself.
     """
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0
@@ -260,6 +234,7 @@ class Scenario:
     vary: Annotated[str, _V(one_of("all", "init"))] = "all"
     evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
     checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
+    report: Annotated[bool, _V(flag)] = True
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None

@@ -23,7 +23,8 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be set.
+        default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
+            set.
         check: what its value may be (`fedray.scenario.validators`).
     """
 

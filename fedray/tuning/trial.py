@@ -167,7 +167,7 @@ def _train(job: Job, joint: JointTraining | None = None) -> State:
         if joint is not None:
             net = study.net
             kind = f"{study.scenario['model']} {study.input_shape} {net.name} {net.objective} {net.outputs}"
-            runtime.worker.engine = joint.joins(runtime.worker.engine, kind)
+            runtime.worker.engine = joint.wrap_engine(runtime.worker.engine, kind)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
             rows = score(progress)

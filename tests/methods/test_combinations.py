@@ -13,7 +13,7 @@ from small import copied, of_method
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.evaluation.clients import known_questions
+from fedray.evaluation.clients import own_test_rows
 from fedray.methods import METHODS
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS, methods_table
@@ -80,7 +80,7 @@ def test_known_clients_are_answered_as_they_were_scored(method: str) -> None:
     run = fedray.run(combined(method, "random", evaluate={"personal": True}, **gamma))
     study, right = run.study, []
     x, y = (part.numpy() for part in study.split("test", 0))
-    ask = known_questions(study, 0)
+    ask = own_test_rows(study, 0)
     for client in range(study.clients.number):
         asked = ask(client)
         said = run.predict(x[asked.rows], client=client).mean.argmax(-1)

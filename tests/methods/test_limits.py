@@ -12,8 +12,11 @@ from small import rows, scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.components import schedule as components
 from fedray.core.errors import BadInput
+from fedray.core.method import Method
 from fedray.data.types import Dataset, Split, classification
+from fedray.methods import Setting, federated
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -285,3 +288,17 @@ def test_batch_norm_statistics_are_averaged_and_counted(tmp_path: Path) -> None:
     assert (done["2.running_var"] - 1).abs().max() > 1e-3
     alone = scenario(given, {"clients": {"number": 1}, "local": {"batch_size": 8, "epochs": 2}})
     assert int(fedray.run(alone, data=data, model=lone_batch_norm).models[0]["2.num_batches_tracked"]) == 16
+
+
+def test_the_ingredients_of_an_own_method_stand_unless_the_scenario_names_others() -> None:
+    """A composition that names a random schedule is Fed-ensemble under `schedule.kind: random`."""
+
+    def compose(setting: Setting) -> Method:
+        return Method("own", federated(setting, assign=components.random))
+
+    own = fedray.run(scenario(), method=compose)
+    named = fedray.run(scenario({"schedule": {"kind": "random"}}))
+    assert own.summary["model_hash"] == named.summary["model_hash"]
+    balanced = {"schedule": {"kind": "balanced"}}
+    changed = fedray.run(scenario(balanced), method=compose)
+    assert changed.summary["model_hash"] == fedray.run(scenario(balanced)).summary["model_hash"]

@@ -1,0 +1,109 @@
+"""What methods are composed from: one federated training, whose ingredients a paper names one by one.
+
+A paper names its ingredients; a scenario may name others for an ablation (`schedule.kind`, `compress.kind`,
+`server.coefficients`, ...), and then the scenario's take their place. So the file of a method reads like the paper's
+algorithm, and every key acts on every method.
+
+Example:
+    >>> import fedray
+    >>> from dataclasses import replace
+    >>> from fedray.components.schedule import random
+    >>> from fedray.core.method import Method
+    >>> def random_ensemble(setting):  # Fed-ensemble whose clients train a random model and pull it to its start
+    ...     phase = federated(setting, assign=random, local=replace(setting.local, pull=0.1))
+    ...     return Method("random_ensemble", phase)
+    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, method=random_ensemble, runtime="inline", report=False)
+    >>> run.summary["method"]
+    'random_ensemble'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedray.components import robust as centers
+from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
+from fedray.components.compression import dense
+from fedray.components.schedule import KINDS, Assignment, permutation, schedule
+from fedray.components.server_optimizer import with_optimizer
+from fedray.core.method import Phase, Schedule
+from fedray.core.types import Compress, Layout, Local, Server
+from fedray.methods.setting import Setting
+
+Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model
+Compressor = Callable[[Layout], Compress]
+Merge = Callable[[Rows, Weighting], Server]
+
+
+def federated(
+    setting: Setting,
+    *,
+    assign: Assign = permutation,
+    local: Local | None = None,
+    compress: Compressor = dense,
+    merge: Merge = mean,
+) -> Phase:
+    """One federated training of K models `[K, d]`: by default FedAvg's, of K models in the order of a schedule.
+
+    Args:
+        setting: what the scenario decides.
+        assign: which model each participant trains; `schedule.kind` takes its place.
+        local: how a client trains; default: the scenario's section `local`.
+        compress: what survives the uplink; `compress.kind` takes its place.
+        merge: how the uploads of a model become its next state; `server.coefficients` and `server.robust` take its
+            place, and `server.optimizer` acts on the result.
+    """
+    return Phase(
+        models=setting.models,
+        schedule=make_schedule(setting, assign),
+        local=setting.local if local is None else local,
+        server=make_server(setting, merge),
+        compress=make_compressor(setting, compress),
+    )
+
+
+def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
+    """Who trains which model in each round: the scenario's participants, and its assignment or the given one."""
+    assignment = (assign if setting.assign is None else KINDS[setting.assign])(setting.models, setting.rows)
+    return schedule(setting.clients, setting.models, setting.seeds, setting.participation, assignment)
+
+
+def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
+    """What survives the uplink: the scenario's compression, or the given one."""
+    return (compress if setting.compress is None else setting.compress)(setting.layout)
+
+
+def make_server(setting: Setting, merge: Merge = mean) -> Server:
+    """How uploads become the next models: `merge_uploads`, and the scenario's server optimizer on its mean delta."""
+    base, optimizer = merge_uploads(setting, merge), setting.optimizer
+    if optimizer.kind == "none":
+        return base
+    rows, trainable = setting.state_rows, setting.layout.trainable
+    return with_optimizer(base, rows, trainable, optimizer.kind, lr=optimizer.lr, momentum=optimizer.momentum)
+
+
+def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
+    """How uploads become the next models, without a server optimizer.
+
+    A robust server of the scenario comes first, then its coefficients, then the given way.
+    """
+    rows, tiers = setting.state_rows, setting.clients.tiers
+    if setting.robust.kind != "none":
+        return centers.robust_server(rows, _center(setting))
+    if setting.coefficients == "equal_groups":
+        return by_tier(rows, len(tiers), setting.weighting)
+    if setting.coefficients == "paper_eq2":
+        return paper_eq2(rows, tiers)
+    return (merge if setting.coefficients is None else mean)(rows, setting.weighting)
+
+
+def _center(setting: Setting) -> centers.Center:
+    """The robust center of `server.robust`."""
+    keys, p = setting.robust, setting.layout.trainable
+    known = {
+        "median": centers.median,
+        "trimmed_mean": centers.trimmed_mean(keys.trim),
+        "krum": centers.krum(keys.byzantine, p),
+        "multi_krum": centers.krum(keys.byzantine, p, multi=True),
+    }
+    return known[keys.kind]

@@ -1,0 +1,107 @@
+"""The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule.
+
+Example:
+    >>> ClientKeys(number=10, tiers={"weak": TierKeys(uplink=1e5)}).tiers["weak"].models_per_round
+    1
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from fedray.scenario.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
+
+_STRICT = ConfigDict(extra="forbid")
+_V = PlainValidator
+
+
+@dataclass(frozen=True, config=_STRICT)
+class TierKeys:
+    """A class of devices.
+
+    Attributes:
+        share: of the clients that no `number` claims; neither: what is left.
+        number: of clients.
+        models_per_round: models that a client trains in a round it takes part in, or `all`.
+        num_cpus: CPUs that an actor of the tier reserves; None: an equal share of the machine.
+        num_gpus: GPUs that an actor reserves: 0, 1/n or 1.
+        resources: custom resources of Ray that an actor reserves.
+        seconds_per_step: virtual seconds of an optimizer step.
+        seconds_per_sample: virtual seconds of each sample in a step.
+        spread: sd of the logarithm of a client's slowness (lognormal).
+        uplink: bytes/s.
+        downlink: bytes/s.
+        latency: virtual seconds of a transfer.
+        side_by_side: whether a client trains its models of a round at the same time.
+    """
+
+    share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
+    number: Annotated[int | None, _V(maybe(whole(0, 10**9)))] = None
+    models_per_round: Annotated[int | str, _V(either("all", whole(1, 10**4)))] = 1
+    num_cpus: Annotated[float | None, _V(maybe(real("[0, 10000]")))] = None
+    num_gpus: Annotated[float, _V(gpu_share)] = 0.0
+    resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
+    seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
+    seconds_per_sample: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    spread: Annotated[float, _V(real("[0, 10]"))] = 0.0
+    uplink: Annotated[float, _V(real("(0, inf)"))] = 1e6
+    downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
+    latency: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    side_by_side: Annotated[bool, _V(flag)] = False
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ClientKeys:
+    """The population, and how clients are packed into actors.
+
+    Attributes:
+        number: N; None: as a natural partition gives.
+        per_actor: clients that an actor hosts.
+        actors: actors of the run.
+        trace: a CSV or Parquet file of measured devices (`docs/traces.md`).
+        availability: `diurnal`: clients come and go over a day.
+        tiers: the classes of devices by name.
+    """
+
+    number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
+    per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
+    actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
+    trace: Annotated[str | None, _V(maybe(text))] = None
+    availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
+    tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ParticipationKeys:
+    """Who takes part in a round.
+
+    Attributes:
+        per_round: number of clients.
+        fraction: share of the clients.
+        overcommit: invites so many times the clients that are waited for.
+        dropout: probability that a participant never answers.
+        deadline: virtual seconds after which nobody is waited for.
+    """
+
+    per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
+    fraction: Annotated[float | None, _V(maybe(real("(0, 1]")))] = None
+    overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
+    dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ScheduleKeys:
+    """Who trains what.
+
+    Attributes:
+        kind: of schedule.
+        rows: what a row of the permutation is; by default `client` with full participation, else `stratum`.
+    """
+
+    kind: Annotated[str, _V(one_of("permutation", "random", "balanced", "adaptive", "walk"))] = "permutation"
+    rows: Annotated[str, _V(one_of("client", "stratum"))] = "client"

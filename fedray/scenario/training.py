@@ -1,0 +1,94 @@
+"""The keys that say how models change in a round: local training, compression, server.
+
+Example:
+    >>> LocalKeys(epochs=2).batch_size, ServerKeys().weighting
+    (16, 'uniform')
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from fedray.scenario.validators import either, flag, list_of, maybe, one_of, real, whole
+
+_STRICT = ConfigDict(extra="forbid")
+_V = PlainValidator
+
+
+@dataclass(frozen=True, config=_STRICT)
+class LocalKeys:
+    """How a client trains.
+
+    Attributes:
+        optimizer: sgd or adam.
+        lr: learning rate.
+        lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows.
+        lr_decay: factor of the learning rate.
+        lr_decay_every: rounds between two decays.
+        momentum: of SGD.
+        weight_decay: L2 penalty on the weights.
+        batch_size: samples of a step, or `full`.
+        epochs: passes over the client's rows in a round.
+        steps: steps in a round, in the place of epochs.
+        pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
+    """
+
+    optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
+    lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
+    lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
+    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 0.99
+    lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
+    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    weight_decay: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    batch_size: Annotated[int | str, _V(either("full", whole(1, 10**9)))] = 16
+    epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
+    steps: Annotated[int | None, _V(maybe(whole(1, 10**7)))] = None
+    pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CompressKeys:
+    """What survives the uplink.
+
+    Attributes:
+        kind: of compression.
+        ratio: share of the entries that is kept.
+        resource_ratio: r: budget of a client that trains several models, in budgets of one that trains one.
+        error_feedback: whether a client keeps what was dropped and adds it next time.
+        adaptive: whether the entries kept are in proportion to each client's uplink bandwidth.
+    """
+
+    kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
+    ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
+    resource_ratio: Annotated[float, _V(real("(0, inf)"))] = 5.0
+    error_feedback: Annotated[bool, _V(flag)] = False
+    adaptive: Annotated[bool, _V(flag)] = False
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ServerKeys:
+    """How uploads become the next models.
+
+    Attributes:
+        coefficients: of the tiers in the mean.
+        weighting: of the uploads in the mean.
+        optimizer: acts on the mean delta.
+        lr: of the server optimizer.
+        momentum: of the server optimizer: beta, or beta_1.
+        robust: what takes the place of the mean.
+        trim: b, the values that trimmed_mean drops at each end.
+        byzantine: f, the bad clients that krum and multi_krum survive.
+    """
+
+    coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
+    weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
+    optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
+    lr: Annotated[float, _V(real("(0, inf)"))] = 1.0
+    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.9
+    robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
+    trim: Annotated[int, _V(whole(0, 10**6))] = 1
+    byzantine: Annotated[int, _V(whole(0, 10**6))] = 1
