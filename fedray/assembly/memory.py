@@ -1,8 +1,9 @@
 """What a scenario needs in memory, estimated before any of it is taken.
 
-Every key has a range, but products of keys have not: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client of
-10^12 rows. `needs_of_scenario` counts what the keys alone decide, `check_network_memory` what models take before the first one is made, `needs_of_study`
-everything. What this machine cannot hold is refused, and the keys to blame are named.
+Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client of
+10^12 rows. `estimate_scenario` estimates what follows from the keys alone, `check_network_memory` what the models take,
+before the first one is made, and `estimate_study` everything. A scenario that this machine cannot hold is refused with
+a message that names the keys which decide its size.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from fedray.assembly.devices import invited_per_tier
-from fedray.core import rng
+from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
-from fedray.data.generated import POOL
+from fedray.data.generated import POOL_NUMBERS
 from fedray.data.types import Dataset
-from fedray.models.mlp import RBF
 from fedray.models.net import layout_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
@@ -32,62 +32,68 @@ from fedray.simulation.study import Study
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine, choose_engine
 
-LOOKED_AT = 100_000  # clients whose size is asked; the largest stands for all
+SAMPLED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
 MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
-LANE = 28  # bytes a number of a lane: start, stack, gradient, optimiser, upload
+LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
 BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
 
 
 class Need(NamedTuple):
-    """Some memory: what for, the keys that decide it, and bytes."""
+    """Some memory that a run needs.
+
+    Attributes:
+        what: what it is for, in words.
+        keys: the keys of the scenario that decide its size.
+        bytes: its size.
+    """
 
     what: str
     keys: str
     bytes: float
 
 
-def machine_memory() -> float:
-    """Bytes that this machine has, or its container may use."""
-    most = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def read_machine_memory() -> float:
+    """Bytes of memory that this machine has, or that its container may use."""
+    available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            most = min(most, float(Path(limit).read_text()))
+            available = min(available, float(Path(limit).read_text()))
         except (OSError, ValueError):  # no such file, or the word `max`
             continue
-    return most
+    return available
 
 
 def check_memory(needs: Iterable[Need]) -> float:
-    """The bytes of all needs together.
+    """Checks that this machine can hold all of the needs together, and returns their bytes.
 
     Raises:
-        BadInput: this machine does not have them; the largest need is named.
+        BadInput: it cannot; the message names the largest need.
 
     Example:
         >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
         200.0
     """
-    known, has = list(needs), machine_memory()
+    known, available = list(needs), read_machine_memory()
     total = sum(need.bytes for need in known)
-    if total > has:
+    if total > available:
         worst = max(known, key=lambda need: need.bytes)
         raise BadInput(
-            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)}, all together {format_bytes(total)}, but "
-            f"there are {format_bytes(has)} of memory here: lower one of these"
+            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)}, all together "
+            f"{format_bytes(total)}, but there are {format_bytes(available)} of memory here: lower one of these"
         )
     return total
 
 
-def needs_of_scenario(scenario: Scenario) -> list[Need]:
-    """What the keys decide by themselves."""
+def estimate_scenario(scenario: Scenario) -> list[Need]:
+    """What follows from the keys alone."""
     number = scenario.clients.number
-    found = _made(scenario, number or 1)
-    return found if number is None else found + _population(scenario, number, scenario.replicates)
+    needs = _estimate_generated_data(scenario, number or 1)
+    return needs if number is None else needs + _estimate_clients(scenario, number, scenario.replicates)
 
 
-def _made(scenario: Scenario, number: int) -> list[Need]:
-    """Data that are made by rule."""
+def _estimate_generated_data(scenario: Scenario, number: int) -> list[Need]:
+    """Data sets that are computed, not read: nothing for the others."""
     keys: Mapping[str, Any] = scenario.data.options
     if scenario.data.name in ("sine", "interval", "cubic"):
         rows = int(keys.get("clients", number)) * int(keys.get("samples", 16))
@@ -95,7 +101,7 @@ def _made(scenario: Scenario, number: int) -> list[Need]:
     if scenario.data.name != "synthetic":
         return []
     features, classes, samples = keys["features"], keys["classes"], keys["samples"]
-    pool, known = max(1024, min(65_536, POOL // features)), min(number, EVALUATED_CLIENTS)
+    pool, known = max(1024, min(65_536, POOL_NUMBERS // features)), min(number, EVALUATED_CLIENTS)
     tail = keys["spread"] * math.sqrt(2 * math.log(max(number, 2)))  # the largest of N normal numbers
     largest, row = samples * math.exp(min(tail, 600.0)), 12.0 * features + 64
     held = known * samples * scenario.data.hold_out
@@ -108,10 +114,10 @@ def _made(scenario: Scenario, number: int) -> list[Need]:
     ]
 
 
-def _population(scenario: Scenario, number: int, worlds: int) -> list[Need]:
+def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need]:
     """What grows with the N clients and with the jobs of a round."""
     partition = scenario.data.partition.options
-    jobs, everyone = jobs_of(scenario, number, worlds)
+    jobs, everyone = count_jobs(scenario, number, worlds)
     each = 64.0 if scenario.clients.trace else 16.0 * everyone  # bytes a client
     if scenario.schedule.rows == "stratum":
         each += 16.0 * min(worlds, 64)
@@ -126,69 +132,88 @@ def _population(scenario: Scenario, number: int, worlds: int) -> list[Need]:
     ]
 
 
-def jobs_of(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Jobs of a round at most, and whether every client takes part."""
+def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
+    """The most jobs that a round can have, and whether every client takes part.
+
+    Args:
+        scenario: the scenario.
+        number: clients N.
+        worlds: worlds R, replicates x folds.
+    """
     tiers = tier_table(scenario, number)
-    picked = invited_per_tier(scenario, Clients(tiers))
+    invited = invited_per_tier(scenario, Clients(tiers))
     models = [scenario.method.models if t.models_per_round is None else t.models_per_round for t in tiers]
-    return worlds * sum(n * k for n, k in zip(picked, models, strict=True)), sum(picked) == number
+    return worlds * sum(n * k for n, k in zip(invited, models, strict=True)), sum(invited) == number
 
 
-def needs_of_partition(data: Dataset, worlds: int) -> Need:
-    """Which rows whose clients hold, once a world."""
+def estimate_partition(data: Dataset, worlds: int) -> Need:
+    """The tables that say which client holds which rows, one for each world."""
     rows = len(data.train.y)
     return Need(f"{worlds:,} partitions of {rows:,} rows", "replicates x data", 48.0 * rows * worlds)
 
 
-def needs_of_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Radial features, and their distances to the rows of a piece of work."""
+def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
+    """Radial features (centers), and their distances to the rows of one forward pass.
+
+    Args:
+        features: number of radial features.
+        shape: of one input.
+    """
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
 
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
-    """Refuses models that cannot be held, before the first one is made (torch's meta device makes them of nothing).
+    """Checks that this machine can hold the models, before the first one is made.
+
+    Torch's meta device makes a module without memory; a module that cannot be made there (a user's own, say) is not
+    checked.
 
     Args:
-        factory: makes the module; one that cannot do without memory (a user's own, say) is not looked at.
+        scenario: the scenario.
+        factory: makes the module.
+        worlds: worlds R, replicates x folds.
+
+    Raises:
+        BadInput: it cannot hold them.
     """
     try:
         with torch.device("meta"):
             d = layout_of(factory()).d
     except Exception:  # making it for real says what is wrong with it
         return
-    check_memory([*needs_of_scenario(scenario), _models(scenario.method.models * worlds, d)])
+    check_memory([*estimate_scenario(scenario), _estimate_models(scenario.method.models * worlds, d)])
 
 
-def _models(number: int, d: int, lane: int | None = None) -> Need:
-    """The state, and three lanes (of a part of the model, where it is made of parts)."""
+def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
+    """The models in the state, and three lanes of `lane` numbers each (of d, unless the model is made of parts)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
-def needs_of_study(scenario: Scenario, study: Study) -> list[Need]:
+def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
-    made = _made(scenario, number) + _population(scenario, number, worlds)
+    needs = _estimate_generated_data(scenario, number) + _estimate_clients(scenario, number, worlds)
     parts = [part.study for part in study.parts if part.voter is None]
     trained = parts[: -1 if len(parts) > 1 else None] or [study]
-    made.append(_models(study.method.phase.models * worlds, d, max(one.net.layout.d for one in trained)))
-    blocks = [_at_work(one) for one in trained]  # one after another
-    here = max(blocks, key=lambda block: sum(need.bytes for need in block))
-    return [needs_of_partition(study.shards.data, worlds), *made, *_kept(scenario, study), *here]
+    needs.append(_estimate_models(study.method.phase.models * worlds, d, max(one.net.layout.d for one in trained)))
+    work = [_estimate_work(one) for one in trained]  # one after another
+    largest = max(work, key=lambda some: sum(need.bytes for need in some))
+    return [estimate_partition(study.shards.data, worlds), *needs, *_estimate_vectors(scenario, study), *largest]
 
 
-def _at_work(study: Study) -> list[Need]:
+def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
-    layers, engine = layers_of(study.net.module, study.example), choose_engine(study.net)
-    return [*_block(study, layers, engine), *_evaluated(study, layers, engine)]
+    layers, engine = measure_layers(study.net.module, study.example), choose_engine(study.net)
+    return [*_estimate_block(study, layers, engine), *_estimate_evaluation(study, layers, engine)]
 
 
-def _kept(scenario: Scenario, study: Study) -> list[Need]:
+def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     """What the server keeps beside the models, what it is sent, and what the clients keep to themselves."""
     phase, d = study.method.phase, study.net.layout.d
-    extra = sum(value.numel() * value.element_size() for value in _extra(study).values())
-    jobs, _ = jobs_of(scenario, study.clients.number, study.worlds)
+    extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
+    jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs) * len(phase.own)
     sent = jobs if phase.server.keeps else 0
     return [
@@ -198,7 +223,7 @@ def _kept(scenario: Scenario, study: Study) -> list[Need]:
     ]
 
 
-def _extra(study: Study) -> dict[str, Tensor]:
+def _extra_tensors(study: Study) -> dict[str, Tensor]:
     """What the server keeps beside the models, without memory; nothing where it reads the models' values."""
     phase = study.method.phase
     try:
@@ -209,12 +234,12 @@ def _extra(study: Study) -> dict[str, Tensor]:
         return {}
 
 
-def _block(study: Study, layers: Layers, engine: Engine) -> list[Need]:
+def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[Need]:
     """One block of lanes: weights, batches, and what the layers put out."""
     d, local, size, sample = (
         study.net.layout.d,
         study.method.phase.local,
-        _largest(study),
+        _largest_client(study),
         math.prod(study.input_shape),
     )
     steps = int(count_steps(np.array([size]), local)[0])
@@ -231,17 +256,17 @@ def _block(study: Study, layers: Layers, engine: Engine) -> list[Need]:
     ]
 
 
-def _largest(study: Study) -> int:
+def _largest_client(study: Study) -> int:
     """Training rows of the largest client of the first world, of those that are looked at."""
     number = study.clients.number
-    client = np.unique(np.linspace(0, number - 1, min(number, LOOKED_AT)).astype(np.int64))
+    client = np.unique(np.linspace(0, number - 1, min(number, SAMPLED_CLIENTS)).astype(np.int64))
     return int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))
 
 
-def _evaluated(study: Study, layers: Layers, engine: Engine) -> list[Need]:
+def _estimate_evaluation(study: Study, layers: LayerOutputs, engine: Engine) -> list[Need]:
     """Answers on the test rows, and the tables of classes and models behind the pictures."""
     phase, rows, outputs = study.method.phase, len(study.split("test", 0)[1]), study.net.outputs
-    slots = max((value.shape[1] for value in _extra(study).values() if value.dim() == 3), default=1)
+    slots = max((value.shape[1] for value in _extra_tensors(study).values() if value.dim() == 3), default=1)
     each = phase.models * (slots if study.method.answer is not None else 1)
     inside = {"mlp": each * layers.all, "conv": 3.0 * min(each, engine.width) * layers.widest}
     answers = 24.0 * study.worlds * each * rows * outputs
@@ -251,41 +276,3 @@ def _evaluated(study: Study, layers: Layers, engine: Engine) -> list[Need]:
         Need(f"{EVALUATED_ROWS} rows in {each:,} models", "method.models x model", passed),
         Need(f"a table of {study.classes:,} classes", "data.classes", 24.0 * study.classes**2),
     ]
-
-
-class Layers(NamedTuple):
-    """Numbers that layers put out for one sample: all of them together, and the widest."""
-
-    all: float
-    widest: float
-
-
-def layers_of(module: nn.Module, example: Tensor) -> Layers:
-    """What the layers put out for one sample, seen on one; nothing where the module cannot be asked.
-
-    Example:
-        >>> layers_of(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(3))
-        Layers(all=12.0, widest=5.0)
-    """
-    seen, training = [0.0], module.training
-    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
-    if recurrent:  # every step keeps four gates, cell and output
-        each = [8.0 * example.numel() * part.hidden_size * part.num_layers for part in recurrent]
-        return Layers(sum(each), max(each))
-
-    def count(part: nn.Module, inputs: Any, output: Any) -> None:
-        made = output if isinstance(output, Tensor) else output[0]
-        seen.append(float(made.numel() * (part.centres.shape[1] if isinstance(part, RBF) else 1)))
-
-    leaves = [part for part in module.modules() if next(part.children(), None) is None]
-    hooks = [part.register_forward_hook(count) for part in leaves]
-    try:
-        with torch.no_grad(), rng.torch_scope(0):
-            module.eval()(example[None])
-    except Exception:  # the run itself will say what is wrong with it
-        return Layers(0.0, 0.0)
-    finally:
-        module.train(training)
-        for hook in hooks:
-            hook.remove()
-    return Layers(sum(seen), max(seen))

@@ -1,8 +1,12 @@
-"""The graph of a scenario without a server (through networkx), what fails on it, and the walks over it.
+"""The graph of a scenario without a server (made by networkx), what fails on it, and the walks over it.
 
 An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, one row an edge; a failure table
 (`graph.failures`) the columns `first`, `last` (steps, inclusive, from 0), `node` and, where only one edge is cut,
 `neighbour`.
+
+Example:
+    >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbours.tolist()
+    [1, 3, 0, 2, 1, 3, 0, 2]
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path, read_number_table
-from fedray.core.types import IntArray, Walk
+from fedray.core.method import Walk
+from fedray.core.types import IntArray
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import Scenario
 
@@ -28,15 +33,20 @@ DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
     """The walks of a scenario's models over N clients.
 
+    Args:
+        scenario: the scenario.
+        nodes: clients N.
+        seeds: `[R]`, one for each world.
+
     Raises:
         BadInput: the graph cannot be made, is not connected, or a file of it cannot be used.
     """
     keys = scenario.graph
-    known: dict[int, Graph] = {}
+    drawn: dict[int, Graph] = {}
     for seed in seeds if keys.kind in DRAWN else seeds[:1]:
-        if seed not in known:
-            known[seed] = make_graph(keys, nodes, seed)
-    graphs = [known.get(seed, known[seeds[0]]) for seed in seeds]
+        if seed not in drawn:
+            drawn[seed] = make_graph(keys, nodes, seed)
+    graphs = [drawn.get(seed, drawn[seeds[0]]) for seed in seeds]
     table = (
         read_failures(expand_user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
     )
@@ -45,29 +55,41 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """The graph over N nodes; `seed` draws the random ones, again until they are connected."""
+    """The graph over N nodes; a random one is drawn again until it is connected.
+
+    Args:
+        keys: the section `graph` of the scenario.
+        nodes: N.
+        seed: of the random numbers.
+
+    Raises:
+        BadInput: the graph cannot be made, or is not connected.
+    """
     import networkx as nx
 
     if keys.kind == "edges":
         if keys.edges is None:
             raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
-        made = nx.Graph(_edges(expand_user_path("graph.edges", keys.edges), nodes).tolist())
-        made.add_nodes_from(range(nodes))
-        return _connected(made, nodes) or _refuse(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
+        edges = _read_edges(expand_user_path("graph.edges", keys.edges), nodes)
+        graph = nx.Graph(edges.tolist())
+        graph.add_nodes_from(range(nodes))
+        return _list_neighbors(graph, nodes) or _refuse(
+            f"graph.edges = {keys.edges}: the graph is not connected: add edges"
+        )
     if keys.edges is not None:
         raise BadInput(f"graph.edges = {keys.edges}, but graph.kind is {keys.kind}: set graph.kind to edges")
     _check_size(keys, nodes)
     for attempt in range(TRIES if keys.kind in DRAWN else 1):
-        graph = _connected(_made(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF), nodes)
-        if graph is not None:
-            return graph
+        drawn = _make_with_networkx(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF)
+        if (lists := _list_neighbors(drawn, nodes)) is not None:
+            return lists
     return _refuse(
         f"graph.kind = {keys.kind}: {TRIES} drawn graphs of {nodes} nodes were not connected: raise graph.probability"
         + (" or graph.neighbours" if keys.kind == "watts_strogatz" else "")
     )
 
 
-def _made(keys: GraphKeys, nodes: int, seed: int) -> Any:
+def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
     import networkx as nx
 
     if keys.kind == "torus":
@@ -81,7 +103,10 @@ def _made(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Of an edge: twice what makes a large graph connected; of rewiring one: a tenth; or as the scenario says."""
+    """The probability of an edge, or of rewiring one: as the scenario says, else 2 log(N) / N, or 0.1.
+
+    A large random graph is connected from log(N) / N on.
+    """
     usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
     return usual if keys.probability is None else keys.probability
 
@@ -111,7 +136,7 @@ def _torus(nodes: int) -> tuple[int, int]:
     raise BadInput(f"clients.number = {nodes} is no torus of 3 x 3 nodes or more: take 9, 12, 15, 16, 18, 20, 21, ...")
 
 
-def _connected(graph: Any, nodes: int) -> Graph | None:
+def _list_neighbors(graph: Any, nodes: int) -> Graph | None:
     """Its neighbour lists, or None where a walk could not reach every node."""
     import networkx as nx
 
@@ -127,7 +152,7 @@ def _refuse(line: str) -> Graph:
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """The failure table of a file, as `Outages` wants it."""
+    """The failure table of a file: rows (first step, last step, node, neighbor or -1), as `Outages` takes them."""
     table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
     columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
     rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
@@ -138,7 +163,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
     return rows
 
 
-def _edges(path: Path, nodes: int) -> IntArray:
+def _read_edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
     table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
     pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
@@ -147,8 +172,8 @@ def _edges(path: Path, nodes: int) -> IntArray:
 
 
 def _check_nodes(key: str, path: Path, named: IntArray, nodes: int) -> None:
-    wrong = named[(named < 0) | (named >= nodes)]
-    if len(wrong):
+    unknown = named[(named < 0) | (named >= nodes)]
+    if len(unknown):
         raise BadInput(
-            f"{key} = {path}: it names node {wrong[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
+            f"{key} = {path}: it names node {unknown[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
         )

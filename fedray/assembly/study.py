@@ -20,9 +20,10 @@ from fedray.components.distillation import make_learner
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
-from fedray.core.method import Method
-from fedray.core.types import Clients, Compress, Layout, Local, Net, Objective
-from fedray.data.shards import Shards, build_shards
+from fedray.core.method import Compress, Local, Method
+from fedray.core.types import Clients, Layout, Net, Objective
+from fedray.data.deal import build_shards
+from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, limit_rows
 from fedray.methods import METHODS, Composition
@@ -49,9 +50,9 @@ def build_study(scenario: Scenario, own: UserObjects = UserObjects()) -> Study:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
     scenario = pool_clients(scenario)
-    memory.check_memory(memory.needs_of_scenario(scenario))
+    memory.check_memory(memory.estimate_scenario(scenario))
     study = assemble(scenario, own)
-    memory.check_memory(memory.needs_of_study(scenario, study))
+    memory.check_memory(memory.estimate_study(scenario, study))
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study
@@ -100,7 +101,7 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
 
 def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
     """The clients' data, dealt as the scenario says."""
-    memory.check_memory([*memory.needs_of_scenario(scenario), memory.needs_of_partition(data, len(seeds) * len(folds))])
+    memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_partition(data, len(seeds) * len(folds))])
     shards = build_shards(
         data,
         scenario.data.partition.name,
@@ -221,7 +222,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
-        memory.check_memory([*memory.needs_of_scenario(scenario), memory.needs_of_rbf(options["features"], shape)])
+        memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, make, worlds)
     return net_of(make, "own" if own.model else name, objective, outputs)

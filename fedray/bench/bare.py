@@ -61,7 +61,7 @@ def federation(study: Study, module: Callable[[], nn.Module], world: int = 0) ->
     for client in range(study.clients.number):
         fetched = study.shards.fetch(where.numpy(), np.array([client]))
         rows = fetched.rows[0, : int(fetched.size[0])]
-        x = study.shards.normalise(fetched.x[rows][None], where)[0]
+        x = study.shards.normalize(fetched.x[rows][None], where)[0]
         y = study.shards.targets(fetched.y[rows][None], where)[0]
         clients.append((x.to(study.dtype), y.to(study.dtype) if y.is_floating_point() else y))
     loss = nn.functional.cross_entropy if study.classes else half_mse

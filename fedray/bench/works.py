@@ -14,7 +14,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.bench.measure import Laps
 from fedray.core import rng
 from fedray.core.types import Plan
-from fedray.data.files import data_root
+from fedray.data.files import find_data_root
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
@@ -95,7 +95,7 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
     keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
-    folder = data_root(None) / "UCI" / "UCI_Datasets" / "bostonHousing"
+    folder = find_data_root(None) / "UCI" / "UCI_Datasets" / "bostonHousing"
     data = None if folder.is_dir() else like_boston()
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=boston_mlp), boston_mlp)
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.exact_sum import Counts, Kept, Largest, exact_sum
-from fedray.core.types import Server, State, Stats, Tier, Uploads
+from fedray.core.method import Server
+from fedray.core.types import State, Stats, Tier, Uploads
 
 Weighting = Literal["uniform", "examples"]
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.types import Compress, Compressed, FloatArray, IntArray, Layout, Tier, Uploads
+from fedray.core.method import Compress, Compressed
+from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedray.components.aggregation import Rows, place_change, step_and_move
 from fedray.core.exact_sum import Counts, exact_sum
-from fedray.core.types import Server, State, Stats, Uploads
+from fedray.core.method import Server
+from fedray.core.types import State, Stats, Uploads
 
 CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
 

@@ -24,7 +24,8 @@ from torch import Tensor
 from fedray.components.aggregation import Rows, Weighting, keep_uploads, mean, upload_weights
 from fedray.core import rng
 from fedray.core.exact_sum import exact_sum
-from fedray.core.types import Server, State, Stats, Uploads
+from fedray.core.method import Server
+from fedray.core.types import State, Stats, Uploads
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedray.components.aggregation import Rows, apply_delta, group_totals, keep_uploads, no_extra
 from fedray.core.errors import Overflow
 from fedray.core.exact_sum import LIMIT
-from fedray.core.types import Server, State, Stats, Uploads
+from fedray.core.method import Server
+from fedray.core.types import State, Stats, Uploads
 
 Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
 _CHUNK = 1 << 16  # columns at a time

@@ -1,4 +1,4 @@
-"""A method as data: its phase of training, the models that answer, and the rows that jobs leave.
+"""A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 Example:
     >>> import torch
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fedray.core.types import Compress, FloatArray, IntArray, Local, Plan, Server, State, Walk
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +28,121 @@ Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Remember = Callable[[State, Plan, FloatArray], State]  # (state after the round, its jobs, their losses `[J]`) -> state
+
+
+class Server(NamedTuple):
+    """How uploads become the next state.
+
+    Attributes:
+        init: The extra state that belongs to the first models `[M, d]`.
+        reduce: Statistics of a block of uploads. It runs where the clients run, and its results are merged with `+` in
+            any order.
+        step: The state after round t, from the state before it and all statistics of the round.
+        keeps: Whether the statistics hold the uploads themselves, J * d numbers, and not only sums of them.
+    """
+
+    init: Callable[[Tensor], dict[str, Tensor]]
+    reduce: Callable[[Uploads], Stats]
+    step: Callable[[State, Stats, int], State]
+    keeps: bool = False
+
+
+class Compressed(NamedTuple):
+    """Uploads after compression.
+
+    Attributes:
+        delta: What the server will read, `[J, d]`.
+        own: The clients' private vectors after sending, by name, `[J, d]` each.
+    """
+
+    delta: Tensor
+    own: Mapping[str, Tensor] = {}
+
+
+class Compress(NamedTuple):
+    """What the uplink transmits.
+
+    Attributes:
+        bytes: Bytes that each job sends, `[J]`, from clients and tiers `[J]`; known before anything is trained.
+        apply: The compression itself.
+        own: Names of the private vectors that it keeps at the clients (error feedback).
+        lossless: Whether the server reads exactly what the clients computed.
+    """
+
+    bytes: Callable[[IntArray, IntArray], IntArray]
+    apply: Callable[[Uploads], Compressed]
+    own: tuple[str, ...] = ()
+    lossless: bool = False
+
+
+class Walk(NamedTuple):
+    """A random walk: there is no server, and each model moves from client to client.
+
+    Attributes:
+        at: The clients that hold the models at a step, `[R, K]`.
+        down: Which of these clients are out of order at that step, `[R, K]`.
+        edges: Pairs of clients that may send to each other, `[E, 2]`.
+    """
+
+    at: Callable[[int], IntArray]
+    down: Callable[[int], NDArray[np.bool_]]
+    edges: IntArray
+
+
+class Correction(NamedTuple):
+    """A private vector for each client and model that corrects the local gradient (FedDyn, SCAFFOLD).
+
+    Attributes:
+        name: Of the private vector.
+        offset: The term b of the local gradient `grad + pull (w - w_start) + b`, `[W, d]`, from the private vectors
+            `[W, d]` and the shared ones (`[W, d]` or None).
+        update: The private vectors after a local update, from the private ones, the shared ones, the deltas `[W, d]`,
+            and the number of steps times the learning rate `[W, 1]`.
+        shared: Name of the server's vector that is broadcast with the models; None without one.
+    """
+
+    name: str
+    offset: Callable[[Tensor, Tensor | None], Tensor]
+    update: Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+    shared: str | None = None
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a client trains. It is data and not code, so that engines can train many clients at once.
+
+    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
+    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
+
+    Attributes:
+        optimizer: `sgd` or `adam`.
+        lr: Learning rate of the first rounds.
+        lr_decay: Factor on the learning rate.
+        lr_decay_every: Rounds after which the factor applies once more.
+        momentum: Of SGD, 0 to 1.
+        weight_decay: Added to the gradient as `weight_decay * w`.
+        batch_size: Samples of a step; None means all samples of the client.
+        epochs: Passes over the client's samples; None where `steps` counts.
+        steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
+        pull: Strength of the pull towards the received model (FedProx's mu).
+        correction: A private vector that corrects the gradient; None without one.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    lr_decay_every: int = 10
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int | None = 16
+    epochs: int | None = 1
+    steps: int | None = None
+    pull: float = 0.0
+    correction: Correction | None = None
+
+    def lr_at(self, t: int) -> float:
+        """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`."""
+        return self.lr * self.lr_decay ** (t // self.lr_decay_every)
 
 
 @dataclass(frozen=True)
@@ -83,7 +201,7 @@ class Answer(NamedTuple):
         weights: Weights of the models, `[R, A]`; None means equal ones.
         spread: Of a Gaussian over a linear model's parameters: variances `[R, d]` or covariances `[R, d, d]`; None
             without one.
-        noise: Observation noise variance that the method knows, `[R]`, in standardised units; None if it knows none.
+        noise: Observation noise variance that the method knows, `[R]`, in standardized units; None if it knows none.
         owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
     """
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data import images, synthetic, tables, text
-from fedray.data.files import data_root
+from fedray.data.files import find_data_root
 from fedray.data.types import Dataset, Population, Split
 
 __all__ = [
@@ -35,11 +35,11 @@ class Source(NamedTuple):
 
 
 def _table_file(root: Path | None, path: str | None = None, **_: Any) -> Path:
-    return tables.table_file(path)
+    return tables.find_table_file(path)
 
 
 def _shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    return text.shakespeare_folder(root, source)
+    return text.find_shakespeare_folder(root, source)
 
 
 PICTURES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
@@ -56,14 +56,14 @@ UCI = (
 )
 _SOURCES: dict[str, Source] = {
     "digits": Source(images.load_digits),
-    **{n: Source(partial(images.torchvision_set, n), partial(images.torchvision_folder, n)) for n in PICTURES},
-    "femnist": Source(images.load_femnist, images.femnist_folder),
+    **{n: Source(partial(images.load_torchvision, n), partial(images.find_torchvision_folder, n)) for n in PICTURES},
+    "femnist": Source(images.load_femnist, images.find_femnist_folder),
     "shakespeare": Source(text.load_shakespeare, _shakespeare_folder),
     "printers": Source(tables.load_printers),
-    "sine": Source(synthetic.sine_toy),
-    "interval": Source(synthetic.interval_toy),
-    "cubic": Source(synthetic.cubic_toy),
-    "synthetic": Source(synthetic.synthetic_population),
+    "sine": Source(synthetic.make_sine),
+    "interval": Source(synthetic.make_interval),
+    "cubic": Source(synthetic.make_cubic),
+    "synthetic": Source(synthetic.make_population),
     "table": Source(tables.load_table, _table_file),
 }
 DATA_NAMES = (*_SOURCES, *UCI)
@@ -120,7 +120,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
 def download_data(name: str, root: Path | None = None) -> Path:
     """Download what torchvision or the UCI collection offers; returns the folder. For `fedray data get NAME`."""
-    target = data_root(root)
+    target = find_data_root(root)
     if name not in (*PICTURES, *UCI):
         find_source(name)  # an unknown name has its own message
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")

@@ -1,10 +1,17 @@
-"""Where data files are, how packed ones are read, and what is said when they are missing or damaged."""
+"""Where data files are, how packed ones are read, and the errors for files that are missing or damaged.
+
+Example:
+    >>> find_data_root(Path("/data"))
+    PosixPath('/data')
+"""
 
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,24 +21,32 @@ from fedray.core.errors import BadInput
 MOST_UNPACKED = 4 << 30  # bytes; the largest set known here (CIFAR) unpacks to 180 MB
 
 
-def cache_root() -> Path:
+def find_cache_root() -> Path:
     """Folder for what fedray derives from data files: `FEDRAY_CACHE`, else the user's cache folder."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray"))
 
 
-def data_root(root: Path | None) -> Path:
+def find_data_root(root: Path | None) -> Path:
     """Folder of data files: `data.root`, else `FEDRAY_DATA`, else a folder in the user's cache."""
-    return Path(root or os.environ.get("FEDRAY_DATA") or cache_root() / "data").expanduser()
+    return Path(root or os.environ.get("FEDRAY_DATA") or find_cache_root() / "data").expanduser()
 
 
-def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", fetchable: bool = True) -> Path:
-    """The first of `candidates` (below the root) that exists and holds a file that matches `needs`.
+def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
+    """The first of several paths that exists.
 
-    Raises BadInput, one line with the folder looked for and the remedy.
+    Args:
+        root: `data.root`, or None.
+        name: Of the data set, for the message.
+        candidates: Paths below the root.
+        needs: A pattern of which the path must hold a file; empty for any path.
+        fetchable: Whether `fedray data get` can download the data set.
+
+    Raises:
+        BadInput: No such path exists; the message names the first one and the remedy.
     """
-    base = data_root(root)
+    base = find_data_root(root)
     for candidate in candidates:
         path = base / candidate
         if path.exists() and (not needs or any(path.glob(needs))):
@@ -42,17 +57,23 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
 
 
 def explain_damage(name: str, path: Path, why: object) -> BadInput:
-    """The error for a file that cannot be read."""
+    """Makes the error for a file that cannot be read.
+
+    Args:
+        name: Of the data set.
+        path: The file or folder.
+        why: The error that reading it raised, or a sentence.
+    """
     reason = " ".join(str(why).split()) or type(why).__name__
     return BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original file")
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder in the cache for unpacked files, gone afterwards: nothing is ever written beside the data."""
+    """A folder in the cache for unpacked files, which is removed afterwards; nothing is written beside the data."""
     import tempfile
 
-    base = cache_root()
+    base = find_cache_root()
     try:
         base.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=base, prefix="unpack-")
@@ -63,45 +84,58 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def gunzip(name: str, source: Path, target: Path) -> None:
-    """Unpack one .gz file, if what it holds is not too large."""
+    """Unpacks one .gz file.
+
+    Args:
+        name: Of the data set, for messages.
+        source: The packed file.
+        target: The file to write.
+
+    Raises:
+        BadInput: The file is damaged, or what it holds is too large.
+    """
     try:
         with gzip.open(source, "rb") as packed, target.open("wb") as out:
             while part := packed.read(1 << 20):
-                _bounded(out.tell() + len(part))
+                _check_size(out.tell() + len(part))
                 out.write(part)
-    except (EOFError, gzip.BadGzipFile, OSError) as error:
-        raise explain_damage(name, source, error) from error
-    except Exception as error:  # zlib.error has no common base with the others
+    except (EOFError, OSError, zlib.error) as error:
         raise explain_damage(name, source, error) from error
 
 
 def untar(name: str, source: Path, target: Path) -> None:
-    """Unpack an archive; members that would leave `target`, links out of it and too large ones are refused."""
-    import lzma
-    import zlib
+    """Unpacks an archive.
 
+    Args:
+        name: Of the data set, for messages.
+        source: The archive.
+        target: The folder to write to.
+
+    Raises:
+        BadInput: The archive is damaged or too large, or a member or a link would leave `target`.
+    """
     size = 0
 
-    def checked(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+    def check_member(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
         nonlocal size
         size += member.size
-        _bounded(size)
+        _check_size(size)
         return tarfile.data_filter(member, place)
 
     try:
         with tarfile.open(source) as archive:
-            archive.extractall(target, filter=checked)
+            archive.extractall(target, filter=check_member)
     except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
         raise explain_damage(name, source, error) from error
 
 
-def _bounded(size: int) -> None:
+def _check_size(size: int) -> None:
     if size > MOST_UNPACKED:
         raise OSError(f"it unpacks to more than {MOST_UNPACKED >> 20} MB")
 
 
-def stamp(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a file, or of all files of a folder: changes when the data changes."""
+def list_stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of a file, or of all files in a folder; they differ when the data has changed."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]

@@ -1,7 +1,15 @@
-"""Clients without storage: a client's rows follow from its address, so a million clients cost as much as ten.
+"""Clients whose rows are generated when they are read, so that a million clients need no storage.
 
-A row is its class's mean plus the sum of two rows of a pool of noise, each N(0, 1/2) and chosen by address: with 2^16
-pool rows there are 2^32 different noises, all standard normal, at the price of two look-ups.
+A client's rows follow from its address. A row is the mean of its class plus the sum of two rows of a pool of noise.
+Rows of the pool are N(0, 1/2) and chosen by address: a pool of 2^16 rows gives 2^32 different noises, all standard
+normal, at the price of two look-ups.
+
+Example:
+    >>> from fedray.data.synthetic import make_population
+    >>> data = make_population(None, features=4, classes=2, test=10)
+    >>> shards = GeneratedShards(data, data.population, 10**6, [0], hold_out=0.0)
+    >>> shards.fetch(np.array([0]), np.array([999_999])).x.shape
+    torch.Size([20, 4])
 """
 
 from __future__ import annotations
@@ -15,17 +23,17 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
-from fedray.data.label_noise import Wrong, mislabel
+from fedray.data.label_noise import LabelNoise, mislabel
 from fedray.data.partition import count_withheld
 from fedray.data.scaling import Fetched, Scaling
-from fedray.data.synthetic import class_means
+from fedray.data.synthetic import draw_class_means
 from fedray.data.types import Dataset, Population
 
-POOL = 1 << 22  # numbers in the pool of noise, 16 MB
+POOL_NUMBERS = 1 << 22  # float32 numbers in the pool of noise: 16 MB
 
 
-class Generated:
-    """Shards of a population; see `shards.Shards`."""
+class GeneratedShards:
+    """The rows of a population; the methods are described in `fedray.data.shards.Shards`."""
 
     def __init__(
         self,
@@ -33,22 +41,34 @@ class Generated:
         population: Population,
         clients: int,
         seeds: list[int],
+        *,
         hold_out: float,
         server: float = 0.0,
-        wrong: Wrong | None = None,
+        label_noise: LabelNoise | None = None,
     ) -> None:
+        """Draws the pool of noise.
+
+        Args:
+            data: The data set, with the test rows.
+            population: How rows are generated.
+            clients: Number of clients, N.
+            seeds: One for each world.
+            hold_out: Share of every client's rows that is withheld.
+            server: Rows of the server, as a share of the clients' rows.
+            label_noise: Which clients have wrong labels; None for none.
+        """
         if clients < 1:
             raise BadInput(f"clients.number = {clients}: it must be at least 1")
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
         self._scaling = Scaling.of(data, [0] * len(seeds))
-        self._rows = 1 << max(10, min(16, (POOL // population.features).bit_length() - 1))
+        self._rows = 1 << max(10, min(16, (POOL_NUMBERS // population.features).bit_length() - 1))
         draw = rng.stream(population.seed, "synthetic noise")
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
-        table = np.concatenate([class_means(population), noise * np.float32(np.sqrt(0.5))])
+        table = np.concatenate([draw_class_means(population), noise * np.float32(np.sqrt(0.5))])
         self._table = torch.from_numpy(table)  # [classes + pool, features]
-        self._kinds = None if wrong is None else wrong.kinds(seeds, clients)
+        self._kinds = None if label_noise is None else label_noise.kinds(seeds, clients)
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
         """Rows of each client before any are withheld, `[J]`."""
@@ -60,11 +80,13 @@ class Generated:
         return size
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Drawn by address where the population has a spread."""
         total = self._total(world, client)
         kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        """Rows that are made for this call."""
         drawn = self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
         if self._kinds is None:
             return drawn
@@ -75,7 +97,7 @@ class Generated:
         return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
-        """Rows `first .. first + size` of each client; row r is a function of (world's seed, client, r) alone."""
+        """Rows `first .. first + size` of each client; row r depends on the world's seed, the client and r alone."""
         n = int(size.max(initial=0))
         mask = np.arange(n) < size[:, None]  # [J, n]
         label, pick = self._words(world, client, first, n)
@@ -99,16 +121,20 @@ class Generated:
             label = np.take_along_axis(held, label, axis=1)
         return label, words[..., 1]
 
-    def normalise(self, x: Tensor, world: Tensor) -> Tensor:
-        return self._scaling.normalise(x, world)
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """As float32; generated inputs need no standardizing."""
+        return self._scaling.normalize(x, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Labels as they are."""
         return self._scaling.targets(y, world)
 
-    def test(self, world: int) -> tuple[Tensor, Tensor]:
+    def test(self, _world: int) -> tuple[Tensor, Tensor]:
+        """The test rows of the data set, the same in all worlds."""
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        """The last rows of each of the first clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -116,21 +142,24 @@ class Generated:
         return held.x, held.y
 
     def unlabelled(self, world: int) -> Tensor:
-        """Further generated clients are the server's: its inputs are as many as its share of the clients' rows."""
+        """The rows of further generated clients, as many as the server's share says."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
         return self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client)).x
 
-    def client_test(self, world: int, client: int) -> IntArray | None:
+    def client_test(self, _world: int, _client: int) -> IntArray | None:
+        """None: no test row belongs to a client."""
         return None
 
     def client_holdout(self, world: int, client: int) -> IntArray:
+        """A range, because withheld rows come client after client."""
         before = np.arange(client + 1)
         size = count_withheld(self._total(np.full_like(before, world), before), self._hold_out)
         return np.arange(int(size[:-1].sum()), int(size.sum()))
 
     def label_counts(self, world: int) -> IntArray:
+        """Counts of the true labels, even where clients have wrong ones."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)

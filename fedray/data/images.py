@@ -47,7 +47,7 @@ def _digits() -> tuple[Any, Any]:
     return x, y
 
 
-def torchvision_folder(name: str, root: Path | None) -> Path:
+def find_torchvision_folder(name: str, root: Path | None) -> Path:
     """Where a torchvision set lies: raises BadInput if it does not."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
@@ -62,9 +62,9 @@ def torchvision_folder(name: str, root: Path | None) -> Path:
     raise missing
 
 
-def torchvision_set(name: str, root: Path | None) -> Dataset:
+def load_torchvision(name: str, root: Path | None) -> Dataset:
     """MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN, read by torchvision's own classes."""
-    folder = torchvision_folder(name, root)
+    folder = find_torchvision_folder(name, root)
     with scratch_folder() as space:
         try:
             train, test, names = _read(name, _unpacked(name, folder, space))
@@ -116,7 +116,7 @@ def _split(x: Any, y: Any) -> Split:
     return Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64))
 
 
-def femnist_folder(root: Path | None) -> Path:
+def find_femnist_folder(root: Path | None) -> Path:
     """The folder that holds LEAF's `train/` and `test/`."""
     places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
     return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
@@ -124,7 +124,7 @@ def femnist_folder(root: Path | None) -> Path:
 
 def load_femnist(root: Path | None) -> Dataset:
     """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` (background 255, ink dark), 62 classes, one client a writer."""
-    folder = femnist_folder(root)
+    folder = find_femnist_folder(root)
     train, test = _leaf(folder / "train"), _leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
     if stray := set(test) - set(train):

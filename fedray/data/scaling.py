@@ -1,4 +1,10 @@
-"""What a fetch returns, and how raw rows become network inputs: by the statistics of each world's fold."""
+"""What `Shards.fetch` returns, and how raw rows become network inputs: by the statistics of each world's fold.
+
+Example:
+    >>> rows = Fetched(torch.zeros(3, 2), torch.tensor([5, 6, 7]), torch.tensor([[2, 0]]), np.array([2]))
+    >>> rows.labels(rows.rows, 0).tolist()
+    [[7, 5]]
+"""
 
 from __future__ import annotations
 
@@ -14,9 +20,12 @@ from fedray.data.types import Dataset
 class Fetched(NamedTuple):
     """The rows of J jobs' clients.
 
-    x `[n, ...]`, y `[n]` or `[n, q]`: the whole store (mapped, shared), or rows made for this call.
-    rows: int64 `[J, n_max]`, rows of x of each job's client, 0 behind its size. size: `[J]`.
-    first: int64 `[J]`, where y begins for each job, or None for 0 (worlds whose labels differ lie one after another).
+    Attributes:
+        x: Raw inputs `[n, ...]`, of the whole store or made for this call.
+        y: Raw labels `[n]` or targets `[n, q]`. Where the labels of worlds differ, those of one world follow another.
+        rows: Which rows of x the client of each job holds, `[J, n_max]` int64; 0 behind its size.
+        size: How many rows it holds, `[J]`.
+        first: Where the labels of each job's world begin in y, `[J]` int64; None means at 0.
     """
 
     x: Tensor
@@ -26,15 +35,23 @@ class Fetched(NamedTuple):
     first: Tensor | None = None
 
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
-        """y of rows of x, `[...]`, which belong to these jobs (broadcast)."""
-        at = rows if self.first is None else rows + self.first[job]
-        return self.y.index_select(0, at.flatten()).view(*at.shape, *self.y.shape[1:])
+        """The labels or targets of rows of x, `[...]`; `job` says whose rows they are and broadcasts to their shape."""
+        index = rows if self.first is None else rows + self.first[job]
+        return self.y.index_select(0, index.flatten()).view(*index.shape, *self.y.shape[1:])
 
 
 class Scaling(NamedTuple):
-    """Statistics of each world. shift, scale: `[worlds, *s]` float32; y_shift, y_scale: `[worlds, q]`.
+    """The statistics that standardize the rows of each world; R is the number of worlds.
 
-    same: all worlds share one fold. plain: inputs, targets need no change but that of type.
+    Attributes:
+        kind: images, features or tokens.
+        classes: Number of classes; 0 for a regression.
+        shift: Mean of the inputs, `[R, *s]` float32.
+        scale: Standard deviation of the inputs, `[R, *s]` float32.
+        y_shift: Mean of the targets, `[R, q]` float32.
+        y_scale: Standard deviation of the targets, `[R, q]` float32.
+        same: Whether all worlds have the same fold.
+        plain: Whether the inputs, and the targets, are used as they are.
     """
 
     kind: str
@@ -48,23 +65,23 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def of(data: Dataset, folds: list[int]) -> Scaling:
-        """`folds[w]` is the fold of world w."""
+        """The statistics of a data set; `folds[w]` is the fold of world w."""
         statistics = (data.shift, data.scale, data.y_shift, data.y_scale)
         a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)
         plain = [not bool(shift.any()) and bool((scale == 1).all()) for shift, scale in ((a, b), (c, d))]
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
 
-    def normalise(self, x: Tensor, world: Tensor) -> Tensor:
-        """Raw `[W, ..., *sample]` of worlds `[W]` -> float32 `(x - shift) / scale`; tokens -> int64."""
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """Network inputs of raw rows `[W, ..., *sample]` of worlds `[W]`: float32, or int64 for tokens."""
         if self.kind == "tokens":
             return x.long()
-        return x.float() if self.plain[0] else self._scaled(x, self.shift, self.scale, world)
+        return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Labels `[W, ...]` as they are; targets `[W, ..., q]` standardised, float32."""
-        return y if self.classes or self.plain[1] else self._scaled(y, self.y_shift, self.y_scale, world)
+        """Labels `[W, ...]` as they are, or standardized targets `[W, ..., q]` float32."""
+        return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
-    def _scaled(self, x: Tensor, shift: Tensor, scale: Tensor, world: Tensor) -> Tensor:
+    def _standardize(self, x: Tensor, shift: Tensor, scale: Tensor, world: Tensor) -> Tensor:
         shift, scale = shift.to(x.device), scale.to(x.device)
         if self.same:
             return (x - shift[0]).div_(scale[0])

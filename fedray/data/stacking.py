@@ -1,4 +1,17 @@
-"""Shards whose inputs are computed where they are read: a client's out-of-fold features, with its own labels."""
+"""The two views of a federation's data that stacking trains on.
+
+A base network is trained once for each fold, without that fold's rows: `LeaveOutShards` leaves them out. The meta model
+is trained on what the bases predict for rows that they were not trained on: `FeatureShards` shows these predictions as
+the clients' inputs. Both wrap other shards, and both are shards themselves.
+
+Example:
+    >>> from fedray.data.catalogue import load_data
+    >>> from fedray.data.deal import build_shards
+    >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
+    >>> part = LeaveOutShards(whole, seeds=(0,), folds=4, within=False)
+    >>> part.sizes(np.array([2, 2]), np.array([1, 2])).tolist()  # client 2 has no rows in world 2
+    [360, 0]
+"""
 
 from __future__ import annotations
 
@@ -14,78 +27,111 @@ from fedray.data.scaling import Fetched
 from fedray.data.shards import Shards
 from fedray.data.types import Split
 
-Compute = Callable[[int, int], Tensor]  # (world, client) -> its features `[n, F]` float32
+Compute = Callable[[int, int], Tensor]  # (world, client) -> features of its training rows, `[n, F]` float32
 
 
-class Features:
-    """The worlds and clients of `whole`, seen through `compute`; see `shards.Shards`. width: F."""
+class FeatureShards:
+    """Shards whose training inputs are computed when they are read; test and withheld rows stay raw."""
 
     def __init__(self, whole: Shards, width: int, compute: Compute) -> None:
+        """Wraps other shards.
+
+        Args:
+            whole: Gives the labels, and all rows that are not trained on.
+            width: Number of features, F.
+            compute: Gives the features of a client's rows.
+        """
         self.whole, self.width, self.compute = whole, width, compute
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
         self.number, self.worlds = whole.number, whole.worlds
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Those of the whole."""
         return self.whole.sizes(world, client)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        there = self.whole.fetch(world, client)
+        """Features that are computed for this call, with the labels of the whole."""
+        raw = self.whole.fetch(world, client)
         x = [self.compute(w, c) for w, c in zip(world.tolist(), client.tolist(), strict=True)]
-        place = np.arange(there.rows.shape[1])
-        inside = place < there.size[:, None]
-        job = torch.from_numpy(np.repeat(np.arange(len(client)), there.size))
-        y = there.labels(there.rows[torch.from_numpy(inside)], job)
-        start = np.cumsum(there.size) - there.size
+        place = np.arange(raw.rows.shape[1])
+        inside = place < raw.size[:, None]
+        job = torch.from_numpy(np.repeat(np.arange(len(client)), raw.size))
+        y = raw.labels(raw.rows[torch.from_numpy(inside)], job)
+        start = np.cumsum(raw.size) - raw.size
         rows = np.where(inside, start[:, None] + place, 0)
-        return Fetched(torch.cat(x), y, torch.from_numpy(rows), there.size)
+        return Fetched(torch.cat(x), y, torch.from_numpy(rows), raw.size)
 
-    def normalise(self, x: Tensor, world: Tensor) -> Tensor:
+    def normalize(self, x: Tensor, _world: Tensor) -> Tensor:
+        """Features as they are."""
         return x
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Those of the whole."""
         return self.whole.targets(y, world)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
+        """The raw test rows of the whole."""
         return self.whole.test(world)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        """The raw withheld rows of the whole."""
         return self.whole.holdout(world)
 
     def unlabelled(self, world: int) -> Tensor:
+        """The server's raw rows of the whole."""
         return self.whole.unlabelled(world)
 
     def client_test(self, world: int, client: int) -> IntArray | None:
+        """Those of the whole."""
         return self.whole.client_test(world, client)
 
     def client_holdout(self, world: int, client: int) -> IntArray:
+        """Those of the whole."""
         return self.whole.client_holdout(world, client)
 
     def label_counts(self, world: int) -> IntArray:
+        """Counts of all rows of the whole."""
         return self.whole.label_counts(world)
 
 
-class LeaveOut:
-    """Shards of `len(seeds) * folds` worlds; see `shards.Shards`. seeds: one a world of the whole."""
+class LeaveOutShards:
+    """Shards with a world for each world of the whole and each fold; world `w * folds + f` lacks the rows of fold f."""
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
+        """Wraps other shards.
+
+        Args:
+            whole: The shards with all rows.
+            seeds: One for each world of the whole.
+            folds: Number of folds.
+            within: Whether fold f is a part of every client's rows; otherwise it is all rows of client f.
+        """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
-        """The part that each row of a client belongs to, `[n]`; `world` is one of the whole."""
+        """The fold of each row of a client, `[n]`.
+
+        Args:
+            world: World of the whole.
+            client: The client.
+            size: Number of its rows, n.
+        """
         if not self.within:
             return np.full(size, client)
         order = rng.stream(self.seeds[world], "within", client).permutation(size)
         return np.asarray(order % self.folds, dtype=np.int64)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Number of rows without those of the fold, `[J]`."""
         size, fold = self.whole.sizes(world // self.folds, client), world % self.folds
         if not self.within:
             return np.where(client == fold, 0, size)
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        """The rows of the whole without those of the fold."""
         fetched = self.whole.fetch(world // self.folds, client)
         kept = []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
@@ -93,30 +139,38 @@ class LeaveOut:
             kept.append(fetched.rows[j, : len(part)][torch.from_numpy(part != w % self.folds)])
         size = np.array([len(rows) for rows in kept], dtype=np.int64)
         rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
-        for row, mine in zip(rows, kept, strict=True):
-            row[: len(mine)] = mine
+        for padded, own in zip(rows, kept, strict=True):
+            padded[: len(own)] = own
         return fetched._replace(rows=rows, size=size)
 
-    def normalise(self, x: Tensor, world: Tensor) -> Tensor:
-        return self.whole.normalise(x, world // self.folds)
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """As in the whole."""
+        return self.whole.normalize(x, world // self.folds)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Those of the whole."""
         return self.whole.targets(y, world // self.folds)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
+        """The raw test rows of the whole."""
         return self.whole.test(world // self.folds)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        """The raw withheld rows of the whole."""
         return self.whole.holdout(world // self.folds)
 
     def unlabelled(self, world: int) -> Tensor:
+        """The server's raw rows of the whole."""
         return self.whole.unlabelled(world // self.folds)
 
     def client_test(self, world: int, client: int) -> IntArray | None:
+        """Those of the whole."""
         return self.whole.client_test(world // self.folds, client)
 
     def client_holdout(self, world: int, client: int) -> IntArray:
+        """Those of the whole."""
         return self.whole.client_holdout(world // self.folds, client)
 
     def label_counts(self, world: int) -> IntArray:
+        """Counts of all rows of the whole."""
         return self.whole.label_counts(world // self.folds)

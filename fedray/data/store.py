@@ -18,7 +18,7 @@ import numpy as np
 from fedray.core.errors import FedrayError
 from fedray.core.files import expand_user_path, open_replacement
 from fedray.data import catalogue
-from fedray.data.files import cache_root, stamp
+from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.types import Array, Dataset, Split
 
 FORMAT = 1  # part of the key: raise it when a loader or the layout changes
@@ -44,10 +44,10 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     if where is None:
         return catalogue.load_data(name, root, **options)
     key = json.dumps(
-        [FORMAT, name, options, stamp(where(root, **options)), _more(options)], sort_keys=True, default=str
+        [FORMAT, name, options, list_stamps(where(root, **options)), _more(options)], sort_keys=True, default=str
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    train, test = (cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
+    train, test = (find_cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
     try:
         return _dataset(name, map_store(train), map_store(test))
     except (OSError, ValueError, KeyError):  # not there yet, or not readable
@@ -61,7 +61,7 @@ def _more(options: dict[str, Any]) -> Any:
     """A table's second file."""
     other = options.get("test")
     path = expand_user_path("data.test", other) if isinstance(other, str) else None
-    return stamp(path) if path is not None and path.is_file() else None
+    return list_stamps(path) if path is not None and path.is_file() else None
 
 
 def _notes(data: Dataset) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fedray.data.files import explain_damage, find_file
 from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
 
 
-def uci_folder(name: str, root: Path | None) -> Path:
+def find_uci_folder(name: str, root: Path | None) -> Path:
     """The `data/` folder of one UCI set."""
     folder = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
@@ -27,7 +27,7 @@ def uci_folder(name: str, root: Path | None) -> Path:
 
 def load_uci(name: str, root: Path | None) -> Dataset:
     """A regression set with its standard splits as folds; every fold is standardised by its own training rows."""
-    folder = uci_folder(name, root)
+    folder = find_uci_folder(name, root)
     data = _numbers(name, folder / "data.txt")
     inputs, target = (_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
     x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
@@ -65,7 +65,7 @@ def _rows(name: str, path: Path, limit: int) -> IntArray:
     return index
 
 
-def printers_folder(root: Path | None) -> Path:
+def find_printers_folder(root: Path | None) -> Path:
     """The folder of the printers' CSV files."""
     return find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
 
@@ -83,7 +83,7 @@ def load_printers(
     """
     if speed not in ("nominal", "measured"):
         raise BadInput(f"data.speed = {speed}: choose nominal or measured")
-    folder = printers_folder(root)
+    folder = find_printers_folder(root)
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
@@ -105,7 +105,7 @@ def load_printers(
     return data
 
 
-def table_file(path: str | Path | None, key: str = "path") -> Path:
+def find_table_file(path: str | Path | None, key: str = "path") -> Path:
     """The user's own file."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
@@ -146,8 +146,8 @@ def load_table(
         group: a column whose values are the natural clients. Every other column can be partitioned by too.
         test: another file with the test rows; without it `test_fraction` of the rows, drawn by `seed`.
     """
-    frame = _frame(table_file(path))
-    other = _frame(table_file(test, "test")) if test else None
+    frame = _frame(find_table_file(path))
+    other = _frame(find_table_file(test, "test")) if test else None
     targets = [target] if isinstance(target, str) else list(target or [])
     inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
     _check_columns(path, frame, other, targets, inputs, group)

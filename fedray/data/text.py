@@ -46,7 +46,7 @@ def encode(text: str) -> NDArray[np.uint8]:
     return _LOOKUP[codes]
 
 
-def shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
+def find_shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
     """The folder of one of the three texts."""
     if source not in _PLACES:
         raise BadInput(f"data.source = {source}: choose one of {', '.join(_PLACES)}")
@@ -64,7 +64,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
     """
     if stride < 1 or not 0 < train < 1:
         raise BadInput(f"data.stride = {stride}, data.train = {train}: stride is at least 1, train between 0 and 1")
-    folder = shakespeare_folder(root, source)
+    folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_PLACES[source][1]))))
     try:
         parse = {"mit_plays": _mit, "tiny": _tiny, "complete": _complete}[source]

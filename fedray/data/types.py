@@ -1,4 +1,11 @@
-"""The nouns of data: `Split`, `Dataset`, `Population`, and the statistics a network's input is standardised with."""
+"""Data sets: their rows, what the rows mean, and the statistics that standardize a network's input.
+
+Example:
+    >>> rows = Split(np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0]))
+    >>> data = classification("mine", train=rows, test=rows, names=("no", "yes"))
+    >>> data.input_shape, data.outputs, data.shift.tolist()
+    ((2,), 2, [[2.0, 3.0]])
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,16 @@ from fedray.core.types import IntArray
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]
+Kind = Literal["images", "features", "tokens"]
 
 
 class Split(NamedTuple):
     """n rows.
 
-    x: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of any integer type.
-    y: labels `[n]` int64, or targets `[n, q]` float32 in their original units.
-    group: `[n]` int64, the natural client of each row (writer, role, printer), or None.
+    Attributes:
+        x: Images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of any integer type.
+        y: Labels `[n]` int64, or targets `[n, q]` float32 in their original units.
+        group: The natural client of each row (writer, role, printer), `[n]` int64; None without natural clients.
     """
 
     x: Array
@@ -27,14 +36,21 @@ class Split(NamedTuple):
     group: IntArray | None = None
 
     def take(self, rows: IntArray) -> Split:
+        """Some of the rows, by their indices."""
         return Split(self.x[rows], self.y[rows], None if self.group is None else self.group[rows])
 
 
 class Population(NamedTuple):
-    """Clients that are generated when they are needed: a Gaussian mixture, one component a class.
+    """Clients whose rows are generated when they are needed, from a Gaussian mixture with a component for each class.
 
-    samples: rows a client (the median, if `spread`, the sd of the log of a client's size, is above 0).
-    per_client: distinct classes a client holds (0: all). separation: sd of the classes' means; the noise has sd 1.
+    Attributes:
+        samples: Rows of a client; the median, if `spread` is above 0.
+        features: Length of an input.
+        classes: Number of classes.
+        separation: Standard deviation of the classes' means; that of the noise is 1.
+        spread: Standard deviation of the logarithm of a client's number of rows.
+        per_client: Different classes that a client holds; 0 means all.
+        seed: Address of the means and of the noise.
     """
 
     samples: int = 20
@@ -51,12 +67,20 @@ class Dataset(NamedTuple):
 
     The network's input is `(x - shift[f]) / scale[f]` for fold f of F; tokens are not changed.
 
-    shift, scale: float32 `[F, *s]`, s as many axes as a sample and broadcastable to one.
-    y_shift, y_scale: float32 `[F, q]`; 0 and 1 where targets are not standardised.
-    classes: 0 means regression. columns: `[n]` each, further columns of the training rows, to partition by.
-    folds: (training rows, test rows) of each fold, both rows of `train`; then `test` is empty. () = use `test`.
-    population: not None where clients are generated; then `train` is empty.
-    noise: of toys whose test targets are E[y|x]: the mean variance of y around it, in original units.
+    Attributes:
+        name: As in the scenario.
+        train: Training rows; empty where clients are generated.
+        test: Test rows; empty where there are folds.
+        classes: Number of classes; 0 for a regression.
+        class_names: Names of the classes.
+        shift: Mean of the inputs, `[F, *s]` float32, which broadcasts to a sample.
+        scale: Standard deviation of the inputs, `[F, *s]` float32.
+        y_shift: Mean of the targets, `[F, q]` float32; 0 where they are not standardized.
+        y_scale: Standard deviation of the targets, `[F, q]` float32; 1 where they are not standardized.
+        folds: Training rows and test rows of each fold, both as indices of `train`; empty where `test` is used.
+        columns: Further columns of the training rows by name, `[n]` each, by which rows can be dealt to clients.
+        population: How clients are generated; None for stored rows.
+        noise: Mean variance of y around E[y|x], in original units, if the test targets are E[y|x]; else None.
     """
 
     name: str
@@ -69,41 +93,50 @@ class Dataset(NamedTuple):
     y_shift: Float32
     y_scale: Float32
     folds: tuple[tuple[IntArray, IntArray], ...] = ()
-    columns: dict[str, Array] = {}  # noqa: RUF012  (a default that nobody changes)
+    columns: dict[str, Array] = {}  # noqa: RUF012  (nothing changes this default)
     population: Population | None = None
     noise: float | None = None
 
     @property
-    def kind(self) -> Literal["images", "features", "tokens"]:
-        return kind_of(self.test.x if self.population else self.train.x)
+    def kind(self) -> Kind:
+        """What the inputs are."""
+        return find_kind(self._inputs)
 
     @property
-    def sample(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return (self.test.x if self.population else self.train.x).shape[1:]
+        return tuple(int(n) for n in self._inputs.shape[1:])
 
     @property
     def outputs(self) -> int:
-        """Numbers a network must put out: classes, or targets q."""
-        return self.classes or int(self.train.y.shape[1])
+        """Length of a network's output: the number of classes, or of targets q."""
+        return self.classes or int(self.y_scale.shape[1])
+
+    @property
+    def _inputs(self) -> Array:
+        """Inputs of which there is at least an array: those of the test rows where clients are generated."""
+        return self.test.x if self.population else self.train.x
 
 
-def kind_of(x: Array) -> Literal["images", "features", "tokens"]:
-    """What `[n, ...]` holds, by its type and axes."""
+def find_kind(x: Array) -> Kind:
+    """What inputs `[n, ...]` are, by their type and axes."""
     if x.ndim == 4:
         return "images"
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
 
 
 def column_moments(values: Array) -> tuple[Float32, Float32]:
-    """Mean and population sd of each column of `[n, f]`; a constant column has sd 1."""
+    """Mean and standard deviation (of a population) of each column of `[n, f]`; it is 1 for a constant column."""
     mean = values.mean(axis=0, dtype=np.float64)
     sd = values.std(axis=0, dtype=np.float64)
     return mean.astype(np.float32), np.where(sd > 1e-12, sd, 1.0).astype(np.float32)
 
 
 def pixel_moments(x: Array) -> tuple[Float32, Float32]:
-    """Mean and sd of each channel of `[n, C, H, W]`, each `[C, 1, 1]`; bytes are counted, so that no copy is made."""
+    """Mean and standard deviation of each channel of `[n, C, H, W]`, `[C, 1, 1]` each.
+
+    The values of bytes are counted, so that no copy as floats is made.
+    """
     if x.dtype != np.uint8:
         mean, sd = column_moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
         return mean[:, None, None], sd[:, None, None]
@@ -116,10 +149,17 @@ def pixel_moments(x: Array) -> tuple[Float32, Float32]:
 
 
 def classification(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
-    """A data set with one fold whose labels are 0 .. len(names) - 1."""
-    if kind_of(train.x) == "images":
+    """A data set with classes.
+
+    Args:
+        name: For messages and records.
+        train: Training rows; their labels are 0 to len(names) - 1.
+        test: Test rows.
+        names: Names of the classes.
+    """
+    if find_kind(train.x) == "images":
         shift, scale = pixel_moments(train.x)
-    elif kind_of(train.x) == "tokens":
+    elif find_kind(train.x) == "tokens":
         shift, scale = np.zeros(1, np.float32), np.ones(1, np.float32)
     else:
         shift, scale = column_moments(train.x)
@@ -127,9 +167,16 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one)
 
 
-def regression(name: str, train: Split, test: Split, standardise: bool = True) -> Dataset:
-    """A data set with one fold and real targets."""
-    if standardise:
+def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
+    """A data set with real targets.
+
+    Args:
+        name: For messages and records.
+        train: Training rows; their targets are `[n, q]`.
+        test: Test rows.
+        standardize: Whether inputs and targets are standardized by the training rows.
+    """
+    if standardize:
         (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:
         shift, scale = np.zeros(train.x.shape[1], np.float32), np.ones(train.x.shape[1], np.float32)
@@ -138,7 +185,16 @@ def regression(name: str, train: Split, test: Split, standardise: bool = True) -
 
 
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Rows of the training and of the test part, `fraction` of every class in the test part (rounded)."""
+    """Rows of a training and of a test part, drawn at random.
+
+    Args:
+        labels: `[n]`.
+        fraction: Share of every class that goes to the test part (rounded).
+        generator: Draws the rows.
+
+    Returns:
+        Indices of the training rows and of the test rows, rising.
+    """
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     _, first, count = np.unique(labels[order], return_index=True, return_counts=True)
@@ -148,14 +204,13 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
-    """The same data set with at most `rows` training and `rows` test samples, picked by address."""
+    """The same data set with at most `rows` training and `rows` test samples, drawn by address."""
 
-    def some(split: Split, purpose: str) -> Split:
-        keep = np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows])
-        return Split(split.x[keep], split.y[keep], None if split.group is None else split.group[keep])
+    def draw(split: Split, purpose: str) -> Split:
+        return split.take(np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows]))
 
     columns = {
         name: values[np.sort(rng.stream(0, "limit_train").permutation(len(values))[:rows])]
         for name, values in data.columns.items()
     }
-    return data._replace(train=some(data.train, "limit_train"), test=some(data.test, "limit_test"), columns=columns)
+    return data._replace(train=draw(data.train, "limit_train"), test=draw(data.test, "limit_test"), columns=columns)

@@ -136,7 +136,7 @@ def predict_targets(
     means: FloatArray = study.unscale(outputs, world).numpy()
     if answer.spread is None:
         return means, None
-    inputs = study.shards.normalise(x[None], torch.tensor([world]))[0]
+    inputs = study.shards.normalize(x[None], torch.tensor([world]))[0]
     variance = propagate_variance(last_layer_inputs(study.net.module, inputs).double(), answer.spread[world].double())
     return means, (variance.numpy() * scale)[None, :, None]
 

@@ -26,8 +26,8 @@ from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_
 from fedray.components.compression import dense
 from fedray.components.schedule import KINDS, Assignment, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
-from fedray.core.method import Phase, Schedule
-from fedray.core.types import Compress, Layout, Local, Server
+from fedray.core.method import Compress, Local, Phase, Schedule, Server
+from fedray.core.types import Layout
 from fedray.methods.setting import Setting
 
 Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model

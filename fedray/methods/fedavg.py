@@ -24,8 +24,7 @@ from dataclasses import replace
 from fedray.components.aggregation import mean
 from fedray.components.compression import dense
 from fedray.components.schedule import permutation
-from fedray.core.method import Method
-from fedray.core.types import Local
+from fedray.core.method import Local, Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting
 

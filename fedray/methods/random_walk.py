@@ -23,8 +23,7 @@ from __future__ import annotations
 from fedray.components.compression import RESIDUAL
 from fedray.components.random_walk import handover_server, walk_schedule, walk_traffic
 from fedray.core.errors import BadInput
-from fedray.core.method import Method, Phase
-from fedray.core.types import Compress, Compressed
+from fedray.core.method import Compress, Compressed, Method, Phase
 from fedray.methods.base import make_compressor
 from fedray.methods.setting import Setting
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from fedray.components.aggregation import Rows, Weighting
 from fedray.components.schedule import Participation
 from fedray.components.server_optimizer import ServerOptimizerKind
+from fedray.core.method import Compress, Local, Walk
 from fedray.core.rng import Keys
-from fedray.core.types import Clients, Compress, Layout, Local, Walk
+from fedray.core.types import Clients, Layout
 from fedray.models.stacking import Stack
 
 

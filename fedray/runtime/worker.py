@@ -27,8 +27,8 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
-from fedray.core.method import PERSONAL_PREFIX, JobRows, Phase
-from fedray.core.types import IntArray, Local, Plan, SizedPlan, State, Stats, Uploads
+from fedray.core.method import PERSONAL_PREFIX, JobRows, Local, Phase
+from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.runtime import failures, personal
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
@@ -263,7 +263,7 @@ class Worker:
             flat = at.flatten()
             x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
             y = fetched.labels(at, torch.arange(at.shape[1])[:, None])
-            x = shards.normalise(x.transpose(0, 1), world).transpose(0, 1)
+            x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
             y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
             return self.to_device(x), self.to_device(y)
 
@@ -291,6 +291,6 @@ class Worker:
         rows, counters = rows.to(self.device), counters.to(self.device)
         if models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
-        inputs = self.to_device(self.study.shards.normalise(x[None], torch.tensor([world])))
+        inputs = self.to_device(self.study.shards.normalize(x[None], torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
         return self.engine.outputs(self.study.net, rows, counters, inputs)[:models]

@@ -23,8 +23,8 @@ from torch import Tensor
 from fedray.components.adaptive import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Answer, Method, Phase, Schedule
-from fedray.core.types import IntArray, Plan, Server, State, Stats
+from fedray.core.method import Answer, Method, Phase, Schedule, Server
+from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.models.stacking import Stack, stacked_net
 from fedray.simulation.rounds import draw_first_state, job_traffic

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.method import Answer, Method
-from fedray.core.types import Clients, FloatArray, IntArray, Local, Net, State
+from fedray.core.method import Answer, Local, Method
+from fedray.core.types import Clients, FloatArray, IntArray, Net, State
 from fedray.data.shards import Shards
 from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
@@ -186,7 +186,7 @@ class Study:
         fetched = self.shards.fetch(np.full_like(client, world), client)
         real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the rest is padding
         rows = fetched.rows[torch.from_numpy(real)]
-        x = self.shards.normalise(fetched.x[rows][None], where)[0]
+        x = self.shards.normalize(fetched.x[rows][None], where)[0]
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:

@@ -1,8 +1,18 @@
 """A block: W jobs that train side by side as lanes of one computation, and the batches that each of them sees.
 
-A lane's batches are a function of its own address and size alone: `(seed, round, client, model)` gives every epoch a
-permutation of the client's rows, cut into batches of B; the last one is padded with rows of weight zero. So neither the
-other lanes nor the width of the block can be seen in a lane's numbers.
+The batches of a lane are a function of its own address and size alone: `(seed, round, client, model)` gives every epoch
+a permutation of the client's rows, which is cut into batches of B; the last one is padded with rows of weight zero. So
+the numbers of a lane depend neither on the other lanes nor on the width of the block.
+
+Example:
+    Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
+
+    >>> keys = rng.keys(0, "example", np.arange(2))
+    >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
+    >>> batches.weight[:, 1].tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    >>> sorted(batches.index[:, 0].flatten().tolist())
+    [0, 1, 2, 3]
 """
 
 from __future__ import annotations
@@ -15,21 +25,33 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.types import FloatArray, IntArray, Local
+from fedray.core.method import Local
+from fedray.core.types import FloatArray, IntArray
 
-PIECE_NUMBERS = 8 << 20  # numbers read at a time
-MIN_LANES = 2  # one lane alone would take other product kernels (matrix-vector) than two: pad it
+PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
+MIN_LANES = 2  # a single lane would take other product kernels (matrix-vector) than two lanes, so it is padded
 
 
 class Batches(NamedTuple):
-    """Which rows every lane reads: index `[S, W, B]` into the data, weight `[S, W, B]` (1 / batch size, or 0)."""
+    """Which rows every lane reads in every step.
+
+    Attributes:
+        index: Places of the rows in the data, `[S, W, B]`.
+        weight: Weight of each row in its batch's loss, `[S, W, B]`: 1 / batch size, or 0 for padding.
+    """
 
     index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
     weight: Tensor
 
 
 class Rates(NamedTuple):
-    """What lanes multiply by: learning rate of this round, weight decay and pull. `[W]` each, or one number for all."""
+    """The rates of the lanes, `[W]` each, or one number for all lanes.
+
+    Attributes:
+        lr: Learning rate of this round.
+        decay: Weight decay.
+        pull: Strength of the pull towards the anchor.
+    """
 
     lr: FloatArray | float
     decay: FloatArray | float
@@ -37,12 +59,22 @@ class Rates(NamedTuple):
 
 
 class Block(NamedTuple):
-    """W lanes, sorted by falling number of steps.
+    """W jobs that train side by side, sorted by falling number of steps.
 
-    start: `[W, d]`, where each lane starts. counters: `[W, c]`. read(lo, hi): inputs and targets of steps lo..hi,
-    `[s, W, B, ...]`. weight: `[S, W, B]`. steps: `[W]`. lr: this round's. anchor: `[W, d]`, or None: the pull is
-    towards `start`. offset: `[W, d]` or None. keys: `[W]`, for code that draws random numbers (dropout). own: rates
-    of each lane, where they differ and the engine mixes them (`rule.mixes`); None: those of `lr` and `local`.
+    Attributes:
+        start: The model that each lane starts from, `[W, d]`.
+        counters: Its integer buffers, `[W, c]`.
+        read: A function (first step, one past the last) -> inputs and targets of these steps, `[s, W, B, ...]` each.
+        weight: Weights of the rows in each batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
+        steps: Optimizer steps of each lane, `[W]`, falling.
+        local: How the clients train.
+        lr: Learning rate of this round.
+        keys: Address of each lane, `[W]`, for modules that draw random numbers (dropout).
+        sample: Numbers in one input.
+        anchor: The model that each lane is pulled towards, `[W, d]`; None: `start`.
+        offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
+        lane_rates: Rates of each lane, where they differ and the engine can mix them (`choice.can_mix_rates`); None:
+            those of `lr` and `local`.
     """
 
     start: Tensor
@@ -53,19 +85,19 @@ class Block(NamedTuple):
     local: Local
     lr: float
     keys: rng.Keys
-    sample: int  # numbers in one input
+    sample: int
     anchor: Tensor | None = None
     offset: Tensor | None = None
-    own: Rates | None = None
+    lane_rates: Rates | None = None
 
     @property
     def rates(self) -> Rates:
-        """Every lane's, or all lanes'."""
-        return self.own or Rates(self.lr, self.local.weight_decay, self.local.pull)
+        """The rates of each lane, or of all lanes together."""
+        return self.lane_rates or Rates(self.lr, self.local.weight_decay, self.local.pull)
 
     @property
-    def fewest(self) -> int:
-        """Lanes that stay at work to the end, so that no kernel meets one lane alone (unless the block has one)."""
+    def min_lanes(self) -> int:
+        """Lanes that are computed to the end, so that no kernel gets a single lane (unless the block has only one)."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
@@ -76,7 +108,13 @@ class Block(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """final `[W, d]`, counters `[W, c]`, loss `[W]`: sum over the lane's steps of the batch's mean loss."""
+    """What the lanes of a block become.
+
+    Attributes:
+        final: The trained models, `[W, d]`.
+        counters: Their integer buffers, `[W, c]`.
+        loss: Sum over the lane's steps of the mean loss of the batch, `[W]`.
+    """
 
     final: Tensor
     counters: Tensor
@@ -84,23 +122,41 @@ class Trained(NamedTuple):
 
 
 def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
-    """Batch width of each lane: the asked size, or the client's whole data if that is less (rounded up to 8).
+    """Batch width of each lane: the batch size, or the client's whole data if that is less (rounded up to 8).
 
-    It depends on the lane alone, so that padding cannot tell the neighbours' sizes.
+    The width depends on the lane alone, so that padding does not depend on the sizes of other lanes.
+
+    Args:
+        size: Samples of each lane, `[W]`.
+        batch_size: B; None: all samples are one batch.
+
+    Example:
+        >>> choose_batch_width(np.array([5, 11, 40]), 16).tolist()
+        [5, 16, 16]
     """
     whole = np.maximum(np.where(size <= 8, size, (size + 7) // 8 * 8), 1)
     return whole if batch_size is None else np.minimum(whole, batch_size)
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Steps of each job: `epochs * ceil(n / B)`, or the given number (0 for a client without data)."""
+    """Optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 for a client without data.
+
+    Args:
+        size: n, samples of each job, `[J]`.
+        local: How the clients train.
+    """
     batches = np.ones_like(size) if local.batch_size is None else -(-size // local.batch_size)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
     return np.where(size > 0, steps, 0)
 
 
 def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
-    """Samples in all the batches of each job: the last batch of an epoch holds what is left.
+    """Samples in all the batches of each job, `[J]`; the last batch of an epoch holds what is left.
+
+    Args:
+        size: Samples of each client, `[J]`.
+        steps: Optimizer steps, `[J]`.
+        batch_size: B; None: all samples are one batch.
 
     Example:
         >>> samples_seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
@@ -112,14 +168,14 @@ def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> Int
 
 
 def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
-    """Deals each lane's rows into batches.
+    """Deals the rows of each lane into batches, in another order in every epoch.
 
     Args:
-        rows: `[W, n]`, padded behind `size`.
-        size: `[W]` samples, above 0.
-        steps: `[W]`, falling.
+        rows: Places of each lane's rows in the data, `[W, n]`, padded behind `size`.
+        size: Samples of each lane, `[W]`, above 0.
+        steps: Optimizer steps of each lane, `[W]`, falling.
         width: B.
-        key: `[W]`, one address a lane.
+        key: Address of each lane, `[W]`.
     """
     lanes, n = rows.shape
     total = int(steps.max())
@@ -129,7 +185,7 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
     if int(size.min()) < n:
         noise[np.broadcast_to(np.arange(n) >= size[:, None, None], noise.shape)] = np.iinfo(np.uint64).max
     order = np.argsort(noise, axis=-1)
-    if int(size.min()) == n and n % width == 0 and total == epochs * (n // width):  # nothing is ragged
+    if int(size.min()) == n and n % width == 0 and total == epochs * (n // width):  # all batches are full
         index = np.take_along_axis(rows[:, None, :], order, axis=-1).reshape(lanes, total, width)
         weight = torch.full((1, 1, 1), 1.0 / width).expand(total, lanes, width)
         return Batches(torch.from_numpy(np.ascontiguousarray(index.transpose(1, 0, 2))), weight)
@@ -146,20 +202,32 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Jobs -> blocks: equal batch widths together, sorted by falling steps, at most `width` lanes (jobs without steps
-    are left out)."""
+    """Groups jobs into blocks: places of the jobs of each block, sorted by falling steps.
+
+    Args:
+        steps: Optimizer steps of each job, `[J]`; jobs without steps are left out.
+        batch: A number for each job, `[J]`, that is equal for jobs that may share a block (their batch width).
+        width: Most lanes of a block.
+
+    Example:
+        >>> [block.tolist() for block in split_into_blocks(np.array([2, 0, 3, 3, 1]), np.array([8, 8, 8, 4, 8]), 2)]
+        [[3], [2, 0], [4]]
+    """
     order = np.lexsort((np.arange(len(steps)), -steps, batch))
     order = order[steps[order] > 0]
     blocks = []
     for same in np.unique(batch[order]):
-        mine = order[batch[order] == same]
-        pieces = -(-len(mine) // width)
-        blocks += [part for part in np.array_split(mine, pieces) if len(part)]
+        jobs = order[batch[order] == same]
+        pieces = -(-len(jobs) // width)
+        blocks += [part for part in np.array_split(jobs, pieces) if len(part)]
     return blocks
 
 
 def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
-    """(first step, one past the last, lanes at work): the active prefix shrinks as short lanes finish.
+    """Ranges of steps with the same lanes: (first step, one past the last, number of lanes that still train).
+
+    Args:
+        steps: Optimizer steps of each lane, `[W]`, falling; lanes that finish leave from the end.
 
     Example:
         >>> find_active_lanes(np.array([5, 5, 3]))
@@ -171,7 +239,7 @@ def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Images and convolution weights with channels last in memory (also where one channel leaves it open)."""
+    """Lays images and convolution weights out with channels last in memory, also where there is only one channel."""
     if x.dim() != 4:
         return x
     _, c, h, w = x.shape

@@ -1,7 +1,13 @@
-"""Which engine runs a network, and how wide: one static rule on shapes, so that the choice is the same everywhere.
+"""Which engine trains a network, and with how many lanes: one rule on shapes, the same in every process.
 
-Networks of one's own need not know about lanes: one that is not exactly what an engine computes, or that cannot be
-mapped over lanes, takes the next engine, down to the plain loop, which runs everything.
+Users' networks need not know about lanes. A network that is not exactly what an engine computes, or that cannot be
+mapped over lanes, takes the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> engine = choose_engine(build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]))
+    >>> engine.name, engine.width, engine.why
+    ('mlp', 256, 'linear layers only, 67 parameters')
 """
 
 from __future__ import annotations
@@ -11,9 +17,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedray.core.types import Local, Net
+from fedray.core.method import Local
+from fedray.core.types import Net
 from fedray.training import conv, loop, mlp, vmap
 from fedray.training.block import MIN_LANES, Block, Trained
+from fedray.training.layers import read_shape
+from fedray.training.optimizer import is_plain_sgd
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
@@ -23,7 +32,15 @@ MLP_FLOATS = 400_000
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as chosen for one network. `width` is the most lanes of a block."""
+    """An engine as chosen for one network.
+
+    Attributes:
+        name: "mlp", "conv", "vmap" or "loop".
+        width: The most lanes of a block.
+        why: Why it was chosen, for `fedray check` and the manifest.
+        train: A function (network, block) -> trained block.
+        outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
+    """
 
     name: str
     width: int
@@ -36,12 +53,13 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
     """The engine for a network.
 
     Args:
-        device: its kind, "cpu" or "cuda".
-        example: one network input, to try a module of one's own on; without it such a module is trusted.
+        net: The network.
+        device: Kind of the device, "cpu" or "cuda".
+        example: One network input, on which a user's module is tried; None: such a module is trusted.
     """
-    d, plain = net.layout.d, _plain(net)
+    d, plain = net.layout.d, _has_plain_layers(net)
     wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
-    if plain and mlp.read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
+    if plain and read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
     if plain and conv.split_net(net.module) is not None:
         channels = conv.find_max_channels(net.module)
@@ -49,13 +67,13 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
         return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
-    obstacle = _obstacle(net)
+    obstacle = _find_obstacle(net)
     if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
         refused = None if example is None else vmap.find_refusal(net, example)
         if refused is not None:
-            return _loop(f"it cannot be mapped over lanes ({refused})")
+            return _loop_engine(f"it cannot be mapped over lanes ({refused})")
         return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train_vmap, loop.loop_outputs)
-    return _loop(obstacle or f"{d:,} parameters a lane are too many to stack")
+    return _loop_engine(obstacle or f"{d:,} parameters a lane are too many to stack")
 
 
 def is_shareable(engine: Engine) -> bool:
@@ -65,16 +83,19 @@ def is_shareable(engine: Engine) -> bool:
 
 def can_mix_rates(engine: Engine, local: Local) -> bool:
     """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
-    return engine.name == "mlp" and mlp.is_plain(local)
+    return engine.name == "mlp" and is_plain_sgd(local)
 
 
-def _loop(why: str) -> Engine:
+def _loop_engine(why: str) -> Engine:
+    """The engine that runs every module, and why no other one does."""
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs)
 
 
-def _plain(net: Net) -> bool:
-    """Whether the row is the layers' own weights and biases, in order and once each: nothing is frozen, shared or
-    reparametrised, there are no buffers, and no hook adds to what a layer computes."""
+def _has_plain_layers(net: Net) -> bool:
+    """Whether a row holds exactly the layers' weights and biases, in order and once each.
+
+    Nothing is frozen, shared or reparametrised, there are no buffers, and no hook changes what a layer computes.
+    """
     named = [(name, part) for name, part in net.module._modules.items() if part is not None]
     wanted = [
         f"{name}.{kind}"
@@ -87,7 +108,7 @@ def _plain(net: Net) -> bool:
     return list(net.layout.names) == wanted and not net.layout.counters and not hooked
 
 
-def _obstacle(net: Net) -> str | None:
+def _find_obstacle(net: Net) -> str | None:
     """Why a module cannot be mapped over lanes, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         return "it keeps buffers (BatchNorm's running statistics, say)"

@@ -1,7 +1,16 @@
-"""One optimiser step for stacked parameters: the same few lines for every engine.
+"""One optimizer step for stacked parameters: the same few lines for every engine.
 
 The gradient of a lane is `data gradient + weight_decay w + pull (w - anchor) + offset`; SGD and Adam follow torch.optim
 (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
+
+Example:
+    Two lanes of one parameter; the second one gets no gradient.
+
+    >>> step = make_optimizer(Local(lr=0.1), 0.1, [], [])
+    >>> params = [torch.tensor([[1.0], [1.0]])]
+    >>> step(params, [torch.tensor([[2.0], [0.0]])], None)
+    >>> params[0].flatten().tolist()
+    [0.800000011920929, 1.0]
 """
 
 from __future__ import annotations
@@ -12,10 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.types import Layout, Local
+from fedray.core.method import Local
+from fedray.core.types import Layout
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
-Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]
+Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
+_Move = Callable[[list[Tensor], list[Tensor], int | None], None]
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
@@ -31,14 +42,15 @@ def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
     """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
 
-    anchor and offset are stacked like the parameters; empty where there is no pull or offset.
+    Args:
+        local: The optimizer and its settings.
+        lr: Learning rate of this round.
+        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
+        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
     """
-    moments: list[list[Tensor]] = []
-    count = 0
+    move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum)
 
     def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
-        nonlocal count
-        count += 1
         now = [p[:lanes] for p in params]
         g = list(grads)
         if offset:
@@ -47,9 +59,14 @@ def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Se
             g = list(torch._foreach_add(g, now, alpha=local.weight_decay + local.pull))
         if local.pull:
             torch._foreach_add_(g, [a[:lanes] for a in anchor], alpha=-local.pull)
-        _move(local, lr, count, moments, now, g, lanes)
+        move(now, g, lanes)
 
     return step
+
+
+def is_plain_sgd(local: Local) -> bool:
+    """Whether the update is linear in the gradient of the same step: SGD without momentum."""
+    return local.optimizer == "sgd" and not local.momentum
 
 
 def count_trainable_tensors(layout: Layout) -> int:
@@ -58,19 +75,16 @@ def count_trainable_tensors(layout: Layout) -> int:
     return int((ends <= layout.trainable).sum())
 
 
-def _move(
-    local: Local,
-    lr: float,
-    count: int,
-    moments: list[list[Tensor]],
-    now: list[Tensor],
-    g: list[Tensor],
-    lanes: int | None,
-) -> None:
-    """SGD, SGD with momentum or Adam on the first lanes; `moments` holds the running state."""
-    if local.optimizer == "adam":
+def _make_adam(lr: float) -> _Move:
+    """Adam: a function (first lanes of the parameters, their whole gradients, lanes)."""
+    moments: list[list[Tensor]] = []
+    count = 0
+
+    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
+        nonlocal count
+        count += 1
         if not moments:
-            moments += [[torch.zeros_like(p) for p in now], [torch.zeros_like(p) for p in now]]
+            moments.extend([torch.zeros_like(p) for p in now] for _ in range(2))
         first, second = ([m[:lanes] for m in moment] for moment in moments)
         torch._foreach_lerp_(first, g, 1.0 - _BETA1)
         torch._foreach_mul_(second, _BETA2)
@@ -79,12 +93,22 @@ def _move(
         torch._foreach_div_(root, (1.0 - _BETA2**count) ** 0.5)
         torch._foreach_add_(root, _EPS)
         torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - _BETA1**count))
-        return
-    if local.momentum:
-        if not moments:
-            moments.append([torch.zeros_like(p) for p in now])
-        velocity = [m[:lanes] for m in moments[0]]
-        torch._foreach_mul_(velocity, local.momentum)
-        torch._foreach_add_(velocity, g)
-        g = velocity
-    torch._foreach_add_(now, g, alpha=-lr)
+
+    return move
+
+
+def _make_sgd(lr: float, momentum: float) -> _Move:
+    """SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
+    velocities: list[Tensor] = []
+
+    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
+        if momentum:
+            if not velocities:
+                velocities.extend(torch.zeros_like(p) for p in now)
+            velocity = [v[:lanes] for v in velocities]
+            torch._foreach_mul_(velocity, momentum)
+            torch._foreach_add_(velocity, g)
+            g = velocity
+        torch._foreach_add_(now, g, alpha=-lr)
+
+    return move

@@ -1,4 +1,12 @@
-"""The start-up check that a lane's bits do not depend on its neighbours, on this machine, with this network."""
+"""The start-up check that a lane's bits do not depend on its neighbours, on this machine, with this network.
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.training.choice import choose_engine
+    >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
+    >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), device="cpu", dtype=torch.float32)
+    True
+"""
 
 from __future__ import annotations
 
@@ -7,24 +15,39 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.types import Local, Net
+from fedray.core.method import Local
+from fedray.core.types import Net
 from fedray.training.block import Block, count_steps, deal_batches
 from fedray.training.choice import Engine
 
-_LANES, _ROWS, _RATE = 5, 11, 0.001  # a rate at which wide networks with large weights stay finite
+_LANES, _ROWS = 5, 11
+_RATE = 0.001  # at this rate wide networks with large weights stay finite
 
 
-def check_invariance(net: Net, engine: Engine, local: Local, example: Tensor, device: str, dtype: torch.dtype) -> bool:
-    """Trains five small lanes together, and two or three of them at a time: the same bits?
+def check_invariance(
+    net: Net, engine: Engine, local: Local, example: Tensor, *, device: str, dtype: torch.dtype
+) -> bool:
+    """Whether five small lanes get the same bits when they train together as when two or three train at a time.
 
-    One lane after another is invariant by construction and is not run. example: one network input.
+    An engine that trains one lane after another is invariant by construction, and nothing is run for it.
+
+    Args:
+        net: The network.
+        engine: What trains it.
+        local: How the clients train; one epoch of it is run.
+        example: One network input.
+        device: Kind of the device, "cpu" or "cuda".
+        dtype: Type of the models' numbers.
     """
     if engine.width == 1:
         return True
-    whole = engine.train(net, _block(net, local, example, device, dtype, list(range(_LANES)))).final
+
+    def train(lanes: list[int]) -> Tensor:
+        return engine.train(net, _make_block(net, local, example, lanes, device=device, dtype=dtype)).final
+
+    whole = train(list(range(_LANES)))
     groups = ([0, 1], [2, 3, 4], [1, 4])
-    parts = [engine.train(net, _block(net, local, example, device, dtype, group)).final for group in groups]
-    return all(torch.equal(_bits(part), _bits(whole[group])) for part, group in zip(parts, groups, strict=True))
+    return all(torch.equal(_bits(train(group)), _bits(whole[group])) for group in groups)
 
 
 def _bits(rows: Tensor) -> Tensor:
@@ -32,15 +55,14 @@ def _bits(rows: Tensor) -> Tensor:
     return rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
 
 
-def _block(
-    net: Net, local: Local, example: Tensor, device: str, dtype: torch.dtype, lanes: list[int]
-) -> Block:  # fmt: skip
-    who, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
-    size = np.full(len(who), _ROWS)
-    brief = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
-    steps = count_steps(size, brief)
-    key = rng.keys(0, "selftest", who)
-    index, weight = deal_batches(who[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)
+def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], *, device: str, dtype: torch.dtype) -> Block:
+    """A block of some of the five lanes; inputs, targets and first models of a lane depend on its number alone."""
+    lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
+    size = np.full(len(lane), _ROWS)
+    one_epoch = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
+    steps = count_steps(size, one_epoch)
+    key = rng.keys(0, "selftest", lane)
+    index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)
     n, shape = _LANES * _ROWS, example.shape
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
     classes = torch.arange(n) % net.outputs
@@ -52,5 +74,5 @@ def _block(
         return x[index[lo:hi].to(device)], y[index[lo:hi].to(device)]
 
     start = torch.stack([net.init(int(k)) for k in key]).to(device, dtype)
-    counters = torch.zeros(len(who), 0, dtype=torch.int64)
-    return Block(start, counters, read, weight.to(device, dtype), steps, brief, _RATE, key, int(np.prod(shape)))
+    counters = torch.zeros(len(lane), 0, dtype=torch.int64)
+    return Block(start, counters, read, weight.to(device, dtype), steps, one_epoch, _RATE, key, int(np.prod(shape)))

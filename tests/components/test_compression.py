@@ -23,7 +23,8 @@ from fedray.components.compression import (
     top_k,
 )
 from fedray.core import rng
-from fedray.core.types import Compress, IntArray, Layout, Tier, Uploads
+from fedray.core.method import Compress
+from fedray.core.types import IntArray, Layout, Tier, Uploads
 
 PLAIN = Layout(("weight", "bias"), ((7, 5), (7,)), trainable=42)
 BUFFERED = Layout(("weight", "bias", "mean", "var"), ((6, 4), (6,), (6,), (6,)), trainable=30, counters=("batches",))

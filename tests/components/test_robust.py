@@ -17,7 +17,8 @@ from fedray.components import aggregation, robust, server_optimizer
 from fedray.components.server_optimizer import TAU
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.exact_sum import merge_stats
-from fedray.core.types import Server, State, Uploads
+from fedray.core.method import Server
+from fedray.core.types import State, Uploads
 from fedray.scenario.loader import read_scenario
 
 COLUMNS = st.integers(1, 9)

@@ -117,7 +117,7 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> 
     for stride in (1, 80):
         data = load_data("shakespeare", tmp_path, source="tiny", stride=stride)
         assert data.kind == "tokens"
-        assert data.sample == (80,)
+        assert data.input_shape == (80,)
         assert data.classes == 80
         assert data.outputs == 80
         assert np.unique(groups(data.train)).tolist() == [0, 1]

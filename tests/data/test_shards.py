@@ -11,7 +11,7 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
-from fedray.data.shards import build_shards
+from fedray.data.deal import build_shards
 from fedray.data.types import Dataset, Split, regression
 
 
@@ -63,7 +63,7 @@ def test_a_replicate_does_not_change_when_others_are_added(digits: Dataset) -> N
 
 def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "iid", {}, 10, [0])
-    x = shards.normalise(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
+    x = shards.normalize(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
     assert x.dtype == torch.float32
     assert x.shape == (1, 1438, 1, 8, 8)
     assert abs(float(x.mean())) < 1e-4
@@ -81,7 +81,7 @@ def test_each_world_has_its_fold_s_rows_and_statistics() -> None:
         assert set(rows.ravel().tolist()) == set(data.folds[world % 2][0].tolist())
         assert shards.test(world)[0].ravel().tolist() == data.folds[world % 2][1].tolist()
     x = torch.full((4, 3, 5, 1), 6.0)
-    out = shards.normalise(x, torch.arange(4))
+    out = shards.normalize(x, torch.arange(4))
     assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2)
     assert out.shape == x.shape
     assert shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))[:, 0, 0].tolist() == [
@@ -96,7 +96,7 @@ def test_one_fold_is_the_same_alone_as_among_all() -> None:
     a, b = alone.fetch(np.array([0]), np.array([1])), among.fetch(np.array([1]), np.array([1]))
     assert torch.equal(a.rows, b.rows)
     x, w = torch.ones(1, 2, 1), torch.zeros(1, dtype=torch.long)
-    assert torch.equal(alone.normalise(x, w), among.normalise(x, w + 1))
+    assert torch.equal(alone.normalize(x, w), among.normalize(x, w + 1))
 
 
 def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:

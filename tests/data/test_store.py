@@ -18,7 +18,7 @@ import torch
 from fedray.core.errors import FedrayError
 from fedray.data import store
 from fedray.data.catalogue import load_data
-from fedray.data.shards import build_shards
+from fedray.data.deal import build_shards
 from fedray.data.types import Split
 
 
@@ -139,7 +139,7 @@ def test_tokens_pass_through_as_integers(tmp_path: Path) -> None:
     data = store.open_dataset("shakespeare", tmp_path, {"source": "tiny"})
     shards = build_shards(data, "natural", {}, None, [0])
     got = shards.fetch(np.array([0, 0]), np.array([0, 1]))
-    x = shards.normalise(got.x[got.rows], torch.zeros(2, dtype=torch.long))
+    x = shards.normalize(got.x[got.rows], torch.zeros(2, dtype=torch.long))
     assert x.dtype == torch.int64
     assert x.shape == (2, int(got.size.max()), 80)
     assert int(x.max()) < 80

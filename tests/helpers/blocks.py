@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import rng
-from fedray.core.types import Local, Net, Objective
+from fedray.core.method import Local
+from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 from fedray.training import block as blocks
 from fedray.training import conv, mlp, vmap

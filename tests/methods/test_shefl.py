@@ -20,9 +20,9 @@ from fedray.api import Run
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.aggregation import Rows, by_tier, paper_eq2
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import Method
+from fedray.core.method import Method, Server
 from fedray.core.text import format_bytes
-from fedray.core.types import Plan, Server, SizedPlan, State, Tier, Uploads
+from fedray.core.types import Plan, SizedPlan, State, Tier, Uploads
 from fedray.experiments.check import explain_scenario
 from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition

@@ -16,7 +16,7 @@ from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study,
 import fedray
 from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
-from fedray.data.stacking import LeaveOut
+from fedray.data.stacking import LeaveOutShards
 from fedray.data.types import Dataset
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
@@ -44,7 +44,7 @@ def test_a_vote_is_the_share_of_the_clients_classifiers(folds: dict[str, Any]) -
     """Counted here with scikit-learn itself, on the rows that are not left out."""
     made, train = beside({"name": "sklearn/gaussian_nb"}, folds), table().train
     shards = made.parts[1].study.shards
-    assert isinstance(shards, LeaveOut)
+    assert isinstance(shards, LeaveOutShards)
     found = shares(made)
     np.testing.assert_allclose(found.sum(axis=-1), 1.0)
     for fold in range(shards.folds):
@@ -67,7 +67,7 @@ def test_other_data_of_a_client_changes_no_vote_of_the_fold_that_leaves_it_out(n
 
 def test_other_data_in_a_fold_changes_no_vote_of_that_fold() -> None:
     shards = beside(FOREST, WITHIN).parts[1].study.shards
-    assert isinstance(shards, LeaveOut)
+    assert isinstance(shards, LeaveOutShards)
     fold = np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == 1) for c in range(CLIENTS)])
     before, after = shares(beside(FOREST, WITHIN)), shares(beside(FOREST, WITHIN, data=table(change=fold)))
     assert (before == after).reshape(3, -1).all(1).tolist() == [False, True, False]
@@ -86,7 +86,7 @@ def test_a_client_without_rows_does_not_vote() -> None:
     owner[-1] = 3
     made = beside({"name": "sklearn/gaussian_nb"}, WITHIN, data=table(owner=owner))
     shards = made.parts[1].study.shards
-    assert isinstance(shards, LeaveOut)
+    assert isinstance(shards, LeaveOutShards)
     without = int(shards.fold_of(0, 3, 1)[0])
     for fold, found in enumerate(shares(made)):
         voters = CLIENTS - (fold == without)
@@ -100,7 +100,7 @@ def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
     made = beside(FOREST, folds)
     state, _ = trained(made, 3)
     shards, found = made.parts[1].study.shards, features(made, state)
-    assert isinstance(shards, LeaveOut)
+    assert isinstance(shards, LeaveOutShards)
     said = shares(made, torch.from_numpy(table().train.x))
     fold = np.concatenate([shards.fold_of(0, client, EACH) for client in range(CLIENTS)])
     np.testing.assert_allclose(found[:, CLASSES:], said[fold, np.arange(len(fold))], atol=1e-6)

@@ -64,7 +64,7 @@ def test_ditto_without_pull_is_local_training() -> None:
             def batch(
                 lo: int, hi: int, index: Any = index, fetched: Any = fetched
             ) -> tuple[torch.Tensor, torch.Tensor]:
-                return study.shards.normalise(fetched.x[index[lo:hi]], torch.zeros(2)), fetched.y[index[lo:hi]]
+                return study.shards.normalize(fetched.x[index[lo:hi]], torch.zeros(2)), fetched.y[index[lo:hi]]
 
             counters = torch.zeros(2, 0, dtype=torch.int64)
             local = replace(phase.local, pull=0.0)

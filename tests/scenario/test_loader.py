@@ -285,7 +285,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         for key, (default, _) in spec.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
     for name, spec in PARTITION_SPECS.items():
-        assert set(spec.options) - set(label_noise.Wrong._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
+        assert set(spec.options) - set(label_noise.LabelNoise._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
     for name, spec in DATA_SPECS.items():
         if name != "uci/NAME":
             assert set(spec.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name

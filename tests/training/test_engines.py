@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedray.core import rng
-from fedray.core.types import Local, Objective
+from fedray.core.method import Local
+from fedray.core.types import Objective
 from fedray.training import block as blocks
 from fedray.training import loop, mlp
 

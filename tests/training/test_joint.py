@@ -13,7 +13,7 @@ from sweeps import BASE, run, sweep, told
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.types import Local
+from fedray.core.method import Local
 from fedray.models.catalogue import build_net
 from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint

@@ -1,0 +1,164 @@
+"""Shards whose rows lie in a stored data set.
+
+Example:
+    >>> from fedray.data.catalogue import load_data
+    >>> from fedray.data.partition import iid
+    >>> data = load_data("digits")
+    >>> cut = iid(data.train.y, 100, rng.stream(0, "partition"))
+    >>> shards = StoredShards(data, folds=[0], cuts=[cut], held=[], groups=None, server=[])
+    >>> shards.label_counts(0).sum()
+    np.int64(1438)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.types import EVALUATED_CLIENTS, IntArray
+from fedray.data.label_noise import LabelNoise, mislabel
+from fedray.data.partition import Cut, gather_cut
+from fedray.data.scaling import Fetched, Scaling
+from fedray.data.types import Array, Dataset
+
+
+class CutTable:
+    """The cuts of all worlds in one array of rows, so that the rows of many jobs are read at once."""
+
+    def __init__(self, cuts: list[Cut]) -> None:
+        self.number = cuts[0].clients
+        size = np.stack([np.diff(cut.offsets) for cut in cuts])  # [worlds, N]
+        base = np.cumsum([0, *(len(cut.rows) for cut in cuts[:-1])])
+        start = np.stack([cut.offsets[:-1] + b for cut, b in zip(cuts, base, strict=True)])
+        self.size, self.start = size.ravel(), start.ravel()
+        tail = np.zeros(int(size.max(initial=0)), np.int64)  # so that a padded run never leaves the array
+        self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
+
+    def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of each job's client, `[J, n_max]`, 0 behind its size, and the sizes `[J]`."""
+        entry = world * self.number + client
+        size = self.size[entry]
+        place = np.arange(size.max(initial=0))
+        rows = self.rows[self.start[entry][:, None] + place]
+        if len(size) and size.min() < len(place):
+            rows *= place < size[:, None]
+        return rows, size
+
+    def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
+        """Rows of a world, client after client, and their clients, `[n]` each; `clients` limits them to the first."""
+        first, number = world * self.number, self.number if clients is None else min(clients, self.number)
+        size, start = self.size[first : first + number], int(self.start[first])
+        return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
+
+
+class StoredShards:
+    """The rows of a stored data set; the methods are described in `Shards`."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        folds: list[int],
+        cuts: list[Cut],
+        held: list[Cut],
+        *,
+        groups: Array | None,
+        server: list[IntArray],
+    ) -> None:
+        """Takes one entry for each world.
+
+        Args:
+            data: The data set.
+            folds: Fold of each world.
+            cuts: The clients' training rows.
+            held: The clients' withheld rows; empty without any.
+            groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
+            server: The rows of the server; empty without any.
+        """
+        self.data, self.number, self.worlds = data, cuts[0].clients, len(cuts)
+        self._folds, self._server = folds, server
+        self._train, self._held = CutTable(cuts), CutTable(held) if held else None
+        self._x, self._y = torch.from_numpy(data.train.x), torch.from_numpy(data.train.y)
+        self._scaling = Scaling.of(data, folds)
+        self._own_test = _own_test_rows(data.test.group, groups)
+        self._labels: Tensor | None = None
+
+    def mislabel(self, noise: LabelNoise, seeds: list[int]) -> None:
+        """Gives some clients wrong training labels; `seeds[w]` is the seed of world w."""
+        kinds = noise.kinds(seeds, self.number)
+        labels = np.tile(self.data.train.y, (self.worlds, 1))
+        for world, seed in enumerate(seeds):
+            rows, owner = self._train.of_world(world)
+            key = rng.keys(seed, "noisy labels", rows)
+            labels[world, rows] = mislabel(self.data.train.y[rows], kinds[world, owner], key, self.data.classes)
+        self._labels = torch.from_numpy(labels.ravel())
+
+    def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Number of entries in the cut, `[J]`."""
+        size: IntArray = self._train.size[world * self.number + client]
+        return size
+
+    def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        """Indices into the whole store, of which nothing is copied."""
+        rows, size = self._train.runs(world, client)
+        if self._labels is None:
+            return Fetched(self._x, self._y, torch.from_numpy(rows), size)
+        return Fetched(self._x, self._labels, torch.from_numpy(rows), size, torch.from_numpy(world * len(self._y)))
+
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """Standardized by the training rows of the world's fold."""
+        return self._scaling.normalize(x, world)
+
+    def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Standardized by the training rows of the world's fold."""
+        return self._scaling.targets(y, world)
+
+    def test(self, world: int) -> tuple[Tensor, Tensor]:
+        """The test rows of the world's fold, or those of the data set."""
+        if self.data.folds:
+            rows = torch.from_numpy(self.data.folds[self._folds[world]][1])
+            return self._x[rows], self._y[rows]
+        return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
+
+    def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        """Copies of the withheld rows."""
+        rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
+        index = torch.from_numpy(rows)
+        return self._x[index], self._y[index]
+
+    def unlabelled(self, world: int) -> Tensor:
+        """Copies of the server's rows."""
+        return self._x[torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))]
+
+    def client_test(self, _world: int, client: int) -> IntArray | None:
+        """Test rows of the client's group, the same in all worlds."""
+        if self._own_test is None:
+            return None
+        return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
+
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        """A range, because withheld rows come client after client."""
+        if not self._held:
+            return np.empty(0, np.int64)
+        size = self._held.size[world * self.number : (world + 1) * self.number]
+        first = int(size[:client].sum())
+        return np.arange(first, first + int(size[client]))
+
+    def label_counts(self, world: int) -> IntArray:
+        """Counts of the true labels, even where clients have wrong ones."""
+        rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
+        number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
+        if not classes:
+            return np.zeros((number, 0), np.int64)
+        counts = np.bincount(owner * classes + self.data.train.y[rows], minlength=number * classes)
+        return counts.reshape(number, classes).astype(np.int64)
+
+
+def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
+    """The test rows of each client, which are those of its group; None unless the partition is natural."""
+    if test_group is None or groups is None:
+        return None
+    client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
+    known = np.flatnonzero(groups[client] == test_group)
+    return gather_cut(known, client[known], len(groups))
