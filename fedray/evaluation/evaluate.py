@@ -27,10 +27,9 @@ from fedray.evaluation.clients import (
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
-from fedray.simulation.interfaces import Progress, Runtime
+from fedray.simulation.interfaces import Pieces, Progress, Runtime
 from fedray.simulation.study import Study
 
-Pieces = dict[tuple[int, int], Tensor]  # (world, first row or client) -> `[K, n, ...]`
 MEMBER_CLASS_SCORES = ("accuracy", "nll", "brier", "ece", "entropy")  # scores of each member by itself
 
 

@@ -13,7 +13,7 @@ from fedray.models.loss import per_sample
 from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine
 
-RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
+PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
 PLANE_CLIENTS = 100  # clients that the samples come from
 MOST_CONV_PARAMETERS = 100_000  # of a convolutional network whose plane takes a few seconds
 PLANE_MARGIN = 0.25  # around the triangle of the members, as a share of its width
@@ -60,11 +60,11 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def measure_loss_plane(study: Study, state: State) -> LossPlane | None:
     """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
     engine = choose_engine(study.net)
-    if study.method.phase.models < 3 or engine.name not in RESOLUTION:
+    if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
         return None
     if engine.name == "conv" and study.net.layout.d > MOST_CONV_PARAMETERS:
         return None
-    grid, samples = RESOLUTION[engine.name]
+    grid, samples = PLANE_RESOLUTION[engine.name]
     x, y = study.pool_rows(0, PLANE_CLIENTS)
     chosen = torch.linspace(0, len(x) - 1, min(samples, len(x))).long()
     x, y = x[chosen], y[chosen]

@@ -1,4 +1,9 @@
-"""The clients one by one: what data they hold, which models suit them, who is served badly."""
+"""The clients one by one: what data they hold, which models suit them, who is served badly.
+
+Example:
+    >>> _spread_labels([0.9, 0.85, 0.2], least=0.1)
+    [0.9, 0.8, 0.2]
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,11 @@ from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import spread_picks, stacked_bars
-from fedray.report.predictions import class_names
+from fedray.report.jobs import draw_stacked_bars, pick_evenly
+from fedray.report.predictions import read_class_names
 from fedray.report.read import ReadRun
 
-SHOWN = 100  # clients in a figure at most
-FAR = 2.0  # drift score that is named
+MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
 
 
 def figure_data(run: ReadRun) -> Figure | None:
@@ -26,14 +30,14 @@ def figure_data(run: ReadRun) -> Figure | None:
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
-    shown = spread_picks(np.arange(clients), SHOWN)
+    shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.4))
     paint = style.pick_colors(classes)
-    stacked_bars(axes, counts[shown], paint)
-    _name_clients(axes, shown, clients)
+    draw_stacked_bars(axes, counts[shown], paint)
+    _label_clients(axes, shown, clients)
     axes.set_ylabel("training samples")
     style.draw_grid(axes)
-    names = class_names(run, classes)
+    names = read_class_names(run, classes)
     if 1 < classes <= len(style.PALETTE):
         style.draw_key(axes, names, paint)
     elif classes > 1:
@@ -50,13 +54,13 @@ def figure_weights(run: ReadRun) -> Figure | None:
     clients, models = alpha.shape
     most = float(alpha.max(axis=1).mean())
     title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
-    shown = spread_picks(np.arange(clients), SHOWN)
+    shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = style.make_canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
     high = float(alpha.max())
-    picture = axes.imshow(alpha[shown].T, cmap=style.strength(), vmin=0, vmax=high, aspect="auto")
+    picture = axes.imshow(alpha[shown].T, cmap=style.make_colormap(), vmin=0, vmax=high, aspect="auto")
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
     axes.set_ylabel("model")
-    _name_clients(axes, shown, clients)
+    _label_clients(axes, shown, clients)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
@@ -69,16 +73,16 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 def figure_client_accuracy(run: ReadRun) -> Figure | None:
     """Accuracy of each client, sorted, with the mean, the 10th percentile and the worst."""
-    each = _finite(run, "client_accuracy")
+    each = _read_finite(run, "client_accuracy")
     if each is None:
         return None
     each = np.sort(each)[::-1]
     low = float(np.quantile(each, 0.1))
     title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
-    _sorted_bars(axes, each, style.ACCENT)
+    draw_sorted_bars(axes, each, style.ACCENT)
     marks = (("mean", float(each.mean())), ("10th percentile", low), ("worst", float(each[-1])))
-    heights = _apart([value for _, value in marks], 0.12 * float(each.max()))
+    heights = _spread_labels([value for _, value in marks], 0.12 * float(each.max()))
     for (name, value), height in zip(marks, heights, strict=True):
         axes.axhline(value, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
         text = f"{name}\n{100 * value:.1f} %"
@@ -92,43 +96,26 @@ def figure_client_accuracy(run: ReadRun) -> Figure | None:
     return figure
 
 
-def figure_drift(run: ReadRun) -> Figure | None:
-    """How unlike the others a client is: the ensemble's disagreement on its data as a z score."""
-    scores = run.pictures.get("client_scores")
-    if scores is None or not np.isfinite(scores).any():
-        return None
-    client = np.argsort(-np.nan_to_num(scores, nan=-np.inf))
-    z = scores[client]
-    z = z[np.isfinite(z)]
-    far = int((z > FAR).sum())
-    verb = "stands" if far == 1 else "stand"
-    title = (
-        f"{far or 'No'} of {len(z)} clients {verb} out by drift score" if far else "No client stands out by drift score"
-    )
-    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
-    _sorted_bars(axes, np.where(z > FAR, z, 0.0), style.WARM)
-    _sorted_bars(axes, np.where(z > FAR, 0.0, z), style.PALETTE[8])
-    axes.axhline(FAR, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.axhline(0, color=style.GRID, linewidth=1)
-    named = ", ".join(str(i) for i in client[: min(far, 8)]) + (", ..." if far > 8 else "")
-    if far:
-        axes.annotate(f"clients {named}", (0.08, 0.9), xycoords="axes fraction", color=style.WARM, fontsize=9)
-    axes.set_xlim(-0.7, len(z) - 0.3)
-    axes.set_ylim(min(float(z.min()) * 1.05, -0.1), max(float(z.max()), FAR) * 1.12)
-    axes.set_xlabel(f"{len(z)} clients, most unlike the others first")
-    axes.set_ylabel("drift score (standard deviations)")
-    style.draw_grid(axes)
-    return figure
+def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
+    """One bar a client, next to each other where they are many.
+
+    Args:
+        axes: where to draw.
+        values: sorted, `[N]`.
+        color: of the bars.
+    """
+    width = 0.84 if len(values) <= 120 else 1.0
+    style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=color)
 
 
-def _finite(run: ReadRun, name: str) -> FloatArray | None:
+def _read_finite(run: ReadRun, name: str) -> FloatArray | None:
     values = run.pictures.get(name)
     if values is None or not np.isfinite(values).any():
         return None
     return np.asarray(values[np.isfinite(values)], dtype=np.float64)
 
 
-def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
+def _label_clients(axes: Axes, shown: IntArray, clients: int) -> None:
     """The x axis of clients, by their own numbers."""
     style.use_whole_numbers(axes.xaxis)
     if len(shown) < clients:
@@ -137,13 +124,8 @@ def _name_clients(axes: Axes, shown: IntArray, clients: int) -> None:
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
 
 
-def _sorted_bars(axes: Axes, values: FloatArray, colour: str) -> None:
-    width = 0.84 if len(values) <= 120 else 1.0
-    style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=colour)
-
-
-def _apart(heights: list[float], least: float) -> list[float]:
-    """Falling heights of labels, moved down where they would touch."""
+def _spread_labels(heights: list[float], least: float) -> list[float]:
+    """Falling heights of labels, moved down so that two of them are at least `least` apart."""
     placed: list[float] = []
     for height in heights:
         placed.append(min(height, placed[-1] - least) if placed else height)

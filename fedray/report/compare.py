@@ -1,4 +1,9 @@
-"""Several runs in one picture and one table."""
+"""Several runs in one picture and one table.
+
+Example:
+    >>> format_deviation(0.0123, "accuracy"), format_deviation(0.0123, "rmse")
+    ('1.2 %', '0.012')
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core import text as text_
+from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share
 from fedray.metrics.names import lower_is_better
 from fedray.report import curves, style
 from fedray.report.read import ReadRun
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-TABLE: tuple[str, ...] = (
+COMPARED_METRICS: tuple[str, ...] = (
     "accuracy",
     "accuracy_average",
     "accuracy_mean",
@@ -25,8 +30,8 @@ TABLE: tuple[str, ...] = (
     "rmse_mean",
     "rmse_min",
 )
-TABLE += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
-COSTS = (
+COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
+COST_COLUMNS = (
     ("up_bytes", "uplink"),
     ("down_bytes", "downlink"),
     ("sim_seconds", "virtual time"),
@@ -35,45 +40,51 @@ COSTS = (
 
 
 class ScoreCell(NamedTuple):
-    """One number of the table, and whether it is the best of its column."""
+    """One cell of a table.
+
+    Attributes:
+        text: what it shows.
+        best: whether it is the best of its column.
+    """
 
     text: str
     best: bool = False
 
 
 def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
-    """The headline metric of every run over `rounds`, `bytes` or `seconds`."""
-    mine = [run for run in runs if run.metric == metric]
+    """The headline metric of every run that has it, in one picture.
+
+    Args:
+        runs: in the order of their colours.
+        metric: `accuracy` or `rmse`.
+        what: `rounds`, `bytes` or `seconds`, on the horizontal axis.
+    """
     lines = []
-    for run in mine:
-        found = (
-            (None if (c := run.curve(metric)) is None else (c.round, c))
-            if what == "rounds"
-            else curves.draw_against(run, what)
-        )
+    for index, run in enumerate(runs):
+        found = curves.read_curve_over(run, what) if run.metric == metric else None
         if found is not None:
-            lines.append((runs.index(run), run.name, found))
+            lines.append((index, run.name, found))
     if not lines:
         return None
     better = (max if metric == "accuracy" else min)(lines, key=lambda one: one[2][1].mean[-1])
-    end = text_.format_number(float(better[2][1].mean[-1]), metric)
+    end = format_number(float(better[2][1].mean[-1]), metric)
     word = "accuracy" if metric == "accuracy" else "RMSE"
     wide = what == "rounds"
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     paint = style.pick_colors(len(runs))
-    size, unit = (1.0, "") if wide else text_.choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
+    size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
-        curves.draw_mean_line(axes, x / size, curve, paint[index], name, width=2.0)
+        curves.draw_mean_line(axes, x / size, curve, color=paint[index], width=2.0, label=name)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
     if wide:
         style.use_whole_numbers(axes.xaxis)
-    curves.headline(axes, metric)
+    curves.label_headline(axes, metric)
     if wide or len(lines) <= 6:
-        curves.legend(axes, metric)
+        curves.draw_legend(axes, metric)
     return figure
 
 
@@ -92,13 +103,13 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     for axis in (axes.xaxis, axes.yaxis):
         style.use_percent(axis)
     style.draw_grid(axes)
-    curves.legend(axes, "accuracy")
+    curves.draw_legend(axes, "accuracy")
     return figure
 
 
-def comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: final metrics with mean +- sd, the best of each marked."""
-    metrics = [name for name in TABLE if any(_mean(run, name) is not None for run in runs)]
+    metrics = [name for name in COMPARED_METRICS if any(_mean(run, name) is not None for run in runs)]
     best = {name: _best(runs, name) for name in metrics}
     head = ["run", *(_word(name) for name in metrics)]
     return head, [
@@ -107,9 +118,9 @@ def comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCel
     ]
 
 
-def cost_cells(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: what each run is, and its bytes and seconds."""
-    head = ["run", "method", "data", "rounds", "n", *(word for _, word in COSTS)]
+    head = ["run", "method", "data", "rounds", "n", *(word for _, word in COST_COLUMNS)]
     rows = []
     for run in runs:
         cells = [
@@ -118,14 +129,14 @@ def cost_cells(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
         ]
         cells.append(ScoreCell(str(run.worlds)))
         totals = run.summary.get("totals", {})
-        for key, _ in COSTS:
-            human = text_.format_bytes if key.endswith("bytes") else text_.format_seconds
+        for key, _ in COST_COLUMNS:
+            human = format_bytes if key.endswith("bytes") else format_seconds
             cells.append(ScoreCell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
         rows.append(cells)
     return head, rows
 
 
-def differences(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
+def find_differences(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
     """Scenario keys whose values are not the same in all runs."""
     flat = [_flat(run.scenario) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
@@ -139,13 +150,13 @@ def format_cell(run: ReadRun, name: str) -> str:
     if not entry or entry.get("mean") is None:
         return "-"
     if entry.get("sd") is None:
-        return text_.format_number(entry["mean"], name)
-    return f"{text_.format_number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+        return format_number(entry["mean"], name)
+    return f"{format_number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
 
 
 def format_deviation(sd: float, name: str) -> str:
     """A standard deviation in the unit of its metric."""
-    return f"{100 * sd:.1f} %" if text_.is_share(name) else f"{sd:.2g}"
+    return f"{100 * sd:.1f} %" if is_share(name) else f"{sd:.2g}"
 
 
 def _mean(run: ReadRun, name: str) -> float | None:
@@ -200,9 +211,9 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     paint = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
-    for i, colour in enumerate(paint):
+    for i, color in enumerate(paint):
         style.draw_bars(
-            axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=colour
+            axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=color
         )
     error = [1.96 * (m["variance"]["sd"] or 0.0) / max(1, m["variance"]["n"]) ** 0.5 for _, m in found]
     axes.errorbar(np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=style.INK, elinewidth=1.2)

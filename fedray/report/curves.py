@@ -1,4 +1,11 @@
-"""What the run reached, and what it paid: metrics over rounds, bytes and virtual seconds."""
+"""What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds.
+
+Example:
+    >>> costs = {name: np.array([0.0, 8.0]) for name in ("round", "up_bytes", "down_bytes", "replicate", "fold")}
+    >>> run = ReadRun("one", {}, "", {}, {}, costs, None, None, {})
+    >>> read_costs(run, "bytes").mean.tolist()
+    [0.0, 16.0]
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core import text
+from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.read import Curve, ReadRun
@@ -27,9 +34,9 @@ METRIC_LABELS = {
     "personal_accuracy": "personalised accuracy",
     "personal_p10": "personalised accuracy, 10th percentile",
 }
-SCORES = tuple(name for name in METRIC_LABELS if name not in ("accuracy", "rmse", "personal_p10"))
-LEGEND_MODELS = 10
-LINES = 50  # members drawn at most
+PANEL_SCORES = tuple(name for name in METRIC_LABELS if name not in ("accuracy", "rmse", "personal_p10"))
+LEGEND_MODELS = 10  # up to which the legend names each
+MOST_MEMBER_LINES = 50
 
 
 def figure_rounds(run: ReadRun) -> Figure | None:
@@ -39,35 +46,36 @@ def figure_rounds(run: ReadRun) -> Figure | None:
         return None
     figure, axes = style.make_canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
     single = run.models == 1
-    for k, colour in enumerate(style.pick_colors(run.models)):
-        member = run.member(k) if not single and k < LINES else None
+    for k, color in enumerate(style.pick_colors(run.models)):
+        member = run.member(k) if not single and k < MOST_MEMBER_LINES else None
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else None
-            draw_mean_line(axes, member.round, member, colour, label, width=1.1)
-    draw_mean_line(axes, curve.round, curve, style.INK, "the model" if single else "ensemble", width=2.4)
+            draw_mean_line(axes, member.round, member, color=color, width=1.1, label=label)
+    name = "the model" if single else "ensemble"
+    draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
     axes.set_xlabel(_rounds_label(run))
     style.use_whole_numbers(axes.xaxis)
-    headline(axes, run.metric)
-    legend(axes, run.metric, columns=2 if run.models > 3 else 1)
+    label_headline(axes, run.metric)
+    draw_legend(axes, run.metric, columns=2 if run.models > 3 else 1)
     return figure
 
 
 def figure_bytes(run: ReadRun) -> Figure | None:
     """The headline metric over the bytes moved in both directions."""
-    return _over(run, "bytes")
+    return _figure_over(run, "bytes")
 
 
 def figure_seconds(run: ReadRun) -> Figure | None:
     """The headline metric over virtual time."""
-    return _over(run, "seconds")
+    return _figure_over(run, "seconds")
 
 
 def figure_scores(run: ReadRun) -> Figure | None:
     """All other scores over rounds, one small panel each."""
-    curves = {name: curve for name in SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
+    curves = {name: curve for name in PANEL_SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
         return None
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
@@ -78,11 +86,11 @@ def figure_scores(run: ReadRun) -> Figure | None:
     )
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        draw_mean_line(axes, curve.round, curve, style.ACCENT, None, width=1.8)
+        draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=1.8)
         axes.set_title(METRIC_LABELS[name], fontsize=9.5, loc="left")
         style.draw_grid(axes)
         style.use_whole_numbers(axes.xaxis)
-        if text.is_share(name):
+        if is_share(name):
             style.use_percent(axes.yaxis)
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
@@ -91,7 +99,7 @@ def figure_scores(run: ReadRun) -> Figure | None:
     return figure
 
 
-def cost_axis(run: ReadRun, what: str) -> Curve | None:
+def read_costs(run: ReadRun, what: str) -> Curve | None:
     """Bytes of both directions, or virtual seconds, at every evaluated round."""
     if what == "seconds":
         return run.curve("sim_seconds")
@@ -101,24 +109,41 @@ def cost_axis(run: ReadRun, what: str) -> Curve | None:
     return Curve(up.round, up.values + down.values)
 
 
-def draw_against(run: ReadRun, what: str) -> tuple[FloatArray, Curve] | None:
-    """Where on an axis of cost the headline curve's rounds lie (mean over worlds), and that curve."""
-    curve, cost = run.curve(run.metric), cost_axis(run, what)
-    if curve is None or cost is None or not cost.mean.any():
+def read_curve_over(run: ReadRun, what: str) -> tuple[FloatArray, Curve] | None:
+    """Where the rounds of the headline curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
+
+    Bytes and seconds are means over worlds; None where the run has no curve or no cost.
+    """
+    curve = run.curve(run.metric)
+    if curve is None or what == "rounds":
+        return None if curve is None else (curve.round, curve)
+    cost = read_costs(run, what)
+    if cost is None or not cost.mean.any():
         return None
     return np.interp(curve.round, cost.round, cost.mean), curve
 
 
-def draw_mean_line(axes: Axes, x: FloatArray, curve: Curve, colour: str, label: str | None, width: float) -> None:
-    """The mean over worlds, with a band of one standard deviation where there are several."""
+def draw_mean_line(
+    axes: Axes, x: FloatArray, curve: Curve, *, color: str, width: float, label: str | None = None
+) -> None:
+    """Draws the mean over worlds, with a band of one standard deviation where there are several.
+
+    Args:
+        axes: where to draw.
+        x: places of the curve's rounds on the axis, `[T]`.
+        curve: the metric.
+        color: of the line and the band.
+        width: of the line, in points; the band of a thin line is fainter.
+        label: in the legend, if any.
+    """
     mark = "o" if len(x) == 1 else None
-    axes.plot(x, curve.mean, color=colour, linewidth=width, label=label, marker=mark, markersize=4)
+    axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)
     if len(curve.values) > 1:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd
-        axes.fill_between(x, low, high, color=colour, alpha=0.09 if width < 1.5 else 0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=color, alpha=0.09 if width < 1.5 else 0.16, linewidth=0)
 
 
-def headline(axes: Axes, metric: str) -> None:
+def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(METRIC_LABELS[metric])
     style.draw_grid(axes)
@@ -127,28 +152,34 @@ def headline(axes: Axes, metric: str) -> None:
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
-def legend(axes: Axes, metric: str, columns: int = 1) -> None:
-    """In the corner that a curve of this metric leaves free."""
+def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
+    """Draws the legend, if there is any entry, in the corner that a curve of this metric leaves free.
+
+    Args:
+        axes: of the curves.
+        metric: `accuracy` rises and `rmse` falls.
+        columns: of the legend.
+    """
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right" if metric == "accuracy" else "upper right", ncols=columns)
 
 
-def _over(run: ReadRun, what: str) -> Figure | None:
-    found = draw_against(run, what)
+def _figure_over(run: ReadRun, what: str) -> Figure | None:
+    found = read_curve_over(run, what)
     if found is None:
         return None
     x, curve = found
-    human = text.format_bytes if what == "bytes" else text.format_seconds
-    size, name = text.choose_unit(what, float(x[-1]))
+    human = format_bytes if what == "bytes" else format_seconds
+    size, name = choose_unit(what, float(x[-1]))
     best = run.metric == "accuracy"
-    end = text.format_number(float(curve.mean[-1]), run.metric)
-    paid = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = style.make_canvas(f"{end} {'accuracy' if best else 'RMSE'} after {paid}", size=(style.NARROW, 3.2))
-    draw_mean_line(axes, x / size, curve, style.INK, None, width=2.2)
+    end = format_number(float(curve.mean[-1]), run.metric)
+    cost = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
+    figure, axes = style.make_canvas(f"{end} {'accuracy' if best else 'RMSE'} after {cost}", size=(style.NARROW, 3.2))
+    draw_mean_line(axes, x / size, curve, color=style.INK, width=2.2)
     each = ", one replicate" if run.worlds > 1 else ""
     axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
     axes.set_xlim(left=0)
-    headline(axes, run.metric)
+    label_headline(axes, run.metric)
     return figure
 
 
@@ -158,10 +189,10 @@ def _rounds_label(run: ReadRun) -> str:
 
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
     what = "accuracy" if run.metric == "accuracy" else "RMSE"
-    end = text.format_number(float(curve.mean[-1]), run.metric)
+    end = format_number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
     if run.models == 1 or best is None:
         return f"{what[0].upper() + what[1:]} is {end} {after}"
-    top = text.format_number(float(best.mean[-1]), run.metric)
+    top = format_number(float(best.mean[-1]), run.metric)
     return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {top}"

@@ -1,4 +1,11 @@
-"""One round on the virtual clock: which device the others wait for."""
+"""One round on the virtual clock: which device the others wait for.
+
+Example:
+    >>> client, seconds = np.array([7, 7, 9]), np.array([1.0, 2.0, 1.5])
+    >>> start, busy = _job_starts(client, seconds, together=np.array([False, False, False]))
+    >>> start.tolist(), busy
+    ([0.0, 1.0, 0.0], {7: 3.0, 9: 1.5})
+"""
 
 from __future__ import annotations
 
@@ -7,29 +14,29 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.core import text
+from fedray.core.text import format_seconds
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import counted_jobs, job_column, model_key
+from fedray.report.jobs import draw_model_key, keep_counted, pick_evenly, read_job_column
 from fedray.report.read import ReadRun
 
-LANES = 40  # clients shown at most
-SAME = 0.99  # of the slowest client's seconds: no worse is no wait
+MOST_CLIENT_LANES = 40  # clients shown at most
+EQUAL_SHARE = 0.99  # of the slowest client's seconds: no worse is no wait
 
 
 def figure_gantt(run: ReadRun) -> Figure | None:
     """The last round: a lane a client, its jobs that counted one after another (or side by side, as the tier says)."""
-    table = counted_jobs(run.first_world())
+    table = keep_counted(run.first_world())
     if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
         return None
     table = table.filter(pc.equal(table["round"], pc.max(table["round"])))
-    client, seconds, model = (job_column(table, name) for name in ("client", "sim_seconds", "model"))
+    client, seconds, model = (read_job_column(table, name) for name in ("client", "sim_seconds", "model"))
     tier = np.array(table["tier"].to_pylist())
-    together = np.isin(tier, [name for name in run.tiers if _side_by_side(run, name)])
-    start, busy = _times(client, seconds, together)
+    together = np.isin(tier, [name for name in run.tiers if _runs_side_by_side(run, name)])
+    start, busy = _job_starts(client, seconds, together)
     who = np.unique(client)
     of = {int(c): str(t) for c, t in zip(client, tier, strict=True)}
-    lanes = _lanes(who, busy, of, run.tiers)
+    lanes = _arrange_lanes(who, busy, of, run.tiers)
     slowest = int(max(busy, key=lambda c: busy[c]))
     half = float(np.median(list(busy.values())))
     name = f"client {slowest}" + (f" ({of[slowest]})" if len(run.tiers) > 1 else "")
@@ -37,12 +44,12 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
-    for k, colour in enumerate(style.pick_colors(run.trained)):
+    for k, color in enumerate(style.pick_colors(run.trained)):
         pick = shown & (model == k)
         low = np.array([row[int(c)] for c in client[pick]]) - 0.4
-        part = np.where(together[pick], _shares(client[pick], client), 1.0)
-        low = low + np.where(together[pick], 0.8 * _order(pick, client) * part, 0.0)
-        style.draw_bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=colour)
+        part = np.where(together[pick], _height_shares(client[pick], client), 1.0)
+        low = low + np.where(together[pick], 0.8 * _job_order(pick, client) * part, 0.0)
+        style.draw_bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=color)
     axes.set_yticks([y for y, _ in lanes], [str(c) for _, c in lanes], fontsize=7)
     axes.set_ylim(max(row.values()) + 0.7, -0.7)
     axes.set_xlim(0, busy[slowest] * 1.01)
@@ -54,18 +61,20 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
     style.draw_grid(axes, "x")
-    model_key(axes, run.trained)
+    draw_model_key(axes, run.trained)
     return figure
 
 
 def _title(round: int, slowest: str, longest: float, half: float) -> str:
-    seconds = text.format_seconds
-    if half >= SAME * longest:
-        return f"Round {round} takes {seconds(longest)}: nobody waits"
-    return f"Round {round} waits {seconds(longest)} for {slowest}; half the clients are done after {seconds(half)}"
+    whole = format_seconds(longest)
+    if half >= EQUAL_SHARE * longest:
+        return f"Round {round} takes {whole}: nobody waits"
+    return f"Round {round} waits {whole} for {slowest}; half the clients are done after {format_seconds(half)}"
 
 
-def _times(client: IntArray, seconds: FloatArray, together: NDArray[np.bool_]) -> tuple[FloatArray, dict[int, float]]:
+def _job_starts(
+    client: IntArray, seconds: FloatArray, together: NDArray[np.bool_]
+) -> tuple[FloatArray, dict[int, float]]:
     """Start of each job, and when each client is done."""
     start, busy = np.zeros(len(client)), dict.fromkeys(client.tolist(), 0.0)
     for j, (c, s) in enumerate(zip(client.tolist(), seconds.tolist(), strict=True)):
@@ -74,36 +83,38 @@ def _times(client: IntArray, seconds: FloatArray, together: NDArray[np.bool_]) -
     return start, busy
 
 
-def _lanes(who: IntArray, busy: dict[int, float], of: dict[int, str], tiers: list[str]) -> list[tuple[float, int]]:
-    """Rows and clients: tier by tier, slowest first, each tier thinned alike."""
+def _arrange_lanes(
+    who: IntArray, busy: dict[int, float], of: dict[int, str], tiers: list[str]
+) -> list[tuple[float, int]]:
+    """Rows and clients: tier by tier, slowest first; of each tier the same share of its clients is shown."""
     lanes: list[tuple[float, int]] = []
     y = 0.0
     for tier in tiers:
-        mine = sorted((int(c) for c in who if of[int(c)] == tier), key=lambda c: -busy[c])
-        room = max(1, round(LANES * len(mine) / len(who)))
-        kept = [mine[i] for i in np.unique(np.linspace(0, len(mine) - 1, min(room, len(mine))).astype(int))]
+        clients = sorted((int(c) for c in who if of[int(c)] == tier), key=lambda c: -busy[c])
+        most = max(1, round(MOST_CLIENT_LANES * len(clients) / len(who)))
+        kept = pick_evenly(np.array(clients, dtype=np.int64), most).tolist()
         lanes += [(y + i, c) for i, c in enumerate(kept)]
         y += len(kept) + (0.8 if kept else 0)
     return lanes
 
 
-def _shares(picked: IntArray, client: IntArray) -> FloatArray:
+def _height_shares(picked: IntArray, client: IntArray) -> FloatArray:
     """One over the jobs of each picked job's client."""
     names, counts = np.unique(client, return_counts=True)
     return 1.0 / counts[np.searchsorted(names, picked)]
 
 
-def _order(pick: IntArray, client: IntArray) -> IntArray:
+def _job_order(pick: IntArray, client: IntArray) -> IntArray:
     """Which of its client's jobs each picked job is."""
-    seen: dict[int, int] = {}
+    count: dict[int, int] = {}
     place = np.zeros(len(client), dtype=np.int64)
     for j, c in enumerate(client.tolist()):
-        place[j] = seen.get(c, 0)
-        seen[c] = place[j] + 1
+        place[j] = count.get(c, 0)
+        count[c] = place[j] + 1
     return np.asarray(place[pick])
 
 
-def _side_by_side(run: ReadRun, tier: str) -> bool:
+def _runs_side_by_side(run: ReadRun, tier: str) -> bool:
     clients = run.scenario.get("clients")
     tiers = clients.get("tiers") if isinstance(clients, dict) else None
     one = tiers.get(tier) if isinstance(tiers, dict) else None

@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedray.core import text
+from fedray.core.text import choose_unit, format_bytes
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.read import ReadRun
 
-ROUNDS, CLIENTS, BARS = 60, 100, 100  # shown at most
-FAINT = 0.25  # of a job that did not finish
+MOST_ROUNDS, MOST_CLIENT_ROWS, MOST_BARS = 60, 100, 100  # shown at most
+FAINT_ALPHA = 0.25  # of a job that did not finish
 
 
 def figure_assignment(run: ReadRun) -> Figure | None:
@@ -26,71 +27,74 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     table = run.first_world()
     if table is None:
         return None
-    round_, client, model = (job_column(table, name) for name in ("round", "client", "model"))
+    round_, client, model = (read_job_column(table, name) for name in ("round", "client", "model"))
     first = round_.min()
-    window = round_ < first + ROUNDS
+    window = round_ < first + MOST_ROUNDS
     everyone, total = np.unique(client[window]), int(round_.max() - first + 1)
-    shown = spread_picks(everyone, CLIENTS)
+    shown = pick_evenly(everyone, MOST_CLIENT_ROWS)
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
-    faint = ~finished_jobs(table)
     rows = np.searchsorted(shown, client[keep])
-    image = _cells(rows, round_[keep] - first, model[keep], faint[keep], (len(shown), wide), run.trained)
+    image = _paint_cells(
+        rows,
+        round_[keep] - first,
+        model[keep],
+        faint=~find_finished(table)[keep],
+        shape=(len(shown), wide),
+        models=run.trained,
+    )
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
-    title = f"{_many(len(shown), 'client')} train {_many(run.trained, 'model')}: who trains which{note}"
+    title = f"{_count_noun(len(shown), 'client')} train {_count_noun(run.trained, 'model')}: who trains which{note}"
     tall = float(np.clip(0.085 * len(shown) + 0.9, 2.4, 7.4))
     figure, axes = style.make_canvas(title, size=(style.WIDE, tall))
     axes.imshow(image, aspect="auto", extent=(first - 0.5, first + wide - 0.5, len(shown) - 0.5, -0.5))
     if wide * len(shown) <= 6000:
-        _separate(axes, first, wide, len(shown))
+        _draw_cell_borders(axes, first, wide, len(shown))
     axes.set_xlabel("round")
     axes.set_ylabel("client")
     style.use_whole_numbers(axes.xaxis)
-    ticks = [
-        i
-        for i in MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
-        if 0 <= i < len(shown)
-    ]
-    axes.set_yticks(ticks, [str(shown[int(i)]) for i in ticks])
-    _tier_marks(axes, run, table, shown)
-    model_key(axes, run.trained, every=bool((image[..., :3] == _rgb(style.GREY)).all(axis=-1).any()))
+    values = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
+    ticks = [int(i) for i in values if 0 <= i < len(shown)]
+    axes.set_yticks(ticks, [str(shown[i]) for i in ticks])
+    _mark_tiers(axes, run, table, shown)
+    draw_model_key(axes, run.trained, every=bool((image[..., :3] == to_rgb(style.GREY)).all(axis=-1).any()))
     return figure
 
 
-def finished_jobs(table: pa.Table) -> NDArray[np.bool_]:
+def find_finished(table: pa.Table) -> NDArray[np.bool_]:
     """Which jobs counted, `[J]`: not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
-def counted_jobs(table: pa.Table | None) -> pa.Table | None:
+def keep_counted(table: pa.Table | None) -> pa.Table | None:
     """The jobs that counted, if there are any."""
-    table = None if table is None else table.filter(pa.array(finished_jobs(table)))
+    table = None if table is None else table.filter(pa.array(find_finished(table)))
     return table if table is not None and len(table) else None
 
 
 def figure_participation(run: ReadRun) -> Figure | None:
     """How often each client trained each model: the jobs that counted."""
-    table = counted_jobs(run.first_world())
+    table = keep_counted(run.first_world())
     if table is None:
         return None
-    client, model = job_column(table, "client"), job_column(table, "model")
-    clients = max(_number(run), int(client.max()) + 1)
-    rounds = np.unique(np.stack([client, job_column(table, "round")]), axis=1)[0]
+    client, model = read_job_column(table, "client"), read_job_column(table, "model")
+    clients = max(_count_clients(run), int(client.max()) + 1)
+    rounds = np.unique(np.stack([client, read_job_column(table, "round")]), axis=1)[0]
     often = np.bincount(rounds, minlength=clients)
     title = f"A client takes part in {often.mean():.3g} rounds on average ({often.min()} to {often.max()})"
-    if clients > BARS:
-        return _histogram(run, table, often, title)
+    if clients > MOST_BARS:
+        return _figure_participation_counts(run, table, often, title)
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     counts = np.zeros((clients, run.trained))
     np.add.at(counts, (client, model), 1)
-    stacked_bars(axes, counts, style.pick_colors(run.trained))
+    draw_stacked_bars(axes, counts, style.pick_colors(run.trained))
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
     style.use_whole_numbers(axes.yaxis)
     style.draw_grid(axes)
-    model_key(axes, run.trained)
+    draw_model_key(axes, run.trained)
     return figure
 
 
@@ -105,15 +109,15 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     down = np.array([by[tier]["down_bytes_sum"] for tier in tiers], float) / run.worlds
     most = tiers[int((up + down).argmax())]
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
-    title = f"{text.format_bytes(float(up.sum()))} go up and {text.format_bytes(float(down.sum()))} come down"
+    title = f"{format_bytes(float(up.sum()))} go up and {format_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {most}'s" if len(tiers) > 1 else ""
-    unit, name = text.choose_unit("bytes", float(max(up.max(), down.max())))
+    unit, name = choose_unit("bytes", float(max(up.max(), down.max())))
     figure, axes = style.make_canvas(title, size=(style.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
-    for shift, values, colour in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
-        axes.barh(where + shift, values / unit, 0.34, color=colour, linewidth=0)
+    for shift, values, color in ((-0.19, up, style.ACCENT), (0.19, down, style.PALETTE[4])):
+        axes.barh(where + shift, values / unit, 0.34, color=color, linewidth=0)
         for y, value in zip(where + shift, values, strict=True):
-            axes.annotate(text.format_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
+            axes.annotate(format_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(where, tiers)
     axes.invert_yaxis()
     axes.margins(x=0.2)
@@ -122,30 +126,41 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     return figure
 
 
-def job_column(table: pa.Table, name: str) -> Any:
+def read_job_column(table: pa.Table, name: str) -> Any:
     """A column as an array, empty values of numbers as zero."""
     return pc.fill_null(table[name], 0).to_numpy()
 
 
-def spread_picks(values: IntArray, most: int) -> IntArray:
-    """At most so many of them, evenly spaced."""
+def pick_evenly(values: IntArray, most: int) -> IntArray:
+    """At most so many of the values, evenly spaced.
+
+    Example:
+        >>> pick_evenly(np.arange(9), 3).tolist()
+        [0, 4, 8]
+    """
     if len(values) <= most:
         return values
     return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))])
 
 
-def stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
-    """Stacked bars: `[bars, parts]`, one colour a part."""
+def draw_stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
+    """Draws stacked bars.
+
+    Args:
+        axes: where to draw.
+        counts: height of each part of each bar, `[bars, parts]`.
+        paint: one colour a part.
+    """
     width = 0.82 if len(counts) <= 60 else 0.92
     bottom = np.zeros(len(counts))
-    for part, colour in zip(counts.T, paint, strict=True):
+    for part, color in zip(counts.T, paint, strict=True):
         style.draw_bars(
             axes,
             np.arange(len(counts)) - width / 2,
             bottom,
             width,
             part,
-            facecolor=colour,
+            facecolor=color,
             rasterized=counts.shape[1] > 20,
         )
         bottom = bottom + part
@@ -154,8 +169,14 @@ def stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
     style.use_whole_numbers(axes.xaxis)
 
 
-def model_key(axes: Axes, models: int, every: bool = False) -> None:
-    """Names the colours of the models, three of them where they are many, and the colour of all in one cell."""
+def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
+    """Names the colours of the models, three of them where they are many.
+
+    Args:
+        axes: where to draw.
+        models: K.
+        every: whether the colour of a cell with all models is named too.
+    """
     shown = range(models) if models <= len(style.PALETTE) else (0, models // 2, models - 1)
     paint = style.pick_colors(models)
     if models > 1:
@@ -165,8 +186,11 @@ def model_key(axes: Axes, models: int, every: bool = False) -> None:
         )
 
 
-def _cells(row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple[int, int], models: int) -> FloatArray:
-    paint = np.array([_rgb(colour) for colour in (*style.pick_colors(models), style.GREY)])
+def _paint_cells(
+    row: IntArray, x: IntArray, model: IntArray, *, faint: NDArray[np.bool_], shape: tuple[int, int], models: int
+) -> FloatArray:
+    """An RGBA image of jobs `[J]` at their row and column; the models of one cell stand from top to bottom."""
+    paint = np.array([to_rgb(color) for color in (*style.pick_colors(models), style.GREY)])
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -186,24 +210,20 @@ def _cells(row: IntArray, x: IntArray, model: IntArray, faint: Any, shape: tuple
         chosen = (place * high // share <= h) & (h < np.maximum((place + 1) * high // share, place * high // share + 1))
         target = cell[chosen] // shape[1] * high + h, cell[chosen] % shape[1]
         image[(*target, slice(0, 3))] = paint[model[chosen]]
-        image[(*target, 3)] = np.where(faint[chosen], FAINT, 1.0)
+        image[(*target, 3)] = np.where(faint[chosen], FAINT_ALPHA, 1.0)
     return image
 
 
-def _rgb(colour: str) -> list[float]:
-    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-
-
-def _separate(axes: Axes, first: int, wide: int, tall: int) -> None:
+def _draw_cell_borders(axes: Axes, first: int, wide: int, tall: int) -> None:
     axes.vlines(np.arange(first, first + wide + 1) - 0.5, -0.5, tall - 0.5, color=style.PAPER, linewidth=0.8)
     axes.hlines(np.arange(tall + 1) - 0.5, first - 0.5, first + wide - 0.5, color=style.PAPER, linewidth=0.8)
 
 
-def _tier_marks(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> None:
+def _mark_tiers(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> None:
     """The tiers' names along the right side, a line where one ends."""
     if len(run.tiers) < 2:
         return
-    client, tier = job_column(table, "client"), np.array(table["tier"].to_pylist())
+    client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())
     of = dict(zip(client.tolist(), tier.tolist(), strict=True))
     named = np.array([of[i] for i in shown.tolist()])
     for name in run.tiers:
@@ -215,18 +235,18 @@ def _tier_marks(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> N
                 axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
 
 
-def _histogram(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Figure:
+def _figure_participation_counts(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Figure:
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
-    client, tier = job_column(table, "client"), np.array(table["tier"].to_pylist())
+    client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())
     edges = np.unique(np.linspace(0, often.max() + 1, min(int(often.max()) + 2, 41)).astype(int))
     bottom = np.zeros(len(edges) - 1)
     groups = [(name, often[np.unique(client[tier == name])]) for name in run.tiers]
     groups.append(("never", often[often == 0]))
     groups = [(name, counts) for name, counts in groups if len(counts)]
     paint = [*style.pick_colors(len(groups))]
-    for (_, counts), colour in zip(groups, paint, strict=True):
+    for (_, counts), color in zip(groups, paint, strict=True):
         high = np.histogram(counts, edges)[0].astype(float)
-        style.draw_bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=colour)
+        style.draw_bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=color)
         bottom += high
     axes.set_xlabel("rounds a client took part in")
     axes.set_ylabel("clients")
@@ -237,11 +257,11 @@ def _histogram(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Fi
     return figure
 
 
-def _number(run: ReadRun) -> int:
+def _count_clients(run: ReadRun) -> int:
     clients = run.scenario.get("clients")
     number = clients.get("number") if isinstance(clients, dict) else None
     return number if isinstance(number, int) else 0
 
 
-def _many(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)

@@ -1,4 +1,10 @@
-"""What stands on the page: sections of figures, cards of headline numbers, the template."""
+"""What stands on the page: sections of figures, cards of headline numbers, the template.
+
+Example:
+    >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
+    >>> [picture.place for picture in pair_figures([half, half, wide, half])]
+    ['half', 'half', 'wide', 'alone']
+"""
 
 from __future__ import annotations
 
@@ -12,37 +18,59 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.core import text as text_
-from fedray.report import clients as people
-from fedray.report import compare, curves, gantt, jobs, predictions, random_walk, stacking, style
+from fedray.core.text import format_bytes, format_number, format_seconds
+from fedray.report import clients, compare, curves, drift, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.read import ReadRun
 
 
 class Picture(NamedTuple):
-    """A drawn figure: its title, the sentence below it, the SVG."""
+    """A drawn figure.
+
+    Attributes:
+        title: stands above it.
+        note: the sentence below it; may be empty.
+        svg: the figure itself.
+        place: CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbour).
+        small: the same figure for a phone, where it can be drawn narrow.
+    """
 
     title: str
     note: str
     svg: Markup
-    place: str  # CSS class: wide (across the page), half, alone (a half without a neighbour)
-    small: Markup | None = None  # the same for a phone
+    place: str
+    small: Markup | None = None
 
 
 class Section(NamedTuple):
+    """A part of the page.
+
+    Attributes:
+        title: its heading.
+        pictures: in their order.
+    """
+
     title: str
     pictures: list[Picture]
 
 
 class Card(NamedTuple):
+    """One headline number.
+
+    Attributes:
+        label: what it is.
+        value: the number with its unit.
+        sub: a line below it; may be empty.
+    """
+
     label: str
     value: str
     sub: str = ""
 
 
 Draw = Callable[[ReadRun], Figure | None]
-MEAN = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best of the column."
-PAID = "n replicates and folds; bytes are sums over them."
-BAND = "Line: mean of the replicates and folds; band: one standard deviation."
+MEAN_NOTE = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best of the column."
+COST_NOTE = "n replicates and folds; bytes are sums over them."
+BAND_NOTE = "Line: mean of the replicates and folds; band: one standard deviation."
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "What it reached",
@@ -88,10 +116,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "The clients",
         (
-            (people.figure_data, ""),
-            (people.figure_weights, "Each column adds up to 100 %."),
-            (people.figure_client_accuracy, "Each client answers with its own weights over the models."),
-            (people.figure_drift, "Disagreement of the models on the client's data, against the other clients."),
+            (clients.figure_data, ""),
+            (clients.figure_weights, "Each column adds up to 100 %."),
+            (clients.figure_client_accuracy, "Each client answers with its own weights over the models."),
+            (drift.figure_drift, "Disagreement of the models on the client's data; the scores are in drift.parquet."),
         ),
     ),
 )
@@ -99,16 +127,17 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 
 def render_one(run: ReadRun) -> str:
     """The page of one run."""
-    with style.figure_style():
+    with style.use_figure_style():
         sections = [
-            Section(title, pair_figures(_drawn(run, draws, f"s{i}"))) for i, (title, draws) in enumerate(SECTIONS)
+            Section(title, pair_figures(_draw_section(run, draws, f"s{i}")))
+            for i, (title, draws) in enumerate(SECTIONS)
         ]
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
         title=run.name,
-        facts=run_facts(run),
+        facts=list_run_facts(run),
         notes=notes,
         cards=make_cards(run),
         sections=[section for section in sections if section.pictures],
@@ -118,10 +147,12 @@ def render_one(run: ReadRun) -> str:
 
 def render_many(runs: list[ReadRun]) -> str:
     """The page that compares several runs."""
-    with style.figure_style():
+    with style.use_figure_style():
         sections = []
         for metric in ("accuracy", "rmse"):
-            figures = [(compare.overlay_curves(runs, metric, what), BAND) for what in ("rounds", "bytes", "seconds")]
+            figures = [
+                (compare.overlay_curves(runs, metric, what), BAND_NOTE) for what in ("rounds", "bytes", "seconds")
+            ]
             if metric == "accuracy":
                 figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
             if metric == "rmse":
@@ -133,21 +164,21 @@ def render_many(runs: list[ReadRun]) -> str:
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=[],
         tables=[
-            ("Final metrics", compare.comparison_table(runs), MEAN),
-            ("What was paid", compare.cost_cells(runs), PAID),
+            ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
+            ("What was paid", compare.make_cost_table(runs), COST_NOTE),
         ],
-        differences=compare.differences(runs),
+        differences=compare.find_differences(runs),
         sections=[section for section in sections if section.pictures],
         runs=runs,
     )
 
 
-def run_facts(run: ReadRun) -> list[tuple[str, str]]:
+def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     """What was run, in a few words."""
     summary, scenario = run.summary, run.scenario
-    found = [("method", summary.get("method") or _name(scenario, "method"))]
-    found.append(("data", summary.get("data") or _name(scenario, "data")))
-    found.append(("model", _name(scenario, "model")))
+    found = [("method", summary.get("method") or _find_name(scenario, "method"))]
+    found.append(("data", summary.get("data") or _find_name(scenario, "data")))
+    found.append(("model", _find_name(scenario, "model")))
     clients = scenario.get("clients")
     number = clients.get("number") if isinstance(clients, dict) else None
     tiers = f" in {len(run.tiers)} tiers ({', '.join(run.tiers)})" if len(run.tiers) > 1 else ""
@@ -179,40 +210,45 @@ def make_cards(run: ReadRun) -> list[Card]:
     if single:
         words |= {"accuracy": "accuracy", "rmse": "RMSE"}
     shown = [name for name in words if name in metrics and not (single and name.endswith(("_mean", "_max")))]
-    found = [Card(words[name], *_with_sd(metrics[name], name)) for name in shown]
+    found = [Card(words[name], *_format_mean_and_sd(metrics[name], name)) for name in shown]
     totals = run.summary.get("totals", {})
     for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
         if key in totals:
-            sub = f"{text_.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            found.append(Card(word, text_.format_bytes(totals[key]), sub))
+            sub = f"{format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(word, format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
     for key, word, sub in (("sim_seconds", "virtual time", slowest), ("wall_seconds", "wall time", "real, whole run")):
         if isinstance(totals.get(key), int | float):
-            found.append(Card(word, text_.format_seconds(totals[key]), sub))
+            found.append(Card(word, format_seconds(totals[key]), sub))
     return found
 
 
-def _drawn(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
+def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
     for i, (draw, note) in enumerate(draws):
-        text = f"{note} {BAND}".strip() if draw in several and run.worlds > 1 else note
+        text = f"{note} {BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
         yield from draw_pictures([(draw(run), text)], f"{prefix}{i}")
 
 
 def draw_pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
-    """Figures and their notes, drawn; ids of the SVG begin with `prefix`."""
+    """Draws figures; those that are None are left out.
+
+    Args:
+        figures: each with the note below it.
+        prefix: the ids of their SVG begin with it.
+    """
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
             place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
-            drawn = style.to_svg(figure, f"{prefix}-{i}")
+            svg = style.to_svg(figure, f"{prefix}-{i}")
             small = None
-            if place == "wide" and _curves_only(figure):
+            if place == "wide" and _has_only_curves(figure):
                 figure.set_size_inches(style.NARROW, 4.0)
                 small = Markup(style.to_svg(figure, f"{prefix}-{i}-small"))
-            yield Picture(str(figure.get_label()), note, Markup(drawn), place, small)
+            yield Picture(str(figure.get_label()), note, Markup(svg), place, small)
 
 
-def _curves_only(figure: Figure) -> bool:
+def _has_only_curves(figure: Figure) -> bool:
     """Whether the figure can be drawn narrow: maps and charts of many clients cannot, a phone scrolls them."""
     axes = figure.axes
     return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images
@@ -234,29 +270,28 @@ def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
 
 
 def fill_template(**values: Any) -> str:
-    """The page, with what the template asks for."""
+    """The page: the template `report.html.j2`, filled with values."""
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
-    environment.filters["pretty"] = _pretty
+    environment.filters["pretty"] = _indent_json
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     return template.render(version=fedray.__version__, **values)
 
 
-def _pretty(value: Any) -> str:
+def _indent_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _name(scenario: dict[str, Any], key: str) -> str:
+def _find_name(scenario: dict[str, Any], key: str) -> str:
     value = scenario.get(key)
     return str(value.get("name", "")) if isinstance(value, dict) else str(value or "")
 
 
-def _with_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
+def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
     """The mean, and a line with the standard deviation where there are several replicates."""
     if entry.get("mean") is None:
         return "-", "not finite"
     if entry.get("sd") is None:
-        return text_.format_number(entry["mean"], name), ""
-    return text_.format_number(
-        entry["mean"], name
-    ), f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"
+        return format_number(entry["mean"], name), ""
+    deviation = f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"
+    return format_number(entry["mean"], name), deviation

@@ -11,10 +11,10 @@ from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.read import ReadRun
 
-WRITTEN = 12  # classes up to which the numbers are written into the confusion matrix
-GROUPS = 8  # of predictions, by their width
-TURNS = 12  # rises and falls over its whole height that a curve of one input may have
-NAMED = 20  # classes up to which the axes name them
+MOST_WRITTEN_CLASSES = 12  # classes up to which the numbers are written into the confusion matrix
+ERROR_GROUPS = 8  # of predictions, by their width
+MOST_TURNS = 12  # rises and falls over its whole height that a curve of one input may have
+MOST_NAMED_CLASSES = 20  # classes up to which the axes name them
 
 
 def figure_calibration(run: ReadRun) -> Figure | None:
@@ -32,13 +32,13 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     figure, (top, low) = style.make_canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     both = np.minimum(confidence, right)
-    paint = (style.PALETTE[4], style.WARM, style.PALETTE[2])
-    for low_end, high, colour in (
+    paint = (style.PALETTE[4], style.ORANGE, style.PALETTE[2])
+    for low_end, high, color in (
         (0.0, both, paint[0]),
         (both, confidence - both, paint[1]),
         (both, right - both, paint[2]),
     ):
-        style.draw_bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=colour)
+        style.draw_bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=color)
     top.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     top.set_xlim(0, 1)
     top.set_ylim(0, 1)
@@ -60,23 +60,23 @@ def figure_confusion(run: ReadRun) -> Figure | None:
     counts = run.pictures.get("confusion")
     if counts is None or counts.ndim != 2 or not counts.sum():
         return None
-    names = class_names(run, len(counts))
+    names = read_class_names(run, len(counts))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     figure, axes = style.make_canvas(_confusion_title(shares, names), size=(style.NARROW, 4.8))
-    axes.imshow(shares, cmap=style.strength(), vmin=0, vmax=1)
-    if len(counts) <= WRITTEN:
+    axes.imshow(shares, cmap=style.make_colormap(), vmin=0, vmax=1)
+    if len(counts) <= MOST_WRITTEN_CLASSES:
         for (i, j), share in np.ndenumerate(shares):
             if share >= 0.005:
-                colour = "#ffffff" if share > 0.55 else style.INK
-                axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=8.5, color=colour)
-    if len(counts) <= NAMED:
+                color = "#ffffff" if share > 0.55 else style.INK
+                axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=8.5, color=color)
+    if len(counts) <= MOST_NAMED_CLASSES:
         long = max(map(len, names)) > 3
         turn = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if long else {}
         axes.set_xticks(range(len(counts)), names, **turn)
         axes.set_yticks(range(len(counts)), names)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("answer" + (" (numbers: % of the row)" if len(counts) <= WRITTEN else ""))
+    axes.set_xlabel("answer" + (" (numbers: % of the row)" if len(counts) <= MOST_WRITTEN_CLASSES else ""))
     axes.set_ylabel("true class")
     return figure
 
@@ -87,19 +87,26 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     if rows is None or rows.ndim != 2 or rows.shape[1] != 4:
         return None
     x, y, mean, sd = rows[np.argsort(rows[:, 0])].T
-    seen = np.isfinite(y)
-    inside = np.abs(y - mean)[seen] <= 1.96 * sd[seen]
+    known = np.isfinite(y)
+    inside = np.abs(y - mean)[known] <= 1.96 * sd[known]
     title = (
-        f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if seen.any() else "Mean and interval"
+        f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if known.any() else "Mean and interval"
     )
     figure, axes = style.make_canvas(title, size=(style.WIDE, 4.2))
-    if _one_input(x, mean):
+    if _is_curve(x, mean):
         axes.fill_between(
             x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
         )
         axes.plot(x, mean, color=style.ACCENT, linewidth=2, label="mean")
         axes.plot(
-            x[seen], y[seen], ".", color=style.WARM, markersize=4, alpha=0.8, label="target", rasterized=len(y) > 400
+            x[known],
+            y[known],
+            ".",
+            color=style.ORANGE,
+            markersize=4,
+            alpha=0.8,
+            label="target",
+            rasterized=len(y) > 400,
         )
         axes.set_xlabel("input")
         axes.set_ylabel("output (target units)")
@@ -169,10 +176,10 @@ def figure_sharpness(run: ReadRun) -> Figure | None:
     sd, error = rows[np.argsort(rows[:, 0], kind="stable")].T
     figure, axes = style.make_canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
     axes.plot(sd, error, ".", color=style.ACCENT, markersize=4, alpha=0.35, rasterized=len(sd) > 400, label="a target")
-    parts = np.array_split(np.arange(len(sd)), max(1, min(GROUPS, len(sd) // 10)))
+    parts = np.array_split(np.arange(len(sd)), max(1, min(ERROR_GROUPS, len(sd) // 10)))
     middle = [float(np.sqrt((sd[part] ** 2).mean())) for part in parts]
     found = [float(np.sqrt((error[part] ** 2).mean())) for part in parts]
-    axes.plot(middle, found, "o-", color=style.WARM, markersize=5, label="root mean square of groups")
+    axes.plot(middle, found, "o-", color=style.ORANGE, markersize=5, label="root mean square of groups")
     ends = [float(sd.min()), float(sd.max())]
     axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
     axes.set_xlabel("predicted standard deviation (target units)")
@@ -199,18 +206,16 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
     title = f"Two members answer differently on {100 * mean:.1f} % of the samples"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 4.2))
     high = max(float(pairs.max()), 1e-9)
-    axes.imshow(pairs, cmap=style.strength(), vmin=0, vmax=high)
-    if models <= WRITTEN:
+    axes.imshow(pairs, cmap=style.make_colormap(), vmin=0, vmax=high)
+    if models <= MOST_WRITTEN_CLASSES:
         for (i, j), share in np.ndenumerate(pairs):
-            colour = "#ffffff" if share > 0.55 * high else style.INK
-            axes.text(
-                j, i, f"{100 * share:.1f}" if i != j else "", ha="center", va="center", fontsize=8.5, color=colour
-            )
+            color = "#ffffff" if share > 0.55 * high else style.INK
+            axes.text(j, i, f"{100 * share:.1f}" if i != j else "", ha="center", va="center", fontsize=8.5, color=color)
     style.use_whole_numbers(axes.xaxis)
     style.use_whole_numbers(axes.yaxis)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= WRITTEN else ""))
+    axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= MOST_WRITTEN_CLASSES else ""))
     axes.set_ylabel("model")
     return figure
 
@@ -227,7 +232,7 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
     left, right, bottom, top = (float(end) for end in extent)
     x, y = np.linspace(left, right, wide), np.linspace(bottom, top, high)
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
-    _member_marks(axes, points)
+    _mark_members(axes, points)
     axes.set_xlabel("first direction of the plane (distance between weights)")
     axes.set_ylabel("second direction")
     axes.set_xlim(x[0], x[-1])
@@ -237,23 +242,28 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
     return figure
 
 
-def class_names(run: ReadRun, number: int) -> list[str]:
-    """Names of the classes, or their numbers."""
+def read_class_names(run: ReadRun, number: int) -> list[str]:
+    """Names of the classes, or their numbers.
+
+    Example:
+        >>> read_class_names(ReadRun("one", {}, "", {}, {}, {}, None, None, {}), 3)
+        ['0', '1', '2']
+    """
     names = run.pictures.get("class_names")
     if names is None or len(names) != number:
         return [str(i) for i in range(number)]
     return [str(name) for name in names]
 
 
-def _one_input(x: FloatArray, mean: FloatArray) -> bool:
+def _is_curve(x: FloatArray, mean: FloatArray) -> bool:
     """Whether the mean is a curve over x: with further inputs it jumps up and down from one x to the next."""
     if not np.isfinite(x).all():
         return False
     path, height = float(np.abs(np.diff(mean)).sum()), float(np.ptp(mean))
-    return path <= TURNS * height
+    return path <= MOST_TURNS * height
 
 
-def _member_marks(axes: Axes, points: FloatArray) -> None:
+def _mark_members(axes: Axes, points: FloatArray) -> None:
     """Each member and its name, on the side where the picture has room for it."""
     middle = sum(axes.get_xlim()) / 2
     for k, (x, y) in enumerate(points):

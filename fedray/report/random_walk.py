@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import job_column
+from fedray.report.jobs import read_job_column
 from fedray.report.read import ReadRun
 
-SHOWN = 300  # nodes, and edges a node
-NAMED = 40  # nodes with their number in them
+MOST_NODES = 300  # nodes, and edges a node
+MOST_NAMED_NODES = 40  # nodes with their number in them
 
 
 def figure_graph(run: ReadRun) -> Figure | None:
@@ -22,9 +22,9 @@ def figure_graph(run: ReadRun) -> Figure | None:
     if edges is None or table is None or not len(edges):
         return None
     nodes = int(edges.max()) + 1
-    if nodes > SHOWN or len(edges) > SHOWN * SHOWN / 2:
+    if nodes > MOST_NODES or len(edges) > MOST_NODES * MOST_NODES / 2:
         return None
-    visits = np.bincount(job_column(table, "client"), minlength=nodes)
+    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
@@ -33,11 +33,13 @@ def figure_graph(run: ReadRun) -> Figure | None:
     axes.add_collection(LineCollection(list(place[edges]), colors=style.GRID, linewidths=1.0, zorder=1))
     share = visits / max(1, visits.max())
     area = (0.35 + 0.65 * share) * min(520.0, 9000.0 / nodes)
-    axes.scatter(*place.T, s=area, c=share, cmap=style.strength(), vmin=0, vmax=1, edgecolors=style.MUTED, zorder=2)
-    if nodes <= NAMED:
+    axes.scatter(
+        *place.T, s=area, c=share, cmap=style.make_colormap(), vmin=0, vmax=1, edgecolors=style.MUTED, zorder=2
+    )
+    if nodes <= MOST_NAMED_NODES:
         for i, (x, y) in enumerate(place):
-            colour = style.PAPER if share[i] > 0.55 else style.INK
-            axes.text(x, y, str(i), ha="center", va="center", fontsize=8, color=colour, zorder=3)
+            color = style.PAPER if share[i] > 0.55 else style.INK
+            axes.text(x, y, str(i), ha="center", va="center", fontsize=8, color=color, zorder=3)
     axes.set_aspect("equal")
     axes.margins(0.08)
     axes.set_axis_off()
@@ -50,10 +52,10 @@ def figure_visits(run: ReadRun) -> Figure | None:
     if edges is None or table is None or not len(edges):
         return None
     nodes = int(edges.max()) + 1
-    if nodes > SHOWN:
+    if nodes > MOST_NODES:
         return None
-    visits = np.bincount(job_column(table, "client"), minlength=nodes)
-    law = stationary_law(run, edges, nodes)
+    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
+    law = find_stationary_law(run, edges, nodes)
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())
     title = f"Visits are {100 * off:.0f} % of the steps away from the stationary law"
@@ -72,16 +74,37 @@ def figure_visits(run: ReadRun) -> Figure | None:
 
 
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
-    """Places `[N, 2]`: on a circle where that is the graph's shape (or nothing else is clearer), else by springs."""
+    """Places of the nodes: on a circle where that is the graph's shape (or nothing else is clearer), else by springs.
+
+    Args:
+        edges: pairs of nodes, `[E, 2]`.
+        nodes: N; each has an edge.
+
+    Returns:
+        `[N, 2]`, each coordinate between -1 and 1.
+    """
     graph = nx.Graph(edges.tolist())
     degree = np.bincount(edges.ravel(), minlength=nodes)
-    round_ = bool((degree == 2).all()) or len(edges) > 3 * nodes
-    placed = nx.circular_layout(sorted(graph)) if round_ else nx.kamada_kawai_layout(graph)
+    circular = bool((degree == 2).all()) or len(edges) > 3 * nodes
+    placed = nx.circular_layout(sorted(graph)) if circular else nx.kamada_kawai_layout(graph)
     return np.array([placed[i] for i in range(nodes)])
 
 
-def stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
-    """Shares `[N]`: equal for Metropolis' steps, else in proportion to the degree."""
+def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
+    """Share of the steps that an endless walk spends at each node, `[N]`.
+
+    The shares are equal for Metropolis steps, else in proportion to the degree.
+
+    Args:
+        run: its scenario names the transition.
+        edges: pairs of nodes, `[E, 2]`.
+        nodes: N.
+
+    Example:
+        >>> run = ReadRun("star", {}, "", {}, {}, {}, None, None, {})
+        >>> find_stationary_law(run, np.array([[0, 1], [0, 2]]), 3).tolist()
+        [0.5, 0.25, 0.25]
+    """
     graph = run.scenario.get("graph")
     if isinstance(graph, dict) and graph.get("transition") == "metropolis":
         return np.full(nodes, 1.0 / nodes)

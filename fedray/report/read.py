@@ -9,6 +9,11 @@
     (left, right, bottom, top); graph_edges `[E, 2]` of a random walk;
     of a stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
     meta_weights `[C, n * C]`.
+
+Example:
+    >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
+    >>> curve.mean.round(2).tolist(), curve.sd.round(2).tolist()
+    ([0.1, 0.6], [0.0, 0.14])
 """
 
 from __future__ import annotations
@@ -30,30 +35,46 @@ from numpy.typing import NDArray
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 
-MOST_BYTES = 1 << 30  # of a file that somebody may have sent
+MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
 
 
 class Curve(NamedTuple):
-    """A metric over rounds: round `[T]`, values `[worlds, T]` (NaN where a world has none)."""
+    """A metric over rounds.
+
+    Attributes:
+        round: the T evaluated rounds in which any world has a value, `[T]`.
+        values: `[worlds, T]`; NaN where a world has none.
+    """
 
     round: FloatArray
     values: FloatArray
 
     @property
     def mean(self) -> FloatArray:
-        return _over_worlds(self.values, "mean")
+        """Mean over the worlds that have a value, `[T]`."""
+        return _reduce_worlds(self.values, "mean")
 
     @property
     def sd(self) -> FloatArray:
-        return _over_worlds(self.values, "sd")
+        """Standard deviation over these worlds, `[T]`; 0 for a single one."""
+        return _reduce_worlds(self.values, "sd")
 
 
 @dataclass(frozen=True)
 class ReadRun:
     """What a run directory says.
 
-    rounds: column -> `[rows]`. members `[rows, K]` or None. clients: one row a job, or None.
+    Attributes:
+        name: of the run, on the page.
+        scenario: its keys.
+        scenario_text: as it was written.
+        manifest: versions, machine and timings; empty where there is none.
+        summary: final metrics and totals; empty where the run was interrupted.
+        rounds: column -> `[rows]`, one row an evaluated round and world.
+        members: headline metric of each member, `[rows, K]`; None where there is none.
+        clients: one row a job; None where there is none.
+        pictures: the arrays of `pictures.npz`, as the module says.
     """
 
     name: str
@@ -127,8 +148,8 @@ class ReadRun:
         rounds, place = np.unique(self.rounds["round"], return_inverse=True)
         table = np.full((int(world.max()) + 1, len(rounds)), np.nan)
         table[world.ravel(), place.ravel()] = values
-        seen = np.isfinite(table).any(axis=0)
-        return Curve(rounds[seen], table[:, seen])
+        known = np.isfinite(table).any(axis=0)
+        return Curve(rounds[known], table[:, known])
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:
@@ -139,40 +160,40 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     """
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
-    text = _text(folder / "scenario.yaml")
-    table = _table(folder / "rounds.parquet")
-    rounds, members = ({}, None) if table is None else _columns(table)
+    text = _read_text(folder / "scenario.yaml")
+    table = _read_parts(folder / "rounds.parquet")
+    rounds, members = ({}, None) if table is None else _split_columns(table)
     return ReadRun(
         name=name or folder.resolve().name,
-        scenario=_parsed(folder / "scenario.yaml", text),
+        scenario=_parse(folder / "scenario.yaml", text),
         scenario_text=text,
-        manifest=_json(folder / "manifest.json"),
-        summary=_json(folder / "summary.json"),
+        manifest=_read_json(folder / "manifest.json"),
+        summary=_read_json(folder / "summary.json"),
         rounds=rounds,
         members=members,
-        clients=_table(folder / "clients.parquet"),
-        pictures=_pictures(folder / "pictures.npz"),
+        clients=_read_parts(folder / "clients.parquet"),
+        pictures=_read_pictures(folder / "pictures.npz"),
     )
 
 
-def _over_worlds(values: FloatArray, what: str) -> FloatArray:
-    seen = np.isfinite(values)
-    n = seen.sum(axis=0)
-    filled = np.where(seen, values, 0.0)
+def _reduce_worlds(values: FloatArray, what: str) -> FloatArray:
+    known = np.isfinite(values)
+    n = known.sum(axis=0)
+    filled = np.where(known, values, 0.0)
     mean = filled.sum(axis=0) / np.maximum(n, 1)
     if what == "mean":
         return np.asarray(mean)
-    squares = np.where(seen, (values - mean) ** 2, 0.0).sum(axis=0)
+    squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
     return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
 
 
-def _columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
+def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
     rounds: dict[str, FloatArray] = {}
     members = None
     for name in table.column_names:
         kind = table.schema.field(name).type
         if name in ("member_accuracy", "member_rmse"):
-            members = _padded(table[name].to_pylist())
+            members = _pad_rows(table[name].to_pylist())
         elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
             values = table[name].cast(pa.float64()).to_numpy()
             rounds[name] = np.array(values, dtype=np.float64)
@@ -181,7 +202,7 @@ def _columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]
     return rounds, members
 
 
-def _padded(rows: list[list[float] | None]) -> FloatArray | None:
+def _pad_rows(rows: list[list[float] | None]) -> FloatArray | None:
     wide = max((len(row) for row in rows if row), default=0)
     if wide == 0:
         return None
@@ -189,53 +210,53 @@ def _padded(rows: list[list[float] | None]) -> FloatArray | None:
     return np.array(padded, dtype=np.float64)
 
 
-def _table(folder: Path) -> pa.Table | None:
+def _read_parts(folder: Path) -> pa.Table | None:
     parts = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
     try:
         tables = [pq.read_table(part, partitioning=None) for part in parts]
     except (OSError, pa.ArrowInvalid) as error:
-        raise BadInput(f"{folder} holds a damaged part ({_line(error)}): `fedray resume` the run") from None
+        raise BadInput(f"{folder} holds a damaged part ({_one_line(error)}): `fedray resume` the run") from None
     tables = [table for table in tables if len(table)]
     if not tables:
         return None
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
 
 
-def _pictures(path: Path) -> dict[str, NDArray[Any]]:
+def _read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         return {}
     try:
         with zipfile.ZipFile(path) as packed:  # before anything is unpacked
-            if sum(part.file_size for part in packed.infolist()) > MOST_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MB")
+            if sum(part.file_size for part in packed.infolist()) > MOST_FILE_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} is damaged ({_line(error)}): remove it, the report works without") from None
+        raise BadInput(f"{path} is damaged ({_one_line(error)}): remove it, the report works without") from None
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return _parsed(path, _text(path)) if path.is_file() else {}
+def _read_json(path: Path) -> dict[str, Any]:
+    return _parse(path, _read_text(path)) if path.is_file() else {}
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise BadInput(f"{path} is damaged ({_line(error)}): restore it, or run again") from None
+        raise BadInput(f"{path} is damaged ({_one_line(error)}): restore it, or run again") from None
     if not isinstance(value, dict):
         raise BadInput(f"{path} is damaged (no keys in it): restore it, or run again")
     return value
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise OSError(f"it is larger than {MOST_BYTES >> 20} MB")
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise OSError(f"it is larger than {MOST_FILE_BYTES >> 20} MB")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read ({_line(error)})") from None
+        raise BadInput(f"{path} cannot be read ({_one_line(error)})") from None
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:120]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
@@ -24,11 +24,11 @@ from numpy.typing import ArrayLike
 
 INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
-ACCENT, WARM, GREY = "#0072b2", "#d55e00", "#6b7683"
+ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
-PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WARM, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
+PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
-RC: dict[Any, Any] = {
+FIGURE_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedray",
     "font.family": "sans-serif",
@@ -65,7 +65,18 @@ RC: dict[Any, Any] = {
 def make_canvas(
     title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure that carries its title as its label, and its axes (one, or an array of them)."""
+    """Makes an empty figure.
+
+    Args:
+        title: becomes the label of the figure; the page shows it above.
+        rows: of axes.
+        columns: of axes.
+        size: width and height in inches.
+        options: of Matplotlib's `Figure.subplots`.
+
+    Returns:
+        The figure, and its axes: one, or an array of them.
+    """
     figure = Figure(figsize=size, layout="constrained")
     figure.set_label(title)
     return figure, figure.subplots(rows, columns, **options)
@@ -75,6 +86,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
     """The figure as an `<svg>` element that scales with the page.
 
     Args:
+        figure: made by `make_canvas`.
         prefix: put before every id, so that several figures share one page.
     """
     sink = io.StringIO()
@@ -88,31 +100,44 @@ def to_svg(figure: Figure, prefix: str) -> str:
     text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # not in what is read
     text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
     text = re.sub(r"\n\s*", "\n", text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, variable)
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, variable)
     return text
 
 
-def figure_style() -> Any:
+def use_figure_style() -> Any:
     """The settings all figures are made and written under."""
-    return matplotlib.rc_context(RC)
+    return matplotlib.rc_context(FIGURE_SETTINGS)
 
 
 def pick_colors(number: int) -> list[str]:
-    """One colour a model (or class, or run): the palette, or steps of viridis where it ends."""
+    """One colour a model (or class, or run): the palette, or steps of viridis where it ends.
+
+    Example:
+        >>> pick_colors(2)
+        ['#0072b2', '#e69f00']
+    """
     if number <= len(PALETTE):
         return list(PALETTE[:number])
     return [to_hex(colormaps["viridis"](x)) for x in np.linspace(0.16, 0.97, number)]
 
 
-def strength(colour: str = ACCENT) -> Colormap:
+def make_colormap(color: str = ACCENT) -> Colormap:
     """From nothing to a full colour: reads the same on light and dark pages."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return LinearSegmentedColormap.from_list("strength", [(red, green, blue, 0.04), (red, green, blue, 1.0)])
+    return LinearSegmentedColormap.from_list("strength", [(*to_rgb(color), 0.04), (*to_rgb(color), 1.0)])
 
 
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
-    """Many rectangles as one path: a hundred clients cost one SVG element."""
+    """Draws many rectangles as one path: a hundred clients cost one SVG element.
+
+    Args:
+        axes: where to draw.
+        left: left end of each rectangle, `[n]` or one number, as the following.
+        bottom: lower end.
+        width: to the right.
+        height: upwards; nothing is drawn where it is 0.
+        look: of Matplotlib's `PathPatch`.
+    """
     corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
     x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
     if len(x) == 0:
@@ -124,14 +149,22 @@ def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, 
 
 
 def draw_key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) -> None:
-    """A legend of coloured squares above the axes."""
-    marks = [PathPatch(Outline.unit_rectangle(), facecolor=colour, linewidth=0) for colour in paint]
+    """Draws a legend of coloured squares above the axes.
+
+    Args:
+        axes: where to draw.
+        names: what each colour means.
+        paint: the colours.
+        options: of Matplotlib's `Axes.legend`.
+    """
+    marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in paint]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
     axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
 
 
-def draw_grid(axes: Axes, which: str = "y") -> None:
-    axes.grid(axis=which, visible=True)  # type: ignore[arg-type]
+def draw_grid(axes: Axes, which: Literal["both", "x", "y"] = "y") -> None:
+    """Draws the grid lines of one axis, or of both."""
+    axes.grid(axis=which, visible=True)
 
 
 def use_whole_numbers(axis: Any) -> None:

@@ -1,6 +1,10 @@
 """One HTML file that shows a run, or compares several: made from the files of run directories, and self-contained.
 
 No script, no network: figures are inline SVG that follow the page's light or dark colours, and print.
+
+Example:
+    >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])
+    ['a/seed-1', 'b/seed-1']
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
 
     if not run_dirs:
         raise BadInput("report: no run directory given: name at least one")
-    runs = [read_run(folder, name) for folder, name in zip(run_dirs, _names(run_dirs), strict=True)]
+    runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
     try:
         replace_file(out, page.encode())
@@ -35,7 +39,7 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
         raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
 
 
-def _names(run_dirs: list[Path]) -> list[str]:
+def _short_names(run_dirs: list[Path]) -> list[str]:
     """The last parts of the paths that tell the runs apart, at least one."""
     paths = [folder.resolve() for folder in run_dirs]
     for depth in range(1, 4):

@@ -107,7 +107,7 @@ def test_a_report_stands_alone(folder: Path, name: str) -> None:
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str) -> None:
     run = read_run(folder / name)
     absent = OF_STACKS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
-    with style.figure_style():
+    with style.use_figure_style():
         drawn = {draw for draw in DRAWS if draw(run) is not None}
     assert drawn == set(DRAWS) - absent - OF_WALKS
 
@@ -118,7 +118,7 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(folder: Pat
     bases = {"stack_folds": np.array([[0.5, 0.25], [1.0, 0.75]]), "stack_bases": np.array(["0 (mlp)", "1 (cnn)"])}
     weights = np.concatenate([np.eye(classes), -np.eye(classes)], axis=1)
     run.pictures.update(bases, confusion_average=np.ones((classes, classes)), meta_weights=weights)
-    with style.figure_style():
+    with style.use_figure_style():
         drawn = [draw(run) for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)]
     titles = [str(figure.get_label()) for figure in drawn if figure is not None]
     gain = 100 * (np.trace(run.pictures["confusion"]) / run.pictures["confusion"].sum() - 1 / classes)
@@ -178,7 +178,7 @@ def test_several_runs_are_compared(folder: Path, tmp_path: Path) -> None:
         assert piece in text
     assert "method.models" not in text  # the same in all runs
     runs = [read_run(folder / name) for name in ("classes", "repeated", "numbers")]
-    head, rows = compare.comparison_table(runs)
+    head, rows = compare.make_comparison_table(runs)
     best = [row[0].text for row in rows if row[head.index("accuracy")].best]
     assert best == ["repeated"]
     assert rows[0][head.index("RMSE")].text == "-"
@@ -225,7 +225,7 @@ def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> N
     rng = np.random.default_rng(0)
     y = rng.normal(size=200)
     run.pictures["predictive"] = np.stack([rng.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
-    with style.figure_style():
+    with style.use_figure_style():
         figure = predictions.figure_predictive(run)
     assert figure is not None
     assert figure.axes[0].get_xlabel() == "target (its own units)"
@@ -235,7 +235,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
     """A member at the right edge is named on its left."""
     run = read_run(folder / "classes")
     run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
-    with style.figure_style():
+    with style.use_figure_style():
         figure = predictions.figure_loss_plane(run)
         assert figure is not None
         figure.draw_without_rendering()
@@ -248,16 +248,18 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
 
 def test_a_job_map_shows_every_model_of_a_client() -> None:
     row, x, model = np.array([0, 0, 1]), np.array([0, 0, 0]), np.array([2, 1, 0])
-    image = jobs._cells(row, x, model, np.zeros(3, bool), (2, 1), 5)
+    image = jobs._paint_cells(row, x, model, faint=np.zeros(3, bool), shape=(2, 1), models=5)
     paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in style.pick_colors(5)])
     np.testing.assert_allclose(image[:, 0, :3], paint[[1, 2, 0, 0]])
-    full = jobs._cells(np.zeros(3, int), np.zeros(3, int), np.arange(3), np.zeros(3, bool), (1, 1), 3)
+    full = jobs._paint_cells(
+        np.zeros(3, int), np.zeros(3, int), np.arange(3), faint=np.zeros(3, bool), shape=(1, 1), models=3
+    )
     assert full.shape == (1, 1, 4)
 
 
 def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
     client, seconds = np.array([3, 3, 5, 5]), np.array([1.0, 2.0, 4.0, 1.0])
-    start, busy = gantt._times(client, seconds, np.array([False, False, True, True]))
+    start, busy = gantt._job_starts(client, seconds, np.array([False, False, True, True]))
     assert start.tolist() == [0.0, 1.0, 0.0, 0.0]
     assert busy == {3: 3.0, 5: 4.0}
 
@@ -274,7 +276,7 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
     for name, column in (("sim_seconds", pa.array(seconds)), ("status", pa.array(status.tolist()))):
         table = table.set_column(table.column_names.index(name), name, column)
     changed = replace(run, clients=table)
-    with style.figure_style():
+    with style.use_figure_style():
         waits, often = gantt.figure_gantt(changed), jobs.figure_participation(changed)
         before = gantt.figure_gantt(run)
     assert waits is not None and often is not None and before is not None
@@ -285,7 +287,7 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
 
 def test_bytes_of_a_curve_are_those_of_the_rounds(folder: Path) -> None:
     run = read_run(folder / "classes")
-    found = curves.draw_against(run, "bytes")
+    found = curves.read_curve_over(run, "bytes")
     assert found is not None
     assert found[0][-1] == run.summary["totals"]["up_bytes"] + run.summary["totals"]["down_bytes"]
 
