@@ -1,7 +1,18 @@
-"""Private vectors of clients: one row per (name, world, client, model), living where the client lives.
+"""Private vectors of clients: one row for each (vector name, world, client, model), kept where the client lives.
 
-A row that was never written is zero. The whole store can be saved and restored; its form does not depend on how
-clients were packed, so a run can resume on another cluster.
+SCAFFOLD's control variates, FedDyn's corrections, the residuals of error feedback, and the models of personal methods
+are such vectors: they never leave the client. A row that was never written is zero. All rows can be saved and
+restored. Their saved form does not depend on how clients were packed into processes, so that a run can resume on
+another cluster.
+
+Example:
+    >>> import numpy as np, torch
+    >>> from fedray.core.types import Plan
+    >>> jobs = Plan(client=np.array([4, 7]), model=np.array([0, 0]), world=np.array([0, 0]))
+    >>> private = Private(d=2, dtype=torch.float32)
+    >>> private.write("residual", jobs.take(slice(1, 2)), torch.ones(1, 2))
+    >>> private.read("residual", jobs).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
 """
 
 from __future__ import annotations
@@ -16,34 +27,34 @@ from torch import Tensor
 
 from fedray.core.types import IntArray, Plan
 
-Key = tuple[int, int, int]
+RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private rows of the clients of one host."""
+    """The private rows of the clients of one worker."""
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
         self._zero = torch.zeros(d, dtype=dtype)
-        self._rows: dict[str, dict[Key, Tensor]] = {}
+        self._rows: dict[str, dict[RowKey, Tensor]] = {}
 
     def read(self, name: str, plan: Plan) -> Tensor:
         """Rows of a plan's jobs, `[J, d]`."""
         rows = self._rows.get(name, {})
-        return torch.stack([rows.get(key, self._zero) for key in _keys(plan)])
+        return torch.stack([rows.get(key, self._zero) for key in _row_keys(plan)])
 
     def write(self, name: str, plan: Plan, values: Tensor) -> None:
-        """Replaces the rows of a plan's jobs."""
+        """Replaces the rows of a plan's jobs by `values` `[J, d]`."""
         rows = self._rows.setdefault(name, {})
-        for key, value in zip(_keys(plan), values, strict=True):
+        for key, value in zip(_row_keys(plan), values, strict=True):
             rows[key] = value.clone()
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Which jobs' rows were written before."""
+        """Which jobs' rows were written before, `[J]`."""
         rows = self._rows.get(name, {})
-        return [key in rows for key in _keys(plan)]
+        return [key in rows for key in _row_keys(plan)]
 
     def state(self) -> dict[str, Tensor]:
-        """Everything: `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`."""
+        """All rows: for each name, `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`, sorted by key."""
         out = {}
         for name, rows in self._rows.items():
             if rows:
@@ -52,37 +63,51 @@ class Private:
         return out
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Forgets everything and takes what `state` holds."""
+        """Replaces all rows by those of a saved state."""
         self._rows = {}
-        for name in {key.rsplit("/", 1)[0] for key in state}:
-            keys = [tuple(key) for key in state[f"{name}/keys"].tolist()]
-            self._rows[name] = dict(zip(keys, state[f"{name}/rows"].clone(), strict=True))  # type: ignore[arg-type]
+        for name in _vector_names(state):
+            keys = [(world, client, model) for world, client, model in state[f"{name}/keys"].tolist()]
+            self._rows[name] = dict(zip(keys, state[f"{name}/rows"].clone(), strict=True))
 
 
-def _keys(plan: Plan) -> list[Key]:
+def _row_keys(plan: Plan) -> list[RowKey]:
     return list(zip(plan.world.tolist(), plan.client.tolist(), plan.model.tolist(), strict=True))
 
 
+def _vector_names(*states: dict[str, Tensor]) -> list[str]:
+    """Names of the vectors in some saved states, sorted."""
+    return sorted({key.rsplit("/", 1)[0] for state in states for key in state})
+
+
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The states of several hosts as one, sorted by key: the same for every packing."""
+    """Joins the saved states of several workers, sorted by key: the result is the same for every packing."""
     out = {}
-    for name in sorted({key.rsplit("/", 1)[0] for part in parts for key in part}):
-        mine = [part for part in parts if f"{name}/keys" in part]
-        keys = torch.cat([part[f"{name}/keys"] for part in mine]).numpy()
+    for name in _vector_names(*parts):
+        with_name = [part for part in parts if f"{name}/keys" in part]
+        keys = torch.cat([part[f"{name}/keys"] for part in with_name]).numpy()
         order = torch.from_numpy(np.lexsort(keys.T[::-1]))
         out[f"{name}/keys"] = torch.from_numpy(keys)[order]
-        out[f"{name}/rows"] = torch.cat([part[f"{name}/rows"] for part in mine])[order]
+        out[f"{name}/rows"] = torch.cat([part[f"{name}/rows"] for part in with_name])[order]
     return out
 
 
 def deal_private(
-    state: dict[str, Tensor], home: Callable[[IntArray], IntArray], hosts: int
+    state: dict[str, Tensor], worker_of: Callable[[IntArray], IntArray], workers: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """The inverse of `merge_private`: what each host gets, as NumPy arrays; `home(clients [n])` are their hosts `[n]`."""
-    out: list[dict[str, NDArray[Any]]] = [{} for _ in range(hosts)]
-    for name in sorted({key.rsplit("/", 1)[0] for key in state}):
-        at = torch.from_numpy(home(state[f"{name}/keys"][:, 1].numpy()))
-        for host, mine in enumerate(out):
-            for part in (f"{name}/keys", f"{name}/rows"):
-                mine[part] = state[part][at == host].numpy()
+    """Splits a saved state by worker: the inverse of `merge_private`.
+
+    Args:
+        state: `NAME/keys` `[n, 3]` and `NAME/rows` `[n, d]` for each name.
+        worker_of: clients `[n]` -> the workers `[n]` on which they live.
+        workers: How many workers there are.
+
+    Returns:
+        The part of each worker, as NumPy arrays.
+    """
+    out: list[dict[str, NDArray[Any]]] = [{} for _ in range(workers)]
+    for name in _vector_names(state):
+        worker = torch.from_numpy(worker_of(state[f"{name}/keys"][:, 1].numpy()))
+        for w, part in enumerate(out):
+            for key in (f"{name}/keys", f"{name}/rows"):
+                part[key] = state[key][worker == w].numpy()
     return out

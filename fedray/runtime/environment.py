@@ -1,4 +1,9 @@
-"""What a worker process needs before its first tensor product: threads, reproducible products, a calm allocator."""
+"""Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.
+
+Example:
+    >>> WORKER["MKL_CBWR"]
+    'AUTO,STRICT'
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,10 @@ WORKER = {
 
 
 def prepare_process() -> None:
-    """Sets the variables for this process and its children; MKL reads its own at its first product.
+    """Sets the variables of `WORKER` for this process and its children.
 
-    malloc read its environment before Python started, so it is told directly (glibc only).
+    MKL reads its variables at its first product. malloc has read the environment before Python started, so its two
+    thresholds are set by a call (glibc only).
     """
     for name, value in WORKER.items():
         os.environ.setdefault(name, value)
@@ -36,15 +42,15 @@ def prepare_process() -> None:
             tune(_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def one_thread() -> None:
-    """One torch thread: lanes are the parallelism."""
+def use_one_thread() -> None:
+    """Limits torch to one thread: parallelism comes from lanes and processes."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def device_of(gpus: float) -> str:
-    """`cuda` where the process holds a GPU (or a share of one) and torch sees it, else `cpu`."""
+    """The torch device of a process that holds some GPUs or a share of one: `cuda`, or `cpu` where it holds none."""
     import torch
 
     if gpus > 0 and not torch.cuda.is_available():
@@ -52,8 +58,8 @@ def device_of(gpus: float) -> str:
     return "cuda" if gpus > 0 else "cpu"
 
 
-def reach(address: str) -> None:
-    """Asks whether anybody listens at the address of a Ray cluster: Ray itself would wait for minutes."""
+def check_address(address: str) -> None:
+    """Checks that something listens at the address of a Ray cluster: Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return

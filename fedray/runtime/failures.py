@@ -1,7 +1,17 @@
-"""Which client failed, and when one has had its time: code of the user's own may raise, diverge or hang.
+"""Finds the clients whose training fails, and limits the time of a job: a user's own code may raise, diverge or hang.
 
-A block of jobs that fails is trained again in halves until every job that fails stands alone. The others keep their
-bits: a lane does not depend on its neighbours, a sum not on its order, and a failing block has written nothing.
+A block of jobs that fails is trained again in halves until every job that fails stands alone. The results of the other
+jobs keep their bits: a lane does not depend on the other lanes of its block, a sum does not depend on its order, and a
+block that fails has written nothing.
+
+Example:
+    >>> def train(jobs):
+    ...     if 2 in jobs:
+    ...         raise ValueError("client 2 has a bad row")
+    ...     return {}, torch.zeros(len(jobs))
+    >>> blocks, errors = try_jobs(train, "client {}".format, skip=True, index=np.arange(4))
+    >>> [block.jobs.tolist() for block in blocks], list(errors)
+    ([[0, 1], [3]], [2])
 """
 
 from __future__ import annotations
@@ -21,50 +31,76 @@ from torch import Tensor
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import IntArray, Stats
 
-TEXT, MOST_TEXT = 4_000, 100_000  # characters: of a traceback, and of all of a call (a reply is read through 1 MB)
+MOST_TRACEBACK = 4_000  # characters of one traceback
+MOST_TEXT = 100_000  # characters of all tracebacks of a call (a reply is read through 1 MB)
 
 
-class Done(NamedTuple):
-    """Jobs that came through together: their places in the plan, reduced statistics, and losses `[W]`."""
+class TrainedBlock(NamedTuple):
+    """Jobs that were trained together without a failure.
+
+    Attributes:
+        jobs: Their places in the plan, `[W]`.
+        stats: Their reduced statistics.
+        loss: Their losses, summed over the steps, `[W]`.
+    """
 
     jobs: IntArray
     stats: Stats
     loss: Tensor
 
 
-Work = Callable[[IntArray], tuple[Stats, Tensor]]
-Errors = dict[int, str]  # a job's place in the plan -> its traceback
+TrainJobs = Callable[[IntArray], tuple[Stats, Tensor]]  # places in the plan `[W]` -> statistics and losses `[W]`
+Tracebacks = dict[int, str]  # a job's place in the plan -> its traceback
 
 
-def try_jobs(work: Work, name: Callable[[int], str], skip: bool, index: IntArray) -> tuple[list[Done], Errors]:
-    """Trains some jobs; those that fail are left out.
+def try_jobs(
+    train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray
+) -> tuple[list[TrainedBlock], Tracebacks]:
+    """Trains some jobs and leaves out those that fail.
 
     Args:
-        work: trains the jobs at `index` as one block. name: of a job, for the message. skip: else a failure is raised.
+        train: Trains the jobs at some places of the plan as one block.
+        name: Describes the job at a place, for the message.
+        skip: Whether jobs that fail are left out; otherwise the first failure is raised.
+        index: Places of the jobs in the plan, `[W]`.
+
+    Returns:
+        The blocks that were trained, and the tracebacks of the jobs that failed.
 
     Raises:
-        FedrayError: a job failed, and failures are not skipped; one line naming it.
+        FedrayError: A job failed, and failures are not skipped. The message names the job in one line.
     """
     try:
-        return [Done(index, *work(index))], {}
+        return [TrainedBlock(index, *train(index))], {}
     except Exception as error:
         if isinstance(error, Diverged) and not skip:
-            raise  # it names its clients
+            raise  # its message names the clients
         if len(index) == 1:
             if skip:
-                return [], {int(index[0]): _traceback(error)}
+                return [], {int(index[0]): "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]}
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise FedrayError(
                 f"{name(int(index[0]))} failed: {why}: correct it, or set on_client_error: skip"
             ) from error
-    (done, errors), (more, others) = (try_jobs(work, name, skip, half) for half in np.array_split(index, 2))
-    return done + more, errors | others
+    first, second = (try_jobs(train, name, skip, half) for half in np.array_split(index, 2))
+    return first[0] + second[0], first[1] | second[1]
 
 
 def score_clients(
     score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
 ) -> Tensor:
-    """`score(client)` `[rows, c]`; with `skip`, NaN for a client whose own score fails or takes too long."""
+    """Scores some clients; where failures are skipped, a client whose score fails or takes too long gets NaN.
+
+    Args:
+        score: Scores of some clients: ids `[c]` -> `[rows, c]`.
+        client: Ids of the clients, `[c]`.
+        rows: How many scores each client has.
+        skip: Whether failures are skipped; otherwise they are raised.
+        limit: Wall seconds that one call of `score` may take, or None.
+
+    Returns:
+        The scores, `[rows, c]`.
+    """
     try:
         with limit_seconds(limit):
             return score(client)
@@ -76,8 +112,8 @@ def score_clients(
     return torch.cat([score_clients(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
 
 
-def shorten_traceback(errors: Errors) -> Errors:
-    """Tracebacks that a reply can carry: beyond the first ones only their last lines."""
+def shorten_tracebacks(errors: Tracebacks) -> Tracebacks:
+    """Shortens tracebacks so that a reply can carry them: after the first ones only their last lines are kept."""
     left, out = MOST_TEXT, {}
     for job, text in sorted(errors.items()):
         out[job] = text if left > len(text) else text.strip().rpartition("\n")[2][:200]
@@ -85,41 +121,38 @@ def shorten_traceback(errors: Errors) -> Errors:
     return out
 
 
-def _traceback(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))[-TEXT:]
-
-
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError inside after some seconds of wall time, between two steps of the interpreter.
+    """Raises TimeoutError in the body after some seconds of wall time, between two steps of the interpreter.
 
-    It is a timer signal and so belongs to the main thread; another timer that was running goes on afterwards.
+    The limit is a timer signal, so it works in the main thread only. A timer that was running goes on afterwards.
     """
     if seconds is None:
         yield
         return
-    armed = [True]
+    inside = [True]
 
-    def ring(number: int, frame: Any) -> None:
-        if armed:
+    def stop(_number: int, _frame: Any) -> None:
+        if inside:
             raise TimeoutError(f"it took longer than client_timeout = {seconds:g} s")
 
-    before, began = signal.signal(signal.SIGALRM, ring), time.monotonic()
-    left, again = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again: whoever swallows the first one
+    before, began = signal.signal(signal.SIGALRM, stop), time.monotonic()
+    # the timer repeats, because the body may catch the first exception
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         try:
             yield
         finally:
-            armed.clear()
+            inside.clear()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (time.monotonic() - began)), again)
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (time.monotonic() - began)), interval)
 
 
 def check_limit(seconds: float | None) -> None:
-    """Refuses a limit where none can be kept."""
+    """Refuses a time limit outside the main thread, where it cannot be kept."""
     if seconds is not None and threading.current_thread() is not threading.main_thread():
         raise BadInput(
             f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "

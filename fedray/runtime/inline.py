@@ -1,4 +1,15 @@
-"""The runtime without Ray: the same code in this process, the same bits. For tests, debugging and small studies."""
+"""The runtime without Ray: one worker in this process, with the same bits. For tests, debugging and small studies.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> from fedray.simulation.rounds import begin_progress
+    >>> keys = {"data": {"name": "cubic"}, "clients": {"number": 2}, "method": {"models": 3}}
+    >>> study = build_study(read_scenario(keys))
+    >>> state = begin_progress(study, study.method.phase).state
+    >>> Inline(study).losses(state, models=3)[0, 0].shape  # of 3 models on 2 clients
+    torch.Size([3, 2])
+"""
 
 from __future__ import annotations
 
@@ -7,51 +18,53 @@ from torch import Tensor
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
+from fedray.runtime import evaluation
 from fedray.runtime.stacking import make_worker
+from fedray.simulation.interfaces import Pieces
 from fedray.simulation.study import Study
 
 
 class Inline:
-    """One host, called directly."""
+    """A runtime of one worker that is called directly; its methods are those of `simulation.interfaces.Runtime`."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
-        self.host = make_worker(study, device, threads)
+        self.worker = make_worker(study, device, threads)
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        return self.host.train(t, jobs, state, phase)
+        """Trains the jobs of round t; see `Worker.train`."""
+        return self.worker.train(t, jobs, state, phase)
 
-    def outputs(
-        self, state: State, split: str, models: int, worlds: int | None = None
-    ) -> dict[tuple[int, int], Tensor]:
-        """Raw outputs `[K, n, C]` by piece: (world, first row). worlds: of the first ones alone, as below."""
-        return {
-            (world, first): self.host.evaluate(state, split, world, first, models)
-            for world, first in self.host.pieces(state, split, worlds)
-        }
+    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> Pieces:
+        """Raw outputs `[K, n, C]` on a split by piece: (world, first row); of the first worlds only, or of all."""
+        return self._evaluate(state, split, models, worlds)
 
-    def losses(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]:
-        """Mean training loss `[K, n]` by piece: (world, first client)."""
-        return {key: self.host.losses(state, *key, models) for key in self.host.client_pieces(worlds)}
+    def losses(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+        """Mean training loss `[K, c]` of known clients by piece: (world, first client)."""
+        return self._evaluate(state, evaluation.LOSSES, models, worlds)
 
-    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> dict[tuple[int, int], Tensor]:
-        """Mean knowledge uncertainty of the ensemble on each client's data, `[1, n]` by piece."""
-        return {key: self.host.uncertainty(state, *key, models) for key in self.host.client_pieces(worlds)}
+    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+        """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
+        return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
 
-    def known(self, state: State) -> dict[tuple[int, int], Tensor]:
+    def _evaluate(self, state: State, kind: str, models: int, worlds: int | None) -> Pieces:
+        pieces = evaluation.list_pieces(self.worker.study, kind, worlds)
+        return {piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models) for piece in pieces}
+
+    def known(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
-        return self.host.known(state, known_clients(self.host.study))
+        return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
 
     def gather(self, state: State) -> State:
-        """Every model is here already."""
+        """Returns the state as it is: all models are in this process."""
         return state
 
     def private(self) -> dict[str, Tensor]:
-        """Private client state, for the checkpoint."""
-        return self.host.store.state()
+        """Private vectors of the clients, for a checkpoint."""
+        return self.worker.store.state()
 
     def restore(self, private: dict[str, Tensor]) -> None:
-        """Takes private client state from a checkpoint."""
-        self.host.store.restore(private)
+        """Replaces the private vectors of the clients by those of a checkpoint."""
+        self.worker.store.restore(private)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""

@@ -1,36 +1,57 @@
-"""Models of the clients' own: layers that stay with the client, personal passes, and how known clients answer.
+"""Models that belong to the clients: layers that stay with the client, and personal models.
 
-LG-FedAvg keeps layers (`Phase.private`), Ditto trains a second model (`Phase.personal`). Both live in the host's
-private store, one row per (name, world, client, model); a row that was never written is the broadcast model's.
+LG-FedAvg keeps some layers with the client (`Phase.private`), Ditto trains a second model (`Phase.personal`). Both are
+private vectors of the worker on which the client lives, one row for each (name, world, client, model). Where a row was
+never written, the broadcast model takes its place.
+
+Example:
+    >>> plan, private = Plan(*np.array([[3, 8], [0, 0], [0, 0]])), Private(2, torch.float32)
+    >>> private.write("layers", plan.take(slice(1)), torch.tensor([[5.0, 5.0]]))
+    >>> own_rows(private, "layers", plan, broadcast=torch.zeros(2, 2)).tolist()
+    [[5.0, 5.0], [0.0, 0.0]]
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core.method import LAYERS, PERSONAL_PREFIX, Phase
-from fedray.core.types import EVALUATED_ROWS, Layout, Plan, State
-from fedray.evaluation.clients import WeightedRows, held_out_rows, known_questions
-from fedray.metrics import ensemble
+from fedray.core.types import Layout, Plan, State
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 
-Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # (rows [M, d], counters, world, x [n, ...]) -> [M, n, C]
-
 
 def own_rows(private: Private, name: str, plan: Plan, broadcast: Tensor) -> Tensor:
-    """The clients' own rows, or the broadcast ones where they have none, `[J, d]`."""
+    """The clients' own rows of a private vector, or the broadcast rows where they have none.
+
+    Args:
+        private: The private vectors of a worker.
+        name: Name of the vector.
+        plan: The jobs, `[J]`.
+        broadcast: The broadcast models of the jobs, `[J, d]`.
+
+    Returns:
+        The rows, `[J, d]`.
+    """
     has = torch.tensor(private.has(name, plan), device=broadcast.device)[:, None]
     return torch.where(has, private.read(name, plan).to(broadcast), broadcast)
 
 
 def start_rows(private: Private, layout: Layout, phase: Phase, plan: Plan, broadcast: Tensor) -> Tensor:
-    """Where each job starts: the broadcast model, its private layers the client's own, `[J, d]`."""
+    """The rows from which jobs start: the broadcast models, with the clients' own rows in the private layers.
+
+    Args:
+        private: The private vectors of a worker.
+        layout: How a row is divided into layers.
+        phase: Its `private` names the layers that stay with the client.
+        plan: The jobs, `[J]`.
+        broadcast: The broadcast models of the jobs, `[J, d]`.
+
+    Returns:
+        The rows, `[J, d]`.
+    """
     if not phase.private:
         return broadcast
     mask = torch.from_numpy(layout.mask(phase.private)).to(broadcast.device)
@@ -38,12 +59,22 @@ def start_rows(private: Private, layout: Layout, phase: Phase, plan: Plan, broad
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """The models of some jobs, `[J, d]`, only to be read; one model is not copied for each job."""
+    """The models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
     return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
 
 
 def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """What may leave the client of `final - start` `[J, d]`, and what stays, by name; `final` is written over."""
+    """Separates what leaves the client from what stays there.
+
+    Args:
+        layout: How a row is divided into layers.
+        phase: Its `private` names the layers that stay with the client.
+        start: The rows before training, `[J, d]`.
+        final: The rows after training, `[J, d]`; they may be overwritten.
+
+    Returns:
+        The difference `final - start` `[J, d]`, 0 in private layers; and the private vectors to keep, by name.
+    """
     if not phase.private:
         return final.sub_(start), {}
     mask = torch.from_numpy(layout.mask(phase.private)).to(final.device)
@@ -51,58 +82,39 @@ def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor)
 
 
 def sent_counters(layout: Layout, phase: Phase, counters: Tensor) -> Tensor:
-    """Counters `[J, c]` as they leave the client: those of private layers do not."""
+    """The counters that leave the client: those of private layers are 0.
+
+    Args:
+        layout: Names the counters.
+        phase: Its `private` names the layers that stay with the client.
+        counters: The counters after training, `[J, c]`.
+
+    Returns:
+        The counters, `[J, c]`.
+    """
     if not phase.private or not layout.counters:
         return counters
     stays = torch.tensor([name.rpartition(".")[0] in phase.private for name in layout.counters])
     return counters.masked_fill(stays, 0)
 
 
-def personal_answers(
-    study: Study, private: Private, forward: Forward, state: State, keys: list[tuple[int, int]]
-) -> dict[tuple[int, int], Tensor]:
-    """Accuracy of (world, client) pairs with models of their own, `[2, P]` each: on its test and its held-out rows.
+def own_models(private: Private, study: Study, state: State, world: int, client: int) -> Tensor:
+    """The models with which a known client answers.
 
-    A client answers with the average over its K models of each pass; NaN where it has no such rows.
+    Args:
+        private: The private vectors of the worker on which the client lives.
+        study: Its method has K models and P personal passes (P = 1 where only layers are private).
+        state: The broadcast models.
+        world: The world.
+        client: The client's id.
+
+    Returns:
+        The models, `[P * K, d]`: K personal models of each pass, or the broadcast ones with the client's own layers.
     """
-    phase = study.method.phase
-    out = {}
-    for world in sorted({world for world, _ in keys}):
-        tests, held = known_questions(study, world), held_out_rows(study, world)
-        splits = [study.split(name, world) for name in ("test", "hold_out")]
-        here = slice(world * phase.models, (world + 1) * phase.models)
-        for client in (c for w, c in keys if w == world):
-            rows = own_models(private, study.net.layout, phase, state, world, client)  # [P * K, d]
-            counters = state.counters[here].repeat(len(rows) // phase.models, 1)
-            said = partial(forward, rows, counters, world)
-            kind = study.evaluation.average
-            asks = zip(splits, (tests, held), strict=True)
-            both = [_right(said, split, ask(client), phase, kind == "logits") for split, ask in asks]
-            out[world, client] = torch.stack(both)
-    return out
-
-
-def own_models(private: Private, layout: Layout, phase: Phase, state: State, world: int, client: int) -> Tensor:
-    """A client's models `[P * K, d]`: of each pass its K personal ones, or the broadcast ones with its own layers."""
-    k = phase.models
+    phase, k = study.method.phase, study.method.phase.models
     plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
     broadcast = state.models[world * k : (world + 1) * k]
     if phase.personal:
-        return torch.cat(
-            [own_rows(private, f"{PERSONAL_PREFIX}{p}", plan, broadcast) for p in range(len(phase.personal))]
-        )
-    return start_rows(private, layout, phase, plan, broadcast)
-
-
-def _right(
-    outputs: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: WeightedRows, phase: Phase, logits: bool
-) -> Tensor:
-    """Weighted accuracy of each pass on some rows of a split, `[P]` float64; logits: those are averaged."""
-    total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
-    for a in range(0, len(asked.rows), EVALUATED_ROWS):
-        part = torch.from_numpy(asked.rows[a : a + EVALUATED_ROWS])
-        each = outputs(split[0][part]).cpu().numpy()  # [P * K, n, C]
-        each = each if logits else ensemble.probabilities(each)
-        said = each.reshape(-1, phase.models, *each.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
-        total += ((said == split[1][part].numpy()) * asked.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
-    return torch.from_numpy(total)
+        passes = [f"{PERSONAL_PREFIX}{p}" for p in range(len(phase.personal))]
+        return torch.cat([own_rows(private, name, plan, broadcast) for name in passes])
+    return start_rows(private, study.net.layout, phase, plan, broadcast)

@@ -1,4 +1,14 @@
-"""Which actors there are, which clients live where, and how a round's jobs are dealt: pure functions, no Ray."""
+"""Decides which actors there are, which clients live on which, and which actor trains which job. Nothing here uses Ray.
+
+Example:
+    >>> from fedray.core.types import Tier
+    >>> clients = Clients((Tier("phones", 90), Tier("servers", 10)))
+    >>> specs = plan_actors(clients, Room(cpus=4.0, gpus=0.0, resources={}), per_actor="auto", actors="auto")
+    >>> [(spec.tier, spec.num_cpus) for spec in specs]
+    [(0, 1.0), (0, 1.0), (0, 1.0), (1, 0.4)]
+    >>> assign_homes(clients, specs, np.array([0, 1, 2, 3, 99])).tolist()
+    [0, 1, 2, 0, 3]
+"""
 
 from __future__ import annotations
 
@@ -14,7 +24,14 @@ MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
 
 class ActorSpec(NamedTuple):
-    """One actor: the tier it hosts, and what it reserves."""
+    """One client actor: the tier of its clients, and what it reserves.
+
+    Attributes:
+        tier: Index of the tier.
+        num_cpus: CPUs, possibly a fraction.
+        num_gpus: GPUs, possibly a fraction.
+        resources: Custom resources of Ray by name.
+    """
 
     tier: int
     num_cpus: float
@@ -23,7 +40,13 @@ class ActorSpec(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a cluster has."""
+    """The resources of a cluster.
+
+    Attributes:
+        cpus: CPUs of all nodes.
+        gpus: GPUs of all nodes.
+        resources: Custom resources of Ray by name, all nodes together.
+    """
 
     cpus: float
     gpus: float
@@ -31,18 +54,24 @@ class Room(NamedTuple):
 
 
 def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """The client actors of a run.
+    """Plans the client actors of a run.
 
-    `auto` fills the cluster: each tier gets a share of the actors that fit (CPUs, GPUs, custom resources) but at least
-    one. `per_actor` gives `ceil(N / per_actor)` actors a tier, `actors` that many in all; where a tier leaves
-    `num_cpus` open they share its CPUs.
+    Args:
+        clients: The tiers and their numbers of clients.
+        room: The resources of the cluster.
+        per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
+        actors: Actors of the run, shared among the tiers by their clients. Where both are `auto`, the actors fill the
+            cluster: each tier gets its share of the actors that fit (CPUs, GPUs, custom resources), but at least one.
+
+    Returns:
+        The actors, tier by tier. Where a tier leaves `num_cpus` open, its actors share its CPUs.
 
     Raises:
-        BadInput: the cluster cannot hold them; what was asked and what there is.
+        BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
     """
     populated = [c for c, tier in enumerate(clients.tiers) if tier.number > 0]
-    shares = _shares(clients, populated, room.cpus)
-    out: list[ActorSpec] = []
+    shares = _share_cpus(clients, populated, room.cpus)
+    specs: list[ActorSpec] = []
     for c in populated:
         tier = clients.tiers[c]
         share = shares[c]
@@ -54,21 +83,21 @@ def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int 
             count = max(1, int(_fit(tier.num_cpus or 1.0, share)))
             if tier.num_gpus:
                 count = max(1, int(_fit(tier.num_gpus, room.gpus * tier.number / clients.number)))
-            count = min(count, _pinned(clients, c, room))
+            count = min(count, _count_pinned(clients, c, room))
         count = min(count, tier.number)
-        if len(out) + count > MOST_ACTORS:
+        if len(specs) + count > MOST_ACTORS:
             raise BadInput(
                 f"clients.per_actor = {per_actor} makes {count:,} actors of tier {tier.name}: {MOST_ACTORS:,} at most; "
                 "raise it, or write auto"
             )
         cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * share / count) / 1e4)
-        out += [ActorSpec(c, cpus, tier.num_gpus, dict(tier.resources))] * count
-    _check(out, room)
-    return out
+        specs += [ActorSpec(c, cpus, tier.num_gpus, dict(tier.resources))] * count
+    _check_room(specs, room)
+    return specs
 
 
-def _shares(clients: Clients, populated: list[int], cpus: float) -> dict[int, float]:
-    """CPUs of each tier: by its clients, but never less than one of its actors needs."""
+def _share_cpus(clients: Clients, populated: list[int], cpus: float) -> dict[int, float]:
+    """CPUs of each tier: in proportion to its clients, but never less than one of its actors needs."""
     left = list(populated)
     shares: dict[int, float] = {}
     while left:
@@ -84,83 +113,106 @@ def _shares(clients: Clients, populated: list[int], cpus: float) -> dict[int, fl
     return shares
 
 
-def _pinned(clients: Clients, c: int, room: Room) -> int:
-    """Actors of a tier that its custom resources hold, at least one; tiers that want the same one share it."""
+def _count_pinned(clients: Clients, c: int, room: Room) -> int:
+    """How many actors its custom resources allow a tier, at least one; tiers that need the same resource share it."""
     most = MOST_ACTORS
     for name, amount in clients.tiers[c].resources.items():
-        wanted = sum(tier.number for tier in clients.tiers if tier.resources.get(name))
-        share = room.resources.get(name, 0.0) * clients.tiers[c].number / max(1, wanted)
+        sharing = sum(tier.number for tier in clients.tiers if tier.resources.get(name))
+        share = room.resources.get(name, 0.0) * clients.tiers[c].number / max(1, sharing)
         most = min(most, int(_fit(amount, share)) if amount else most)
     return max(1, most)
 
 
 def _fit(each: float, room: float) -> float:
+    """How many actors that need `each` fit into `room`."""
     return math.floor(room / each + 1e-9) if each > 0 else 1
 
 
-def _check(out: list[ActorSpec], room: Room) -> None:
-    """One line where the actors do not fit into the cluster."""
-    need = {"CPU": sum(s.num_cpus for s in out), "GPU": sum(s.num_gpus for s in out)}
+def _check_room(specs: list[ActorSpec], room: Room) -> None:
+    """Raises one line where the actors do not fit into the cluster."""
+    need = {"CPU": sum(spec.num_cpus for spec in specs), "GPU": sum(spec.num_gpus for spec in specs)}
     have = {"CPU": room.cpus, "GPU": room.gpus}
-    for seat in out:
-        for name, amount in seat.resources.items():
+    for spec in specs:
+        for name, amount in spec.resources.items():
             need[name] = need.get(name, 0.0) + amount
             have[name] = room.resources.get(name, 0.0)
     for name, amount in need.items():
         if amount > have[name] + 1e-6:
             key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
             raise BadInput(
-                f"clients.tiers: {len(out)} actors need {amount:g} {name}, but the cluster has {have[name]:g}: "
+                f"clients.tiers: {len(specs)} actors need {amount:g} {name}, but the cluster has {have[name]:g}: "
                 f"lower clients.tiers.NAME.{key}, or raise clients.per_actor"
             )
 
 
-def count_fitting(out: list[ActorSpec], room: Room) -> bool:
-    """Whether a cluster can hold these actors."""
+def fits_room(specs: list[ActorSpec], room: Room) -> bool:
+    """Tells whether a cluster can hold these actors."""
     try:
-        _check(out, room)
+        _check_room(specs, room)
     except BadInput:
         return False
     return True
 
 
-def describe_missing(seat: ActorSpec, tier: str, room: Room) -> str:
-    """What an actor that never came needs, and what there is."""
+def describe_missing(spec: ActorSpec, tier: str, room: Room) -> str:
+    """Says what an actor that never started needs, and what the cluster has.
+
+    Args:
+        spec: The actor.
+        tier: Name of its tier.
+        room: The resources of the cluster.
+    """
     return (
-        f" of tier {tier} (needs {seat.num_cpus:g} CPU, {seat.num_gpus:g} GPU, {seat.resources or 'nothing else'}); "
+        f" of tier {tier} (needs {spec.num_cpus:g} CPU, {spec.num_gpus:g} GPU, {spec.resources or 'nothing else'}); "
         f"the cluster has {room.cpus:g} CPU, {room.gpus:g} GPU, {room.resources or 'nothing else'}: add nodes or lower "
         "the tier's needs"
     )
 
 
-def assign_homes(clients: Clients, out: list[ActorSpec], client: IntArray) -> IntArray:
-    """The actor on which each client lives, `[J]`: clients of a tier are dealt one by one to its actors."""
-    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
-    tier = clients.tier_of(client)
-    first = np.array([next((a for a, s in enumerate(out) if s.tier == c), 0) for c in range(len(clients.tiers))])
-    count = np.array([max(1, sum(s.tier == c for s in out)) for c in range(len(clients.tiers))])
-    return (first[tier] + (client - starts[tier]) % count[tier]).astype(np.int64)
-
-
-def deal_jobs(clients: Clients, out: list[ActorSpec], plan: Plan, work: IntArray, at_home: bool) -> list[IntArray]:
-    """Indices of the plan's jobs for each actor.
-
-    Jobs of clients with private state run where the client lives; others are dealt to the actors of their tier so that
-    each gets the same work. How jobs are dealt never changes a bit of the result.
+def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> IntArray:
+    """Assigns clients to actors: the clients of a tier are dealt one by one to the actors of that tier.
 
     Args:
-        work: `[J]` expected cost of each job (its steps).
+        clients: The tiers.
+        specs: The actors of the run.
+        client: Ids of clients, `[J]`.
+
+    Returns:
+        The number of the actor on which each of these clients lives, `[J]`.
+    """
+    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
+    tier = clients.tier_of(client)
+    first = np.array([next((a for a, s in enumerate(specs) if s.tier == c), 0) for c in range(len(clients.tiers))])
+    count = np.array([max(1, sum(s.tier == c for s in specs)) for c in range(len(clients.tiers))])
+    home: IntArray = first[tier] + (client - starts[tier]) % count[tier]
+    return home
+
+
+def deal_jobs(clients: Clients, specs: list[ActorSpec], plan: Plan, work: IntArray, *, at_home: bool) -> list[IntArray]:
+    """Deals the jobs of a round to the actors. How they are dealt never changes a bit of the result.
+
+    Args:
+        clients: The tiers.
+        specs: The actors of the run.
+        plan: The jobs, `[J]`.
+        work: Expected cost of each job, `[J]`: its optimizer steps.
+        at_home: Whether jobs run where their client lives, because it has private vectors there. Otherwise the jobs of
+            a tier are dealt to its actors so that each gets nearly the same work.
+
+    Returns:
+        For each actor, the places of its jobs in the plan.
     """
     if at_home:
-        home = assign_homes(clients, out, plan.client)
-        return [np.flatnonzero(home == a) for a in range(len(out))]
-    parts: list[list[int]] = [[] for _ in out]
+        home = assign_homes(clients, specs, plan.client)
+        return [np.flatnonzero(home == a) for a in range(len(specs))]
+    parts: list[list[int]] = [[] for _ in specs]
     tier = clients.tier_of(plan.client)
     for c in np.unique(tier):
-        mine = [a for a, seat in enumerate(out) if seat.tier == c]
+        actors = [a for a, spec in enumerate(specs) if spec.tier == c]
         jobs = np.flatnonzero(tier == c)
         order = jobs[np.argsort(-work[jobs], kind="stable")]
-        for n, a in enumerate(mine):  # a snake over jobs of falling cost: equal counts, near equal work
-            forth, back = order[n :: 2 * len(mine)], order[2 * len(mine) - 1 - n :: 2 * len(mine)]
+        lap = 2 * len(actors)
+        for n, a in enumerate(actors):  # back and forth over jobs of falling cost: equal counts, nearly equal work
+            forth, back = order[n::lap], order[lap - 1 - n :: lap]
             parts[a] += sorted(np.concatenate([forth, back]).tolist())
     return [np.array(part, dtype=np.int64) for part in parts]

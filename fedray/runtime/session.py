@@ -1,4 +1,16 @@
-"""One run from its directory's point of view: begin or resume, loop, then summary, manifest, pictures and report."""
+"""A session: what one process does for a run, from the first round or the newest checkpoint to the summary.
+
+A run may need several sessions: one that was interrupted is resumed by another process, which begins at the newest
+checkpoint. A session locks the run directory, writes the manifest, runs the round loop, records jobs, metrics and
+checkpoints, goes back to the newest checkpoint where a worker was lost, and at the end writes the summary.
+
+Example:
+    >>> logged = []
+    >>> watch = log_snapshots(lambda snapshot: None, [lambda round, metrics: logged.append((round, metrics))])
+    >>> watch({"round": 3, "metrics": {"accuracy": 0.5}})
+    >>> logged
+    [(3, {'accuracy': 0.5})]
+"""
 
 from __future__ import annotations
 
@@ -86,18 +98,18 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Where to start: the newest checkpoint, or the first round."""
+    """Restores the newest checkpoint, or prepares the first round where there is none."""
     if not checkpoint.find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         return begin_progress(study, study.method.phase)
     progress, private = checkpoint.load_checkpoint(out / "checkpoints")
-    phase, there = study.method.phase, tuple(progress.state.models.shape)
+    phase, found = study.method.phase, tuple(progress.state.models.shape)
     wanted = (study.worlds * phase.models, study.net.layout.d)
-    if there != wanted:
+    if found != wanted:
         raise FedrayError(
             f"{out / 'scenario.yaml'} wants {wanted[0]} models of {wanted[1]:,} numbers, but the checkpoint of round "
-            f"{progress.round} holds {there[0]} of {there[1]:,}: restore the scenario the run began with"
+            f"{progress.round} holds {found[0]} of {found[1]:,}: restore the scenario the run began with"
         )
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
@@ -105,7 +117,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 
 
 def take_snapshot(study: Study, progress: Progress) -> Snapshot:
-    """A picture of where a run stands; metrics are means over replicates and folds."""
+    """Describes where a run stands for a live display; metrics are means over replicates and folds."""
     names = dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float))
     values = {n: [row[n] for row in progress.metrics if n in row] for n in names}
     return {

@@ -53,7 +53,7 @@ def without(name: str, client: int, rounds: tuple[int, ...]) -> Callable[[Settin
 
 def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: tuple[int, ...] = ROUNDS) -> None:
     """The blocks that hold a job of the poisoned client raise, or hand out NaN for it, in some rounds."""
-    block = Worker._block
+    block = Worker._train_block
 
     def poison(self: Worker, t: int, real: Any, *more: Any) -> Any:
         there = real.plan.client == POISONED
@@ -64,7 +64,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: 
             uploads.delta[torch.from_numpy(there)] = torch.nan
         return uploads, loss
 
-    monkeypatch.setattr(Worker, "_block", poison)
+    monkeypatch.setattr(Worker, "_train_block", poison)
 
 
 def hashes(run: fedray.Run) -> tuple[str, str]:
@@ -117,7 +117,7 @@ def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: Any) -> Any:
         raise RuntimeError("nobody can")
 
-    monkeypatch.setattr(Worker, "_block", fail)
+    monkeypatch.setattr(Worker, "_train_block", fail)
     with pytest.warns(UserWarning, match="left out"):
         done = fedray.run(scenario(SKIP, {"evaluate": {"every": 4}}))
     first, last = done.rounds.to_pylist()

@@ -1,4 +1,11 @@
-"""A client actor: the clients that live in one process. Plain Python: `ray.py` makes it an actor."""
+"""A client actor: the clients that live in one process. It is a plain class; `cluster.make_actors` makes it an actor.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"data": {"name": "cubic"}, "model": {"name": "linear"}, "clients": {"number": 2}})
+    >>> ClientActor(scenario, UserObjects(), index=0, gpus=0, cpus=1).facts()["engine"]["name"]
+    'mlp'
+"""
 
 from __future__ import annotations
 
@@ -13,10 +20,10 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.user_modules import import_modules
-from fedray.runtime import environment, messages
+from fedray.runtime import environment, evaluation, messages
 from fedray.runtime.environment import device_of
 from fedray.runtime.messages import Piece
-from fedray.runtime.ray.random_walk import Holder, Key, Orders, Parcel, Report
+from fedray.runtime.ray.model_holder import ModelHolder, ModelKey, Orders, Parcel, Report
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
 from fedray.runtime.worker_info import worker_facts
@@ -24,83 +31,98 @@ from fedray.scenario.schema import Scenario
 
 
 class ClientActor:
-    """One `Host` for all the clients that live here."""
+    """The clients that live in one process, and the worker that trains them.
+
+    Attributes:
+        scenario: What is run.
+        own: The user's own objects.
+        index: The number of the actor.
+        gpus: GPUs that it reserves.
+        cpus: CPUs that it reserves.
+        restored: Whether the private vectors of its clients were restored since the process started.
+    """
 
     def __init__(self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float) -> None:
         environment.use_one_thread()
         self.scenario, self.own = scenario, own
         self.index, self.gpus, self.cpus = index, gpus, cpus
-        self.restored = False  # what the clients that live here kept to themselves, since this process began
+        self.restored = False
 
     @cached_property
-    def host(self) -> Worker:
-        """Built by the first call, so that an error on the way reaches the caller as every other does."""
+    def worker(self) -> Worker:
+        """The worker. The first call builds it, so that an error on the way reaches the caller as every other does."""
         import_modules(self.own.modules)
         return make_worker(build_study(self.scenario, self.own), device_of(self.gpus), max(1, int(self.cpus)))
 
     def ready(self) -> int:
-        """Answers when the actor can work; its process id."""
-        _ = self.host
+        """Answers with the process id as soon as the actor can work."""
+        _ = self.worker
         return os.getpid()
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of this actor."""
-        return worker_facts(self.host)
+        """Facts on this actor for the manifest."""
+        return worker_facts(self.worker)
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""
-        jobs, phase = message.jobs[self.index], self.host.study.method.phase
-        self._complete()
-        return messages.to_reply(*self.host.train(message.t, jobs, messages.to_state(message), phase))
+        jobs, phase = message.jobs[self.index], self.worker.study.method.phase
+        self._check_restored()
+        return messages.to_reply(*self.worker.train(message.t, jobs, messages.to_state(message), phase))
 
     @cached_property
-    def holder(self) -> Holder:
+    def holder(self) -> ModelHolder:
         """The models of a random walk that are here."""
-        return Holder(self.host)
+        return ModelHolder(self.worker)
 
-    def receive(self, parcels: dict[Key, Parcel]) -> bool:
+    def receive(self, parcels: dict[ModelKey, Parcel]) -> bool:
         """Takes models from another actor, or from the coordinator at the start."""
         return self.holder.receive(parcels)
 
     def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
-        """Trains the models that are here and hands them on."""
+        """Trains models of a random walk and hands them on."""
         return self.holder.step(orders, peers)
 
-    def move(self, wanted: dict[Key, int], peer: Any) -> list[Key] | None:
+    def move(self, wanted: dict[ModelKey, int], peer: Any) -> list[ModelKey] | None:
         """Hands models on that were not trained here."""
         return self.holder.move(wanted, peer)
 
-    def resend(self, wanted: dict[Key, int], peer: Any) -> bool:
+    def resend(self, wanted: dict[ModelKey, int], peer: Any) -> bool:
         """Sends copies of models again."""
         return self.holder.resend(wanted, peer)
 
-    def show(self, wanted: dict[Key, int]) -> dict[Key, Parcel] | list[Key]:
+    def show(self, wanted: dict[ModelKey, int]) -> dict[ModelKey, Parcel] | list[ModelKey]:
         """Copies of the models that are here."""
         return self.holder.show(wanted)
 
     def private(self) -> dict[str, Any]:
         """The private vectors of the clients that live here."""
-        self._complete()
-        return {name: value.numpy() for name, value in self.host.store.state().items()}
+        self._check_restored()
+        return {name: value.numpy() for name, value in self.worker.store.state().items()}
 
     def restore(self, private: dict[str, Any]) -> None:
-        """Forgets the private vectors and takes these."""
-        self.host.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+        """Replaces the private vectors of the clients that live here."""
+        self.worker.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
         self.restored = True
 
-    def _complete(self) -> None:
-        """An actor that died and came back between two calls says so: nobody else would have noticed."""
-        if not self.restored and self.host.study.method.phase.own:
+    def _check_restored(self) -> None:
+        """Raises `Lost` in an actor that died and was restarted between two calls: nobody else would notice."""
+        if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def known(self, message: messages.Round, keys: list[Piece]) -> dict[Piece, Any]:
-        """Accuracy of clients that live here with models of their own."""
-        self._complete()
-        return {key: value.numpy() for key, value in self.host.known(messages.to_state(message), keys).items()}
+    def known(self, message: messages.Round, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
+        """Scores clients that live here and answer with models of their own."""
+        self._check_restored()
+        scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
+        return {key: value.numpy() for key, value in scores.items()}
 
-    def evaluate(self, message: messages.Round, kind: str, keys: list[Piece], models: int) -> dict[Any, Any]:
-        """Evaluation pieces: "losses", "uncertainty", or raw outputs on a split."""
+    def evaluate(self, message: messages.Round, kind: str, pieces: list[Piece], models: int) -> dict[Piece, Any]:
+        """Evaluates models on some pieces.
+
+        Args:
+            message: Holds the models.
+            kind: `losses`, `uncertainty`, or the name of a split.
+            pieces: What is evaluated here.
+            models: Models of each world, K.
+        """
         state = messages.to_state(message)
-        if kind in ("losses", "uncertainty"):
-            return {key: getattr(self.host, kind)(state, *key, models).numpy() for key in keys}
-        return {key: self.host.evaluate(state, kind, *key, models).numpy() for key in keys}
+        return {piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models).numpy() for piece in pieces}

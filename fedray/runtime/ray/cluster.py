@@ -1,7 +1,8 @@
-"""The Ray cluster: reached or started here, what it has, what its workers need, and tasks for sweeps.
+"""The Ray cluster: connecting to it or starting it, its resources, its actors and their errors, and tasks for sweeps.
 
-This file, `ray.py`, `coordinator.py` and `walks.py` (holders that call their neighbours) are the only ones that import
-ray.
+Example:
+    >>> explain_error(RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
+    'client actor 3 failed: ValueError: bad row'
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import ray
 from ray._private import ray_constants
@@ -23,74 +24,95 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, placement
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
-GONE = (RayActorError, ObjectLostError, NodeDiedError)  # an actor, or an answer with the node that held it
-POST = "post"
+MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
+GONE = (RayActorError, ObjectLostError, NodeDiedError)  # an actor died, or an answer with the node that held it
+PEER_CALLS = "peer_calls"  # the concurrency group in which an actor takes calls of other actors while it works
 PASSED = ("FEDRAY_PATIENCE",)  # variables of the driver that every worker gets
 
 
-def free_room() -> placement.Room:
-    """What the cluster has, right now."""
-    has = ray.cluster_resources()
+def read_room() -> placement.Room:
+    """Reads the resources that the cluster has now."""
+    untyped: Any = ray  # this function of Ray has no annotations
+    has = untyped.cluster_resources()
     plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
     return placement.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
 
 
-def live_nodes() -> int:
-    """How many nodes the cluster has, right now."""
-    return sum(bool(node["Alive"]) for node in ray.nodes())
+def count_nodes() -> int:
+    """Counts the nodes that are alive now."""
+    untyped: Any = ray
+    return sum(bool(node["Alive"]) for node in untyped.nodes())
 
 
-def this_node() -> NodeAffinitySchedulingStrategy:
-    """On this node: the run directory is on its disk, and an actor without CPUs may start anywhere else."""
+def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
+    """Makes an actor start on this node, which has the run directory on its disk."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def has_resources() -> str:
-    """What the cluster has, for a message."""
-    there = free_room()
-    return f"the cluster has {live_nodes()} nodes, {there.cpus:g} CPU, {there.gpus:g} GPU"
+def describe_cluster() -> str:
+    """Says what the cluster has, for a message."""
+    room = read_room()
+    return f"the cluster has {count_nodes()} nodes, {room.cpus:g} CPU, {room.gpus:g} GPU"
 
 
-def make_actors(kind: Any, seats: list[placement.ActorSpec], posts: bool, *shared: Any) -> list[Any]:
-    """Actors in their seats; `shared` are their first arguments. posts: whether they take calls of each other (in the
-    concurrency group POST) while they work."""
+def make_actors(
+    kind: Any, specs: list[placement.ActorSpec], shared: tuple[Any, ...], *, take_peer_calls: bool
+) -> list[Any]:
+    """Makes actors of a class.
+
+    Args:
+        kind: The class. Its arguments are `shared`, then the number, GPUs and CPUs of the actor.
+        specs: What each actor reserves.
+        shared: First arguments of every actor.
+        take_peer_calls: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
+    """
     remote: Any = ray.remote
-    made = remote(concurrency_groups={POST: 2})(kind) if posts else remote(kind)
+    actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if take_peer_calls else remote(kind)
     return [
-        made.options(
-            num_cpus=seat.num_cpus,
-            num_gpus=seat.num_gpus,
-            resources=seat.resources,
+        actor.options(
+            num_cpus=spec.num_cpus,
+            num_gpus=spec.num_gpus,
+            resources=spec.resources,
             max_restarts=-1,
             runtime_env=worker_environment(),
-        ).remote(*shared, index, seat.num_gpus, seat.num_cpus)
-        for index, seat in enumerate(seats)
+        ).remote(*shared, index, spec.num_gpus, spec.num_cpus)
+        for index, spec in enumerate(specs)
     ]
 
 
 class ClusterChanged(FedrayError):
-    """The actors no longer fit into what is left of the cluster: others are made."""
+    """The actors no longer fit into what is left of the cluster, so that others have to be made."""
 
 
-def retry_when_moved(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of the runtime that begins anew once the actors were seated anew under it."""
+class RestartsActors(Protocol):
+    """A runtime that can replace its actors."""
+
+    def restart_actors(self) -> None:
+        """Makes new actors that fit into what is left of the cluster."""
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Runtime = TypeVar("_Runtime", bound=RestartsActors)
+
+
+def retry_when_moved(method: Callable[Concatenate[_Runtime, _P], _T]) -> Callable[Concatenate[_Runtime, _P], _T]:
+    """Makes a method of a runtime start again after the runtime had to replace its actors."""
 
     @wraps(method)
-    def again(*arguments: P.args, **named: P.kwargs) -> T:
+    def repeat(runtime: _Runtime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
         while True:
             try:
-                return method(*arguments, **named)
+                return method(runtime, *arguments, **named)
             except ClusterChanged:
-                arguments[0].reseat()  # type: ignore[attr-defined]  # itself
+                runtime.restart_actors()
 
-    return again
+    return repeat
 
 
 def explain_error(error: RayTaskError, who: str) -> FedrayError:
-    """What an actor raised: one of ours as it is, anything else in one line (the report of Ray is chained to it)."""
+    """Makes one line of what the actor `who` raised; errors of fedray itself stay as they are."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, FedrayError):
         return cause
@@ -98,16 +120,16 @@ def explain_error(error: RayTaskError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises if an actor could not even be made: waiting for it, or making it again, would end the same way."""
+    """Raises if an actor could not be made: waiting for it, or making it again, would end in the same way."""
     if isinstance(error, RayActorError) and error.actor_init_failed:
-        told = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
-        raise FedrayError(f"{who} could not start: {told[-1].strip()[:300]}") from error
+        reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
+        raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
 
 
 def worker_environment() -> dict[str, Any]:
-    """The runtime environment of every worker: its variables, and the driver's own import path.
+    """The runtime environment of every worker: its variables, and the import path of the driver.
 
-    A class from a user's own folder is sent by its name, so the worker has to find its module where the driver did.
+    A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
     """
     own = [path for path in sys.path if path and Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
     own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
@@ -115,22 +137,28 @@ def worker_environment() -> dict[str, Any]:
     return {"env_vars": environment.WORKER | passed | {"PYTHONPATH": os.pathsep.join(own)}}
 
 
-def _visible(outside: bool) -> None:
-    """Whether Ray listens on the machine's network address, as the nodes of a cluster must, or on loopback only.
+def _listen_on_network(network: bool) -> None:
+    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
 
-    Its own choice is the network address on Linux, also for a Ray that serves one process; this switch is the only one.
+    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
     """
     if sys.platform == "linux":
-        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(outside))  # for the processes that Ray starts
-        ray_constants.ENABLE_RAY_CLUSTER = outside  # for this one, which read the variable when it imported Ray
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
+        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
 
 
 def connect_to_ray(address: str | None, actors: int) -> bool:
-    """Connects to a cluster, or starts a local one that only this machine can reach; True if the caller has to end it
-    (`ray.shutdown` leaves a cluster that was there before).
+    """Connects to a cluster, or starts a local one that only this machine can reach.
+
+    Args:
+        address: Address of the cluster; None starts a local one.
+        actors: CPUs that a local cluster has at least.
+
+    Returns:
+        Whether the caller has to call `ray.shutdown`, which leaves a cluster that was there before.
 
     Raises:
-        BadInput: the cluster cannot be reached, or this process is connected to another one.
+        BadInput: The cluster cannot be reached, or this process is connected to another one.
     """
     if ray.is_initialized():
         known = ray.get_runtime_context().gcs_address
@@ -142,8 +170,8 @@ def connect_to_ray(address: str | None, actors: int) -> bool:
     environment.prepare_process()
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if address is not None:
-        environment.reach(address)
-        _visible(True)
+        environment.check_address(address)
+        _listen_on_network(True)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -155,29 +183,38 @@ def connect_to_ray(address: str | None, actors: int) -> bool:
 
 
 def start_local_ray(cpus: int, resources: dict[str, float] | None = None) -> None:
-    """Starts a Ray of one machine: no dashboard, and every port on loopback."""
-    _visible(False)
+    """Starts a Ray on this machine, without a dashboard, with every port on loopback."""
+    _listen_on_network(False)
     ray.init(
-        address="local", include_dashboard=False, log_to_driver=False, configure_logging=False,
-        num_cpus=cpus, resources=resources,
-    )  # fmt: skip
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        num_cpus=cpus,
+        resources=resources,
+    )
 
 
 @contextmanager
 def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
-    """A function (function, *arguments) -> future that runs them as tasks of one CPU each on a cluster, for sweeps.
+    """Runs functions as tasks of a cluster, one CPU each, for sweeps.
 
     Args:
-        number: how many run at once; a local cluster is made large enough. gpus: of each task.
+        address: Address of the cluster; None starts a local one.
+        number: How many tasks run at once; a local cluster is made large enough.
+        gpus: GPUs of each task, possibly a fraction.
+
+    Yields:
+        A function: (function, *arguments) -> future of the result.
     """
     started = connect_to_ray(address, number)
 
-    def send(function: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(function: Callable[..., Any], *arguments: Any) -> Any:
         task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=worker_environment())
         return task.remote(*arguments).future()
 
     try:
-        yield send
+        yield submit
     finally:
         if started:
             ray.shutdown()

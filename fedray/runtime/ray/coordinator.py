@@ -1,13 +1,18 @@
-"""The coordinator actor, which runs the engine where the run directory is, and the driver, which makes it (again).
+"""The coordinator actor, which runs the round loop where the run directory is, and the driver, which makes the actor.
 
-Actors die with the one that made them, so the driver makes the coordinator, and makes it again from its checkpoint if
-it dies; a driver that dies takes all with it, and `fedray resume` goes on.
+An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the new
+one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes on.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}})
+    >>> Coordinator(scenario, UserObjects(), "runs/example").progress()
+    []
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,56 +28,69 @@ from fedray.runtime import environment
 from fedray.runtime.ray.cluster import (
     PATIENCE,
     connect_to_ray,
+    describe_cluster,
     explain_error,
-    has_resources,
+    pin_to_this_node,
     raise_if_refused,
-    this_node,
     worker_environment,
 )
 from fedray.runtime.ray.runtime import RayRuntime
-from fedray.runtime.session import Snapshot, log_snapshots, run_session
+from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
 from fedray.scenario.schema import Scenario
 from fedray.storage.loggers import build_loggers
 
-RESTARTS = 20  # of the coordinator
+MOST_STARTS = 20  # of the coordinator
 
 
 class Coordinator:
-    """Runs the engine on the machine that holds the run directory; answers `progress` while it does."""
+    """Runs a scenario on the machine that holds the run directory, and meanwhile answers calls of `progress`.
+
+    Attributes:
+        scenario: What is run.
+        own: The user's own objects.
+        out: The run directory.
+        snapshots: Those that the driver has not asked for yet.
+    """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str) -> None:
         environment.use_one_thread()
         self.scenario, self.own, self.out = scenario, own, Path(out)
-        self.unseen: deque[Snapshot] = deque()
+        self.snapshots: deque[Snapshot] = deque()
 
     def run(self) -> dict[str, Any]:
-        """The whole run; its summary."""
+        """Runs the scenario, from its newest checkpoint if there is one, and returns the summary."""
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         runtime = RayRuntime(self.scenario, self.own, study)
-        known = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
+        facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
-            watch = log_snapshots(self._watch, build_loggers(self.scenario.loggers, self.out))
-            return run_session(study, runtime, self.out, watch, facts=known)
+            watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
+            return run_session(study, runtime, self.out, watch, facts=facts)
         finally:
             runtime.close()
 
-    def _watch(self, shown: Snapshot) -> None:
-        self.unseen.append(shown)
-
     def progress(self) -> list[Snapshot]:
         """The snapshots since the last call."""
-        return [self.unseen.popleft() for _ in range(len(self.unseen))]
+        return [self.snapshots.popleft() for _ in range(len(self.snapshots))]
 
 
-def run_on_ray(
-    scenario: Scenario, own: UserObjects, out: Path, watch: Callable[[Snapshot], None], address: str | None
-) -> dict[str, Any]:
-    """Runs a scenario on Ray and returns its summary; the coordinator is made again if it dies."""
+def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, address: str | None) -> dict[str, Any]:
+    """Runs a scenario on Ray.
+
+    Args:
+        scenario: What is run.
+        own: The user's own objects.
+        out: The run directory.
+        watch: Called with a snapshot after each evaluated round.
+        address: Address of the cluster; None starts a local one.
+
+    Returns:
+        The summary.
+    """
     actors = scenario.clients.actors
     started = connect_to_ray(address, 0 if actors == "auto" else int(actors))
     try:
-        return _drive(scenario, own, out, watch)
+        return _run_coordinator(scenario, own, out, watch)
     except RayTaskError as error:
         raise explain_error(error, "the coordinator") from error
     finally:
@@ -80,28 +98,33 @@ def run_on_ray(
             ray.shutdown()
 
 
-def _drive(scenario: Scenario, own: UserObjects, out: Path, watch: Callable[[Snapshot], None]) -> dict[str, Any]:
-    kind: Any = ray.remote(Coordinator).options(
-        num_cpus=0, max_concurrency=2, max_restarts=0, runtime_env=worker_environment(), scheduling_strategy=this_node()
+def _run_coordinator(scenario: Scenario, own: UserObjects, out: Path, watch: Watch) -> dict[str, Any]:
+    """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
+    actor: Any = ray.remote(Coordinator).options(
+        num_cpus=0,  # Ray may start such an actor on any node
+        max_concurrency=2,
+        max_restarts=0,
+        runtime_env=worker_environment(),
+        scheduling_strategy=pin_to_this_node(),
     )
-    for _ in range(RESTARTS):
-        coordinator = kind.remote(scenario, own, str(out))
+    for _ in range(MOST_STARTS):
+        coordinator = actor.remote(scenario, own, str(out))
         ref = coordinator.run.remote()
         try:
             while True:
                 done, _ = ray.wait([ref], timeout=0.25)
-                for shown in ray.get(coordinator.progress.remote(), timeout=PATIENCE):
-                    watch(shown)
+                for snapshot in ray.get(coordinator.progress.remote(), timeout=PATIENCE):
+                    watch(snapshot)
                 if done:
                     summary: dict[str, Any] = ray.get(ref, timeout=PATIENCE)
                     return summary
         except GetTimeoutError:
             raise FedrayError(
-                f"waited {PATIENCE:g} s for the coordinator; {has_resources()}: `fedray resume {out}`"
+                f"waited {PATIENCE:g} s for the coordinator; {describe_cluster()}: `fedray resume {out}`"
             ) from None
         except RayActorError as error:
             raise_if_refused(error, "the coordinator")
-        finally:  # whatever ended the wait: a coordinator that nobody watches would go on
+        finally:  # whatever ended the wait: otherwise a coordinator that nobody watches would go on
             with suppress(Exception):  # Ray itself is gone
                 ray.kill(coordinator)
-    raise FedrayError(f"the coordinator died {RESTARTS} times: see the logs of Ray, then `fedray resume {out}`")
+    raise FedrayError(f"the coordinator died {MOST_STARTS} times: see the logs of Ray, then `fedray resume {out}`")

@@ -1,4 +1,4 @@
-"""The cluster files fit the Ray that is installed, and what the README's cluster section types is there."""
+"""The cluster files fit the Ray that is installed, and what `docs/cluster.md` types is there."""
 
 from __future__ import annotations
 

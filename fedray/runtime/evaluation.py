@@ -1,0 +1,204 @@
+"""Evaluation of models on one worker: outputs on test rows, mean scores over clients' rows, models of the clients' own.
+
+The work is cut into pieces of a fixed size, so that neither the number of workers nor their order shows in a result. On
+the rows of a split a piece is (world, first row); on clients it is (world, first client).
+
+Example:
+    >>> cut_pieces([1200, 400], size=500)
+    [(0, 0), (0, 500), (0, 1000), (1, 0)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, State
+from fedray.evaluation.clients import WeightedRows, held_out_rows, own_test_rows
+from fedray.evaluation.drift import sample_uncertainty
+from fedray.metrics import ensemble
+from fedray.models.loss import per_sample
+from fedray.runtime import failures
+from fedray.runtime.messages import Piece
+from fedray.runtime.personal import own_models
+from fedray.runtime.worker import Worker
+from fedray.simulation.study import Study
+
+CLIENTS_A_PIECE = 32
+LOSSES, UNCERTAINTY = "losses", "uncertainty"  # kinds of evaluation on clients; every other kind is the name of a split
+Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
+
+
+def list_pieces(study: Study, kind: str, worlds: int | None = None) -> list[Piece]:
+    """Lists the pieces of an evaluation.
+
+    Args:
+        study: What is evaluated.
+        kind: `losses` or `uncertainty` on the known clients, or the name of a split: `test` or `hold_out`.
+        worlds: Only the first worlds; None means all.
+    """
+    count = study.worlds if worlds is None else worlds
+    if kind in (LOSSES, UNCERTAINTY):
+        return cut_pieces([min(study.clients.number, EVALUATED_CLIENTS)] * count, CLIENTS_A_PIECE)
+    return cut_pieces([len(study.split(kind, world)[1]) for world in range(count)], EVALUATED_ROWS)
+
+
+def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
+    """Cuts the rows or clients of each world, of which there are `numbers`, into pieces of at most `size`."""
+    return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
+
+
+def evaluate_piece(worker: Worker, state: State, kind: str, piece: Piece, models: int) -> Tensor:
+    """Evaluates the models of a world on one piece.
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        kind: As in `list_pieces`.
+        piece: The world, and the first row or client.
+        models: Models of each world, K.
+
+    Returns:
+        Raw outputs `[K, n, C]` on a split, losses `[K, c]`, or uncertainties `[2, c]`.
+    """
+    world, first = piece
+    if kind not in (LOSSES, UNCERTAINTY):
+        x, _ = worker.study.split(kind, world)
+        return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
+    client = np.arange(first, min(first + CLIENTS_A_PIECE, worker.study.clients.number, EVALUATED_CLIENTS))
+    compute = mean_losses if kind == LOSSES else mean_uncertainty
+    return compute(worker, state, world, client, models)
+
+
+def compute_outputs(worker: Worker, state: State, world: int, models: int, x: Tensor) -> Tensor:
+    """Computes the raw outputs of a world's models.
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        world: The world.
+        models: Models of each world, K.
+        x: Raw inputs, `[n, ...]`.
+
+    Returns:
+        Raw outputs, `[K, n, C]`.
+    """
+    rows = slice(world * models, (world + 1) * models)
+    return worker.forward(state.models[rows], state.counters[rows], world, x)
+
+
+def mean_losses(worker: Worker, state: State, world: int, client: IntArray, models: int) -> Tensor:
+    """Mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+        models: Models of each world, K.
+
+    Returns:
+        The losses, `[K, c]`, 0 for a client without rows.
+    """
+
+    def loss(x: Tensor, targets: Tensor) -> Tensor:
+        outputs = compute_outputs(worker, state, world, models, x)
+        return per_sample(worker.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
+
+    return _mean_scores(worker, world, client, loss, models)
+
+
+def mean_uncertainty(worker: Worker, state: State, world: int, client: IntArray, models: int) -> Tensor:
+    """Mean total and knowledge uncertainty of a world's ensemble on the training rows of some clients.
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+        models: Models of each world, K.
+
+    Returns:
+        The uncertainties as in `sample_uncertainty`, `[2, c]`, NaN for a client without rows.
+    """
+    first = 1 if worker.study.parts else 0  # the first outputs of a stack are its own answer, not those of a member
+
+    def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
+        outputs = compute_outputs(worker, state, world, models, x)[first:]
+        return sample_uncertainty(worker.study.net.objective, outputs)
+
+    means = _mean_scores(worker, world, client, uncertainty, 2)
+    size = worker.study.shards.sizes(np.full(len(client), world), client)
+    return means.masked_fill_(torch.from_numpy(size == 0), torch.nan)
+
+
+def _mean_scores(worker: Worker, world: int, client: IntArray, score: Score, number: int) -> Tensor:
+    """Means of a score with `number` rows over the clients' training rows, `[number, c]`.
+
+    A client on which the score fails gets NaN, where failures are skipped.
+    """
+    study = worker.study
+
+    def means(client: IntArray) -> Tensor:
+        fetched = study.shards.fetch(np.full(len(client), world), client)
+        size = torch.from_numpy(fetched.size)
+        rows = fetched.rows[torch.arange(fetched.rows.shape[1]) < size[:, None]]  # client after client
+        if not len(rows):
+            return torch.zeros(number, len(client), dtype=torch.float64)
+        pieces = []
+        for part in torch.split(rows, EVALUATED_ROWS):
+            targets = study.shards.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
+            pieces.append(score(fetched.x[part], worker.to_device(targets)[0]).cpu())
+        each = torch.cat(pieces, dim=1)
+        owner = torch.repeat_interleave(torch.arange(len(client)), size)
+        return torch.zeros(len(each), len(client), dtype=each.dtype).index_add_(1, owner, each) / size.clamp(min=1)
+
+    return failures.score_clients(means, client, number, study.skip, study.client_timeout)
+
+
+def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Tensor]:
+    """Scores known clients that answer with models of their own (Ditto, LG-FedAvg).
+
+    Args:
+        worker: The worker on which the clients live.
+        state: The broadcast models.
+        keys: World and client of each.
+
+    Returns:
+        By key, the accuracies `[2, P]` of the client's P personal passes: on its test rows and on its held-out rows. A
+        client answers with the average over its K models of a pass; NaN where it has no such rows.
+    """
+    study, phase = worker.study, worker.study.method.phase
+    out = {}
+    for world in sorted({world for world, _ in keys}):
+        splits = [study.split(name, world) for name in ("test", "hold_out")]
+        questions = own_test_rows(study, world), held_out_rows(study, world)
+        shared = state.counters[world * phase.models : (world + 1) * phase.models]
+        for client in (client for key_world, client in keys if key_world == world):
+            rows = own_models(worker.private, study, state, world, client)  # [P * K, d]
+            forward = partial(worker.forward, rows, shared.repeat(len(rows) // phase.models, 1), world)
+            each = [
+                _personal_accuracy(study, forward, split, ask(client))
+                for split, ask in zip(splits, questions, strict=True)
+            ]
+            out[world, client] = torch.stack(each)
+    return out
+
+
+def _personal_accuracy(
+    study: Study, forward: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: WeightedRows
+) -> Tensor:
+    """Weighted accuracy of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
+    phase = study.method.phase
+    total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
+    for a in range(0, len(asked.rows), EVALUATED_ROWS):
+        part = torch.from_numpy(asked.rows[a : a + EVALUATED_ROWS])
+        outputs = forward(split[0][part]).cpu().numpy()  # [P * K, n, C]
+        votes = ensemble.member_votes(outputs, study.evaluation.average)
+        answer = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
+        total += ((answer == split[1][part].numpy()) * asked.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
+    return torch.from_numpy(total)
