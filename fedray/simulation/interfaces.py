@@ -76,7 +76,8 @@ class Runtime(Protocol):
             worlds: How many worlds are evaluated; None: all.
 
         Returns:
-            Mean knowledge uncertainty `[1, n]` in nats on each client's data, by (world, first client of the piece).
+            Mean total and knowledge uncertainty `[2, n]` in nats on each client's data
+            (`fedray.evaluation.drift.sample_uncertainty`), by (world, first client of the piece).
         """
 
     def known(self, state: State) -> Pieces:

@@ -1,7 +1,16 @@
 """Small convolution networks: lanes folded into channels, one grouped convolution a layer, channels_last.
 
-Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are those of the
-`mlp` engine, backward pass by hand; autograd sees the convolutions alone.
+Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are trained as in
+the `mlp` engine, with its hand-written backward pass; autograd differentiates the convolutions alone.
+
+Example:
+    Two lanes of a small network, and their outputs on one image each.
+
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
+    >>> models = torch.stack([net.init(0), net.init(1)])
+    >>> conv_outputs(net, models, torch.zeros(2, 0), torch.zeros(2, 1, 1, 8, 8)).shape
+    torch.Size([2, 1, 2])
 """
 
 from __future__ import annotations
@@ -14,56 +23,77 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.core.types import Net
-from fedray.training import mlp
 from fedray.training.block import Block, Trained, find_active_lanes
+from fedray.training.descent import make_descent, output_gradient
+from fedray.training.layers import LayerShape, LayerStack, read_shape, run_layers, stack_layers, write_rows
 from fedray.training.optimizer import join_rows, make_optimizer
 
 POINTWISE = (nn.ReLU, nn.Tanh)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d)
-NARROW_CHANNELS = 32  # channels; wider convolutions fill a core by themselves (measured, docs/design.md)
+NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
 CONV_LANES = {"cpu": 12, "cuda": 256}
-_EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of one layer at a time in evaluation: near the caches
+_EVALUATED_NUMBERS = {
+    "cpu": 1 << 22,
+    "cuda": 1 << 26,
+}  # activations of one layer at a time in evaluation: near the caches
 
 
 class SplitNet(NamedTuple):
-    """A network in two: its convolutions and what is between them, and the linear layers; tensors: of the first."""
+    """A network cut into convolutions and linear layers.
+
+    Attributes:
+        features: The convolutions, and the pooling and activations between them.
+        dense: The linear layers behind them.
+        tensors: Number of parameter tensors in `features`; they come first in a row.
+    """
 
     features: tuple[nn.Module, ...]
-    dense: mlp.MlpShape
+    dense: LayerShape
     tensors: int
 
 
 @lru_cache(maxsize=16)  # asked for every block
 def split_net(module: nn.Module) -> SplitNet | None:
-    """The parts of a network this engine can run, or None: Conv2d, pooling, ReLU or Tanh, then Flatten, then layers."""
+    """Cuts a network of Conv2d, pooling, ReLU or Tanh, then Flatten, then linear layers; None for any other network."""
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
     flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
     features = tuple(module)[: flat[0]] if flat else ()
-    dense = mlp.read_shape(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
-    if dense is None or dense.prefix or not all(map(_known, features)):
+    dense = read_shape(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
+    if dense is None or dense.prefix or not all(map(_is_supported, features)):
         return None
-    return SplitNet(_ordered(features), dense, sum(1 for part in features for _ in part.parameters()))
+    return SplitNet(_move_relu(features), dense, sum(1 for part in features for _ in part.parameters()))
 
 
 def find_max_channels(module: nn.Module) -> int:
-    """The most channels of a convolution."""
+    """The largest number of output channels of a convolution."""
     return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """How many networks with so many channels run side by side."""
+    """How many networks run side by side.
+
+    Args:
+        channels: The largest number of channels of a convolution.
+        device: "cpu" or "cuda".
+    """
     return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
 
-def _known(part: nn.Module) -> bool:
+def _is_supported(part: nn.Module) -> bool:
+    """Whether this engine computes exactly what a module computes."""
     if type(part) is nn.Conv2d:
         return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
     return type(part) in POINTWISE + POOLING
 
 
 def train_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block; see `lanes.block.Block`."""
+    """Trains every lane of a block.
+
+    Args:
+        net: A network that `split_net` can cut.
+        block: The lanes, `[W, d]`.
+    """
     cut = split_net(net.module)
     assert cut is not None
     k, towards = cut.tensors, block.anchor if block.anchor is not None else block.start
@@ -71,18 +101,18 @@ def train_conv(net: Net, block: Block) -> Trained:
     def kernels_of(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[:k]]
 
-    def stack_of(rows: Tensor) -> mlp.LayerStack:
-        return mlp.stack_layers(cut.dense, list(net.layout.views(rows).values())[k:])
+    def stack_of(rows: Tensor) -> LayerStack:
+        return stack_layers(cut.dense, list(net.layout.views(rows).values())[k:])
 
     kernels, stack = kernels_of(block.start), stack_of(block.start)
     move = make_optimizer(
         block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset)
     )
-    descend = mlp.make_descent(cut.dense, block, stack_of, inputs=True)
+    descend = make_descent(cut.dense, block, stack_of, inputs=True)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in find_active_lanes(block.steps):
-        lanes = max(real, block.fewest)
+        lanes = max(real, block.min_lanes)
         kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
@@ -90,36 +120,46 @@ def train_conv(net: Net, block: Block) -> Trained:
             for s in range(a, b):
                 z = conv_features(cut, kernels, folded[s - a], lanes)
                 with torch.no_grad():
-                    seen = mlp.forward(cut.dense, stack, _flat(z, lanes), lanes)
-                    g, cost = mlp.output_gradient(net.objective, seen[-1], y[s - a, :lanes], block.weight[s, :lanes])
+                    activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
+                    g, cost = output_gradient(net.objective, activations[-1], y[s - a, :lanes], block.weight[s, :lanes])
                     loss[:real] += cost[:real]
-                    below = _unflat(descend(stack, seen, g, lanes), z)
+                    below = _unflat(descend(stack, activations, g, lanes), z)
                 grads = torch.autograd.grad(z, kernels, below)
                 with torch.no_grad():
                     move(kernels, grads, lanes)
         done = int((block.steps > hi).sum())
         width = sum(net.layout.sizes[:k])
         final[done:real, :width] = join_rows([t.detach() for t in kernels], lanes)[done:real]
-        mlp.write_rows(stack, final[:, width:], done, real)
+        write_rows(stack, final[:, width:], done, real)
     return Trained(final, block.counters, loss)
 
 
-def conv_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, some models and inputs at a time."""
-    del counters
+def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs, some models and inputs at a time.
+
+    Args:
+        net: A network that `split_net` can cut.
+        rows: The models, `[M, d]`.
+        _counters: Their integer buffers, `[M, 0]`: such networks have none.
+        x: Inputs of each model, `[M, n, channels, height, width]`.
+    """
     cut = split_net(net.module)
     assert cut is not None
     channels, kind, out = find_max_channels(net.module), rows.device.type, []
-    shares = -(-len(rows) // choose_lanes(channels, kind))  # even ones: a model left over alone would take other kernels
+    shares = -(
+        -len(rows) // choose_lanes(channels, kind)
+    )  # even ones: a model left over alone would take other kernels
     with torch.no_grad():
-        for mine, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
-            views, n = list(net.layout.views(mine).values()), len(mine)
+        for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
+            views, n = list(net.layout.views(models).values()), len(models)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
-            stack = mlp.stack_layers(cut.dense, views[cut.tensors :])
+            stack = stack_layers(cut.dense, views[cut.tensors :])
             answers = []
-            for part in inputs.split(max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel())), dim=1):
+            for part in torch.split(
+                inputs, max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel())), dim=1
+            ):
                 z = conv_features(cut, kernels, _fold(part[None])[0], n)
-                answers.append(mlp.forward(cut.dense, stack, _flat(z, n), n)[-1])
+                answers.append(run_layers(cut.dense, stack, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))
     return torch.cat(out)
 
@@ -146,7 +186,7 @@ def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
 
 
 def _fold(x: Tensor) -> Tensor:
-    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, channels last in memory (said by strides, for one channel too)."""
+    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, with the strides of channels last, also for one channel."""
     s, w, b, c, h, v = x.shape
     n = w * c
     rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
@@ -154,7 +194,14 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """`[B, W * C, H, V]` -> what the linear layers read, `[B, W * C', H', V']`."""
+    """The activations that the linear layers read, `[B, W * C', H', V']`.
+
+    Args:
+        cut: The network.
+        kernels: Weights and biases of its convolutions, `[W, ...]` each.
+        x: Images of all lanes, `[B, W * C, H, V]`.
+        lanes: W.
+    """
     rest = iter(kernels)
     for part in cut.features:
         if isinstance(part, nn.Conv2d):
@@ -168,8 +215,8 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
     return x
 
 
-def _ordered(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """ReLU behind the max pooling that follows it: the same numbers and gradients on a quarter of the entries."""
+def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
+    """Moves each ReLU behind the max pooling that follows it: the same numbers from a quarter of the entries."""
     out = list(parts)
     for i in range(len(out) - 1):
         if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and not out[i + 1].padding:

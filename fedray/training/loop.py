@@ -1,6 +1,12 @@
 """One lane after another, lean: a functional call, gradients, one optimiser step. Every module runs here.
 
 It is also the reference that the other engines are tested against.
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
+    >>> loop_outputs(net, net.init(0)[None], torch.zeros(1, 0), torch.zeros(1, 5, 2)).shape
+    torch.Size([1, 5, 3])
 """
 
 from __future__ import annotations
@@ -17,13 +23,19 @@ from fedray.training.optimizer import count_trainable_tensors, make_optimizer
 
 
 def train_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block; see `lanes.block.Block`."""
-    done = [_lane(net, block, lane) for lane in range(len(block.start))]
+    """Trains every lane of a block, one after another.
+
+    Args:
+        net: Any network.
+        block: The lanes, `[W, d]`.
+    """
+    done = [_train_lane(net, block, lane) for lane in range(len(block.start))]
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
     return Trained(final, counters, loss)
 
 
-def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
+def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses."""
     layout, k = net.layout, count_trainable_tensors(net.layout)
     tensors = _lane_tensors(layout, block.start[lane])
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -32,10 +44,10 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
     towards = block.anchor if block.anchor is not None else block.start
     local = block.local
 
-    def only(rows: Tensor | None) -> list[Tensor]:
+    def lane_of(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else _lane_tensors(layout, rows[lane])[:k]
 
-    step = make_optimizer(local, block.lr, only(towards if local.pull else None), only(block.offset))
+    step = make_optimizer(local, block.lr, lane_of(towards if local.pull else None), lane_of(block.offset))
     net.module.train()
     total = block.start.new_zeros(())
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
@@ -55,16 +67,23 @@ def _lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
-    """`[d]` -> one tensor a name, copied; convolution weights channels last."""
+    """`[d]` -> one tensor a name, copied; convolution weights have channels last."""
     return [to_channels_last(view.clone()) for view in layout.views(row).values()]
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, in evaluation mode."""
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
+
+    Args:
+        net: Any network.
+        rows: The models, `[M, d]`.
+        counters: Their integer buffers, `[M, c]`.
+        x: Inputs of each model, `[M, n, ...]`.
+    """
     net.module.eval()
     out = []
     with torch.no_grad():
-        for row, count, mine in zip(rows, counters, x, strict=True):
+        for row, count, inputs in zip(rows, counters, x, strict=True):
             named = {**net.layout.views(row), **dict(zip(net.layout.counters, count, strict=True))}
-            out.append(functional_call(net.module, named, (mine,)))
+            out.append(functional_call(net.module, named, (inputs,)))
     return torch.stack(out)

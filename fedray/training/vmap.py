@@ -1,4 +1,12 @@
-"""Any small functional module: torch.func.vmap of its gradient, one step for all lanes."""
+"""Any small functional module: torch.func.vmap of its gradient, one step for all lanes.
+
+Example:
+    Nothing forbids mapping a small perceptron over lanes.
+
+    >>> from fedray.models.catalogue import build_net
+    >>> find_refusal(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
+    True
+"""
 
 from __future__ import annotations
 
@@ -17,7 +25,8 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
     """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
 
     Args:
-        example: one network input; its values do not matter.
+        net: The network.
+        example: One network input; its values do not matter.
     """
     names, place = net.layout.names, next(net.module.parameters()).device
     tensors = tuple(split_rows(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
@@ -38,15 +47,20 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block; see `lanes.block.Block`."""
+    """Trains every lane of a block, all of them in one call a step.
+
+    Args:
+        net: A network whose module `find_refusal` accepts.
+        block: The lanes, `[W, d]`.
+    """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)
     towards = block.anchor if block.anchor is not None else block.start
 
-    def form(rows: Tensor | None) -> list[Tensor]:
+    def split(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else split_rows(layout, rows)
 
-    step = make_optimizer(block.local, block.lr, form(towards if block.local.pull else None), form(block.offset))
+    step = make_optimizer(block.local, block.lr, split(towards if block.local.pull else None), split(block.offset))
 
     def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))
@@ -58,7 +72,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     with torch.no_grad():
         for lo, hi, real in find_active_lanes(block.steps):
-            lanes = max(real, block.fewest)
+            lanes = max(real, block.min_lanes)
             for a, b in block.pieces(lo, hi):
                 x, y = block.read(a, b)
                 for s in range(a, b):

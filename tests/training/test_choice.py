@@ -179,7 +179,7 @@ def test_members_that_are_evaluated_together_answer_like_one_at_a_time(monkeypat
     x, none = torch.randn(5, 20, 1, 12, 12, dtype=torch.float64), torch.zeros(5, 0, dtype=torch.int64)
     want = loop.loop_outputs(net, rows, none, x)
     for side_by_side, most in ((12, 1 << 22), (2, 1 << 22), (2, 2 * 6 * 12 * 12 * 7), (1, 1)):  # 7 rows at a time, one
-        monkeypatch.setattr(conv, "MOST_LANES", {"cpu": side_by_side})
-        monkeypatch.setattr(conv, "ANSWERED", {"cpu": most})
+        monkeypatch.setattr(conv, "CONV_LANES", {"cpu": side_by_side})
+        monkeypatch.setattr(conv, "_EVALUATED_NUMBERS", {"cpu": most})
         torch.testing.assert_close(conv.conv_outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
     assert choose_engine(net).outputs is conv.conv_outputs
