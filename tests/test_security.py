@@ -66,7 +66,7 @@ class Bomb:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
-    return fedray.run(scenario({"rounds": 2}), out=tmp_path_factory.mktemp("security") / "run")
+    return fedray.run(scenario({"rounds": 2, "report": False}), out=tmp_path_factory.mktemp("security") / "run")
 
 
 def npz(path: Path) -> None:
@@ -75,9 +75,9 @@ def npz(path: Path) -> None:
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
         packed.open("a.npy", "w", force_zip64=True) as file,
     ):
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (2 << 30,)})
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (32 << 20,)})
         for _ in range(32):
-            file.write(bytes(1 << 26))
+            file.write(bytes(1 << 20))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_an_odd_file_in_a_run_directory_is_one_line(
     name: str, run: fedray.Run, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedray.report.read.MOST_FILE_BYTES", 16 << 20)
     folder = copied(run, tmp_path / "run", 2)
     ODD[name](folder / name)
     told = fed("report", folder)
@@ -221,7 +222,7 @@ def test_a_product_of_keys_that_no_machine_holds_is_refused(
     keys: str, changes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each value is in its range; the product would take 16 GB. The line names the keys, and nothing was allocated."""
-    monkeypatch.setattr(memory_needs, "machine_memory", lambda: 16e9)
+    monkeypatch.setattr(memory_needs, "read_machine_memory", lambda: 16e9)
     (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\n")
     told = fed("check", tmp_path / "a.yaml", *changes)
     assert told.status == 2, told
@@ -236,11 +237,11 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (100e6, root / "scenarios" / "quickstart.yaml", []),
         (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
     ):
-        monkeypatch.setattr(memory_needs, "machine_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(memory_needs, "read_machine_memory", lambda memory=memory: memory)
         from fedray.assembly.study import build_study
 
         scenario = read_scenario(source, changes)
-        assert 0 < sum(need.bytes for need in memory_needs.needs_of_study(scenario, build_study(scenario))) <= memory
+        assert 0 < sum(need.bytes for need in memory_needs.estimate_study(scenario, build_study(scenario))) <= memory
 
 
 @pytest.mark.usefixtures("no_report")

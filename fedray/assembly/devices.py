@@ -1,4 +1,12 @@
-"""The simulated devices of a scenario: what they are like, who is chosen in a round, and who of them counts."""
+"""The simulated devices of a scenario: what they are like, who is chosen in a round, and who of them counts.
+
+Example:
+    >>> from fedray.core.types import Tier
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"clients": {"number": 10}, "participation": {"per_round": 4}})
+    >>> participants_per_tier(scenario, Clients((Tier("phones", 5), Tier("servers", 5))))
+    [2, 2]
+"""
 
 from __future__ import annotations
 
@@ -14,7 +22,7 @@ from fedray.simulation.devices import Devices, diurnal_availability, read_trace
 
 
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Participants of a round from each tier."""
+    """How many clients of each tier a round waits for."""
     keys = scenario.participation
     if keys.per_round is None and keys.fraction is None:
         return share_out(clients, clients.number)
@@ -44,9 +52,9 @@ def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
     """What each simulated device is like."""
     keys = scenario.clients
-    known = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
+    devices = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
     if keys.availability == "diurnal":
-        if known.available is not None:
+        if devices.available is not None:
             raise BadInput("clients.availability = diurnal, but clients.trace says when clients are there: drop one")
-        return replace(known, available=diurnal_availability())
-    return known
+        return replace(devices, available=diurnal_availability())
+    return devices

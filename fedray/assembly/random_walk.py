@@ -5,7 +5,7 @@ An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbo
 `neighbour`.
 
 Example:
-    >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbours.tolist()
+    >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbor.tolist()
     [1, 3, 0, 2, 1, 3, 0, 2]
 """
 
@@ -166,9 +166,10 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 def _read_edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
     table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
-    pairs = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
+    pairs: IntArray = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
     _check_nodes("graph.edges", path, pairs.ravel(), nodes)
-    return pairs[pairs[:, 0] != pairs[:, 1]]
+    edges: IntArray = pairs[pairs[:, 0] != pairs[:, 1]]
+    return edges
 
 
 def _check_nodes(key: str, path: Path, named: IntArray, nodes: int) -> None:

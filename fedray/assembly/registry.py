@@ -1,4 +1,11 @@
-"""Names for code of one's own."""
+"""Names for your own code, so that scenario files can use it.
+
+Example:
+    >>> register("method", "my_method", lambda setting: ...)  # doctest: +SKIP
+    >>> register("layer", "my_layer", print)
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: kind = 'layer' cannot be registered: choose one of method, model, data
+"""
 
 from __future__ import annotations
 
@@ -13,17 +20,20 @@ from fedray.scenario import names
 
 
 def register(kind: str, name: str, thing: Callable[..., Any]) -> None:
-    """Gives code of yours a name that scenario files can say, in every process that imports the module which calls this
-    (`fedray run --import MODULE`, also with `tune` and `table` and on the nodes of a cluster).
+    """Gives your code a name, which scenario files can then use.
+
+    The name is known in every process that imports the module which calls this: with `fedray run --import MODULE`, also
+    with `tune` and `table`, and on the nodes of a cluster.
 
     Args:
-        kind: "method": thing is a function from `fedray.methods.Setting` to `fedray.core.method.Method`; "model":
-            `thing(input_shape, outputs, **options)` makes an `nn.Module`; "data": `thing(root, **options)` makes a
+        kind: "method", "model" or "data".
+        name: a name that fedray does not have. One of yours may be given again (a data set with the same function).
+        thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
+            `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a
             `fedray.data.types.Dataset`.
-        name: not one that fedray has; yours may be given again (a data set with the same function).
 
     Raises:
-        BadInput: the kind or the name cannot be.
+        BadInput: there is no such kind, or the name cannot be used.
     """
     if kind not in ("method", "model", "data"):
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of method, model, data")

@@ -1,4 +1,13 @@
-"""The bases of stacking and its meta model, from a scenario."""
+"""The bases of stacking and its meta model, from a scenario.
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"rounds": 3, "method": {"name": "stacking"}})
+    >>> stack = make_stack(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
+    >>> len(stack.bases), stack.folds, stack.rounds  # one base; each of the five clients is left out once
+    (1, 5, 3)
+"""
 
 from __future__ import annotations
 
@@ -19,10 +28,13 @@ META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp":
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """What stacks: `method.bases`, or the scenario's own model where there are none.
+    """The stack of a scenario: its base models are `method.bases`, or the scenario's own model where there are none.
 
     Args:
-        classes: C. clients: N. network: makes the network of a scenario.
+        scenario: the scenario.
+        classes: C of the data; 0 for regression.
+        clients: N.
+        network: makes the network of a scenario.
 
     Raises:
         BadInput: there are no classes, or nothing that can be left out.
@@ -35,14 +47,14 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
             f"method.folds = client leaves out each of {clients:,} clients once: have 2 to {MOST_LEFT_OUT:,} of them, "
             "or choose within"
         )
-    k = scenario.method.models
+    models = scenario.method.models
     folds = keys["fold_number"] if within else clients
     fits = clients * (folds if within else 1)
-    votes = [_voting(_model(base), classes, fits) for base in keys["bases"]]
+    classifiers = [_classifier(_model_keys(base), classes, fits) for base in keys["bases"]]
     bases = tuple(
-        vote or Base(network(replace(scenario, model=_model(base))), base.get("models", k))
-        for base, vote in zip(keys["bases"], votes, strict=True)
-    ) or (Base(network(scenario), k),)
+        classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
+        for base, classifier in zip(keys["bases"], classifiers, strict=True)
+    ) or (Base(network(scenario), models),)
     meta = None
     if keys["meta"] in META:
         name, options = META[keys["meta"]]
@@ -59,13 +71,17 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
     )
 
 
-def _model(base: dict[str, Any]) -> ModelKeys:
+def _model_keys(base: dict[str, Any]) -> ModelKeys:
     """A base as a model section."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
-def _voting(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """The base of a classifier's name; every process that answers fits every client's: with `folds: within` F each."""
+def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
+    """The base of a classifier, or None for the name of a network.
+
+    A process that answers fits the classifiers of all clients (F of each with `folds: within`), so their number is
+    limited.
+    """
     if model.name not in CLASSIFIERS:
         return None
     if fits > MOST_FITTED:

@@ -1,4 +1,11 @@
-"""Where names meet functions: a scenario becomes a `Study` of plain objects. No other file reads scenarios and code."""
+"""From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> study = build_study(read_scenario({"rounds": 2, "clients": {"number": 4}, "method": {"name": "fedavg"}}))
+    >>> study.clients.number, study.method.phase.models
+    (4, 1)
+"""
 
 from __future__ import annotations
 
@@ -10,18 +17,18 @@ from typing import cast
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier, make_counting_rule, make_devices, make_participation
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.user_objects import UserObjects
-from fedray.components import compression as compress
 from fedray.components.adaptive import remember_losses
 from fedray.components.distillation import make_learner
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
-from fedray.core.method import Compress, Local, Method
-from fedray.core.types import Clients, Layout, Net, Objective
+from fedray.core.method import Local, Method
+from fedray.core.types import Clients, Net, Objective
 from fedray.data.deal import build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
@@ -43,13 +50,17 @@ from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Study
 
 
-def build_study(scenario: Scenario, own: UserObjects = UserObjects()) -> Study:
+def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     """Everything a run needs.
+
+    Args:
+        scenario: the scenario.
+        own: the user's Python objects, which replace what the scenario names.
 
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
-    scenario = pool_clients(scenario)
+    scenario, own = pool_clients(scenario), own or UserObjects()
     memory.check_memory(memory.estimate_scenario(scenario))
     study = assemble(scenario, own)
     memory.check_memory(memory.estimate_study(scenario, study))
@@ -100,7 +111,17 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
 
 
 def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
-    """The clients' data, dealt as the scenario says."""
+    """The clients' data, dealt as the scenario says.
+
+    Args:
+        scenario: the scenario.
+        data: the data set.
+        seeds: of the replicates.
+        folds: the folds that are run.
+
+    Raises:
+        BadInput: memory does not hold the tables, or no row would be held out.
+    """
     memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_partition(data, len(seeds) * len(folds))])
     shards = build_shards(
         data,
@@ -212,7 +233,17 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """The network, sized for the data; models that this machine cannot hold are refused before one is made."""
+    """The network, sized for the data.
+
+    Args:
+        scenario: the scenario.
+        data: the data set.
+        own: the user's Python objects.
+        worlds: worlds R, replicates x folds.
+
+    Raises:
+        BadInput: the network does not fit the data, or this machine cannot hold the models.
+    """
     objective: Objective = scenario.model.objective  # type: ignore[assignment]
     if scenario.model.objective == "auto":
         objective = "cross_entropy" if data.classes else "mse"
@@ -226,28 +257,6 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, make, worlds)
     return net_of(make, "own" if own.model else name, objective, outputs)
-
-
-def make_compression(scenario: Scenario, layout: Layout, known: Devices) -> Compress:
-    """What survives the uplink."""
-    keys, tiers = scenario.compress, known.clients.tiers
-    if keys.kind == "dense":
-        return compress.dense(layout)
-    if keys.kind == "int8":
-        made = compress.int8(layout)
-    else:
-        keep = compress.keep_by_tier(layout, tiers, scenario.method.models, keys.ratio, keys.resource_ratio)
-        if keys.adaptive:
-            number = known.clients.number
-            everyone = np.linspace(0, number - 1, min(number, 100_000)).astype(np.int64)  # of every tier its share
-            mean = float(known.figure("uplink", everyone).mean())
-            keep = compress.keep_by_bandwidth(layout, keep, lambda client: known.figure("uplink", client), mean)
-        made = (
-            compress.top_k(layout, keep)
-            if keys.kind == "topk"
-            else compress.random_k(layout, keep, not keys.error_feedback)
-        )
-    return compress.error_feedback(made) if keys.error_feedback else made
 
 
 def make_local(scenario: Scenario) -> Local:

@@ -63,7 +63,7 @@ def scenario_facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
         ("state", f"{format_bytes(4.0 * d * phase.models * study.worlds)} of models at the server"),
         (
             "memory",
-            f"up to {format_bytes(sum(need.bytes for need in memory.needs_of_study(scenario, study)))} in one process",
+            f"up to {format_bytes(sum(need.bytes for need in memory.estimate_study(scenario, study)))} in one process",
         ),
     ]
     if phase.walk is not None:

@@ -145,7 +145,7 @@ def forget() -> float:
 def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little memory, no data files, no report, and the digits read once."""
     without_report(monkeypatch)
-    monkeypatch.setattr(memory, "machine_memory", lambda: MEMORY)
+    monkeypatch.setattr(memory, "read_machine_memory", lambda: MEMORY)
     monkeypatch.setattr(images, "_digits", cache(images._digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
