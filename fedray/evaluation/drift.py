@@ -58,8 +58,7 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
         `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
-    several = models > 1 or bool(study.parts)
-    if study.method.answer is not None or not several or study.clients.number > MOST_COMPARED_CLIENTS:
+    if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
         return None
     pieces = runtime.uncertainty(state, models)
     drifts = []

@@ -125,10 +125,9 @@ def mean_uncertainty(worker: Worker, state: State, world: int, client: IntArray,
     Returns:
         The uncertainties as in `sample_uncertainty`, `[2, c]`, NaN for a client without rows.
     """
-    first = 1 if worker.study.parts else 0  # the first outputs of a stack are its own answer, not those of a member
 
     def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
-        outputs = compute_outputs(worker, state, world, models, x)[first:]
+        outputs = compute_outputs(worker, state, world, models, x)
         return sample_uncertainty(worker.study.net.objective, outputs)
 
     means = _mean_scores(worker, world, client, uncertainty, 2)
