@@ -108,9 +108,6 @@ def exact_sum(
         limbs: How many fine limbs are kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
         square: Whether the squares are added.
 
-    Returns:
-        The sums of the G groups, `[G, d]`.
-
     Raises:
         Overflow: A row holds NaN, infinity or numbers that are too large to be added.
 

@@ -1,8 +1,7 @@
-"""Names of data sets and what they stand for: `load_data`, `register_data`, `download_data`."""
+"""Data sets by name: how they are loaded, registered and downloaded."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -10,40 +9,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import suggest_nearest
 from fedray.data import images, synthetic, tables, text
 from fedray.data.files import find_data_root
-from fedray.data.types import Dataset, Population, Split
-
-__all__ = [
-    "DATA_NAMES",
-    "Dataset",
-    "Population",
-    "Source",
-    "Split",
-    "download_data",
-    "load_data",
-    "register_data",
-    "find_source",
-]
+from fedray.data.types import Dataset
 
 
 class Source(NamedTuple):
-    """load(root, **options): the data set. where(root, **options): its file or folder, if it is worth storing."""
+    """What a name stands for.
+
+    Attributes:
+        load: Reads the data set, `load(root, **options)`.
+        where: The file or folder it is read from, `where(root, **options)`; None if storing the data set is no gain.
+    """
 
     load: Callable[..., Dataset]
     where: Callable[..., Path] | None = None
 
 
-def _table_file(root: Path | None, path: str | None = None, **_: Any) -> Path:
+def _find_table_file(_root: Path | None, path: str | None = None, **_: Any) -> Path:
     return tables.find_table_file(path)
 
 
-def _shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
+def _find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
     return text.find_shakespeare_folder(root, source)
 
 
-PICTURES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
-UCI = (
+TORCHVISION_NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
+UCI_NAMES = (
     "uci/bostonHousing",
     "uci/concrete",
     "uci/energy",
@@ -56,23 +49,33 @@ UCI = (
 )
 _SOURCES: dict[str, Source] = {
     "digits": Source(images.load_digits),
-    **{n: Source(partial(images.load_torchvision, n), partial(images.find_torchvision_folder, n)) for n in PICTURES},
+    **{
+        name: Source(partial(images.load_torchvision, name), partial(images.find_torchvision_folder, name))
+        for name in TORCHVISION_NAMES
+    },
     "femnist": Source(images.load_femnist, images.find_femnist_folder),
-    "shakespeare": Source(text.load_shakespeare, _shakespeare_folder),
+    "shakespeare": Source(text.load_shakespeare, _find_shakespeare_folder),
     "printers": Source(tables.load_printers),
     "sine": Source(synthetic.make_sine),
     "interval": Source(synthetic.make_interval),
     "cubic": Source(synthetic.make_cubic),
     "synthetic": Source(synthetic.make_population),
-    "table": Source(tables.load_table, _table_file),
+    "table": Source(tables.load_table, _find_table_file),
 }
-DATA_NAMES = (*_SOURCES, *UCI)
+DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
 
 def register_data(name: str, loader: Callable[..., Dataset]) -> None:
-    """Add a data set: `loader(root, **options) -> Dataset`, known as `data.name: NAME` in this process.
+    """Gives a data set of your own a name for scenarios, in this process.
 
-    Registering the same loader again is fine; another one under a taken name is an error.
+    The same loader may be registered again.
+
+    Args:
+        name: For `data.name`.
+        loader: Reads the data set, `loader(root, **options)`; `root` is the folder of data files, or None.
+
+    Raises:
+        BadInput: The name is taken.
     """
     if name in DATA_NAMES or name.startswith("uci/") or _SOURCES.get(name, Source(loader)).load is not loader:
         raise BadInput(f"data.name = {name} is taken: register the data set under another name")
@@ -80,31 +83,34 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 
 
 def find_source(name: str) -> Source:
-    """What a name stands for."""
+    """The source of a data set, by its name."""
     if name.startswith("uci/"):
         return Source(partial(tables.load_uci, name))
     if name not in _SOURCES:
-        near = difflib.get_close_matches(name, [*_SOURCES, *DATA_NAMES], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(_SOURCES)}, uci/FOLDER"
-        raise BadInput(f"data.name = {name}: no such data set: {hint}")
+        remedy = suggest_nearest(name, [*_SOURCES, *DATA_NAMES], f"choose one of {', '.join(_SOURCES)}, uci/FOLDER")
+        raise BadInput(f"data.name = {name}: no such data set: {remedy}")
     return _SOURCES[name]
 
 
 def check_data_options(name: str, options: dict[str, Any]) -> None:
-    """Raise BadInput for an option that the data set does not have."""
+    """Raises BadInput for an option that the data set does not have."""
     parameters = list(inspect.signature(find_source(name).load).parameters.values())[1:]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters]
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its options are: {', '.join(known) or 'none'}"
-            raise BadInput(f"data.{key}: {name} has no such option: {hint}")
+            remedy = suggest_nearest(key, known, f"its options are: {', '.join(known) or 'none'}")
+            raise BadInput(f"data.{key}: {name} has no such option: {remedy}")
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
-    """Read a data set from its files, without the store (`store.open_dataset` is the quick way).
+    """Reads a data set from its files, without the store (`store.open_dataset` uses it and is faster).
+
+    Args:
+        name: As in the scenario.
+        root: Folder of data files; None means `FEDRAY_DATA` or a folder in the user's cache.
+        options: Of the data set.
 
     Example:
         >>> load_data("digits").classes
@@ -112,16 +118,15 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """
     check_data_options(name, options)
     try:
-        data = find_source(name).load(root, **options)
+        return find_source(name).load(root, **options)
     except TypeError as error:
         raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
-    return data
 
 
 def download_data(name: str, root: Path | None = None) -> Path:
-    """Download what torchvision or the UCI collection offers; returns the folder. For `fedray data get NAME`."""
+    """Downloads a data set that torchvision or the UCI collection offers, and returns its folder."""
     target = find_data_root(root)
-    if name not in (*PICTURES, *UCI):
+    if name not in (*TORCHVISION_NAMES, *UCI_NAMES):
         find_source(name)  # an unknown name has its own message
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
     try:
@@ -133,6 +138,7 @@ def download_data(name: str, root: Path | None = None) -> Path:
 
 
 def _fetch_pictures(name: str, root: Path) -> Path:
+    """Downloads a set of pictures with torchvision's classes."""
     from torchvision import datasets
 
     if name in images.IDX:
@@ -150,7 +156,7 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 
 
 def _fetch_uci(name: str, root: Path) -> Path:
-    """The standard splits of Gal's Dropout experiments, file by file; the folder appears when it is complete."""
+    """Downloads the standard splits of Gal's Dropout experiments; the folder appears when it is complete."""
     import shutil
     import tempfile
     from urllib.request import urlopen

@@ -17,25 +17,25 @@ from fedray.core.types import IntArray
 from fedray.data.files import explain_damage, find_file, gunzip, scratch_folder, untar
 from fedray.data.types import Dataset, Split, classification, split_stratified
 
-IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
-CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # torchvision's class, which is also the folder
+CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and beginning of files
 
 
-def load_digits(root: Path | None) -> Dataset:
-    """1,797 handwritten digits of 8 x 8 pixels, levels 0 .. 16; a fixed fifth of every class is the test part.
+def load_digits(_root: Path | None) -> Dataset:
+    """1,797 handwritten digits of 8 x 8 pixels with levels 0 to 16; a fixed fifth of every class is the test part.
 
     Example:
         >>> load_digits(None).train.x.shape
         (1438, 1, 8, 8)
     """
-    x, y = _digits()
+    x, y = _read_digits()
     x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
     train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
-def _digits() -> tuple[Any, Any]:
-    """scikit-learn's file read directly where it lies as always: importing scikit-learn takes a second."""
+def _read_digits() -> tuple[Any, Any]:
+    """Inputs `[n, 64]` and labels `[n]`. scikit-learn's file is read without importing scikit-learn for a second."""
     home = importlib.util.find_spec("sklearn")
     file = Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz" if home and home.origin else None
     if file is not None and file.is_file():
@@ -48,7 +48,7 @@ def _digits() -> tuple[Any, Any]:
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
-    """Where a torchvision set lies: raises BadInput if it does not."""
+    """The folder of a torchvision set; raises BadInput if there is none."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
@@ -67,7 +67,7 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
     folder = find_torchvision_folder(name, root)
     with scratch_folder() as space:
         try:
-            train, test, names = _read(name, _unpacked(name, folder, space))
+            train, test, names = _read_torchvision(name, _unpack(name, folder, space))
         except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
             raise explain_damage(name, folder, error) from error
     if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
@@ -75,8 +75,8 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
     return classification(name, train, test, names)
 
 
-def _unpacked(name: str, folder: Path, space: Path) -> Path:
-    """A root that torchvision reads: the user's own if unpacked files are there, else `space`."""
+def _unpack(name: str, folder: Path, space: Path) -> Path:
+    """The root for torchvision: the user's own if it has unpacked files, else `space`, where they are unpacked."""
     if name == "svhn":
         return folder
     if name in IDX:
@@ -97,22 +97,24 @@ def _unpacked(name: str, folder: Path, space: Path) -> Path:
     return space
 
 
-def _read(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """Both parts as torchvision has them, pictures `[n, C, H, W]`."""
+def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
+    """The training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
     from torchvision import datasets
 
     if name == "svhn":
         parts = [datasets.SVHN(root, split=split) for split in ("train", "test")]
-        return _split(parts[0].data, parts[0].labels), _split(parts[1].data, parts[1].labels), tuple("0123456789")
+        train, test = (_make_split(part.data, part.labels) for part in parts)
+        return train, test, tuple("0123456789")
     kind = getattr(datasets, IDX[name] if name in IDX else CIFAR[name][0])
     parts = [kind(root, train=train) for train in (True, False)]
     pictures = [np.asarray(part.data) for part in parts]
     axes = [p[:, None] if name in IDX else p.transpose(0, 3, 1, 2) for p in pictures]  # [n, C, H, W]
     names = tuple(str(c).split(" - ")[0] for c in parts[0].classes)
-    return _split(axes[0], parts[0].targets), _split(axes[1], parts[1].targets), names
+    train, test = (_make_split(x, part.targets) for x, part in zip(axes, parts, strict=True))
+    return train, test, names
 
 
-def _split(x: Any, y: Any) -> Split:
+def _make_split(x: Any, y: Any) -> Split:
     return Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64))
 
 
@@ -123,9 +125,9 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` (background 255, ink dark), 62 classes, one client a writer."""
+    """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` in 62 classes (background 255, dark ink); a writer is a client."""
     folder = find_femnist_folder(root)
-    train, test = _leaf(folder / "train"), _leaf(folder / "test")
+    train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
     if stray := set(test) - set(train):
         raise explain_damage("femnist", folder, f"writer {min(stray)} has test but no training pictures")
@@ -133,8 +135,8 @@ def load_femnist(root: Path | None) -> Dataset:
     return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
 
 
-def _leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
-    """Writer -> pictures `[n, 1, 28, 28]` uint8 and labels `[n]`, of all JSON files of a folder."""
+def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
+    """Pictures `[n, 1, 28, 28]` uint8 and labels `[n]` by writer, from all JSON files of a folder."""
     found: dict[str, tuple[Any, IntArray]] = {}
     for path in sorted(folder.glob("*.json*")):
         try:

@@ -1,13 +1,19 @@
-"""Who holds which rows. Every training row goes to exactly one client; nothing here loops until it is lucky."""
+"""Partitions: which client holds which training rows.
+
+Every row goes to exactly one client. A partition never draws again until a condition is met; it meets its conditions by
+construction.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
 from fedray.core.types import IntArray
 from fedray.data.types import Array
 
@@ -15,13 +21,19 @@ Generator = np.random.Generator
 
 
 class Cut(NamedTuple):
-    """Client i holds `rows[offsets[i]:offsets[i + 1]]`. rows `[n]`, offsets `[N + 1]`."""
+    """A partition of rows: client i holds `rows[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        rows: Indices of the rows, client after client, `[n]`.
+        offsets: Where the rows of each client begin, and the end, `[N + 1]`.
+    """
 
     rows: IntArray
     offsets: IntArray
 
     @property
     def clients(self) -> int:
+        """Number of clients, N."""
         return len(self.offsets) - 1
 
     @property
@@ -31,14 +43,21 @@ class Cut(NamedTuple):
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """`owner[j]` holds `rows[j]`; the order inside a client stays."""
+    """The cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
+
+    Args:
+        rows: Indices of rows, `[n]`.
+        owner: Client of each row, `[n]`.
+        clients: Number of clients, N.
+    """
     order = np.argsort(owner, kind="stable")
     offsets = np.zeros(clients + 1, np.int64)
     np.cumsum(np.bincount(owner, minlength=clients), out=offsets[1:])
     return Cut(rows[order].astype(np.int64), offsets)
 
 
-def _enough(rows: int, clients: int, each: int = 1) -> None:
+def _check_rows(rows: int, clients: int, each: int = 1) -> None:
+    """Refuses so many clients that some would not get `each` rows."""
     if clients < 1:
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
     if rows < clients * each:
@@ -48,28 +67,40 @@ def _enough(rows: int, clients: int, each: int = 1) -> None:
         )
 
 
-def _labels(labels: Array, name: str) -> IntArray:
+def _check_labels(labels: Array, name: str) -> IntArray:
+    """The labels as int64; targets of a regression are refused."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
     return labels.astype(np.int64, copy=False)
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
-    """Shuffled and dealt evenly; the remainder goes one by one to the first clients.
+    """Rows are shuffled and dealt evenly; the first clients get the remaining rows, one each.
+
+    Args:
+        labels: Of the rows, `[n]`; only their number counts.
+        clients: Number of clients, N.
+        generator: Draws the partition.
 
     Example:
         >>> np.diff(iid(np.zeros(8), 3, np.random.default_rng(0)).offsets).tolist()
         [3, 3, 2]
     """
     n = len(labels)
-    _enough(n, clients)
+    _check_rows(n, clients)
     return gather_cut(generator.permutation(n), np.arange(n) % clients, clients)
 
 
 def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> Cut:
-    """Rows sorted by label (or single target) are cut into `clients * shards` shards, dealt at random, s a client.
+    """Rows are sorted by label and cut into `clients * shards` shards, which are dealt at random.
 
     Source: McMahan et al. 2017; the "path" partition of SHEFL with 4.
+
+    Args:
+        labels: Of the rows, `[n]`, or one target for each row.
+        clients: Number of clients, N.
+        generator: Draws the partition.
+        shards: Shards of each client.
     """
     if shards < 1:
         raise BadInput(f"data.partition.shards = {shards}: it must be at least 1")
@@ -77,7 +108,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     if flat.shape[1] != 1:
         raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
-    _enough(n, clients, shards)
+    _check_rows(n, clients, shards)
     order = generator.permutation(n)
     order = order[np.argsort(flat[order, 0], kind="stable")]
     shard = np.arange(n) * total // n  # sizes differ by at most 1
@@ -85,13 +116,20 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 
 
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
-    """Every client holds exactly C classes ("N.o.C."); a class is dealt evenly to its holders.
+    """Every client holds exactly as many classes as told; the rows of a class are dealt evenly to its holders.
 
-    Classes have equally many holders (to within 1, unless a class has fewer rows than that). Each client takes the C
-    classes with the most open places, ties at random: this fills all places whenever that is possible (Gale, Ryser).
+    All classes have the same number of holders (to within 1, unless a class has fewer rows than that). Each client
+    takes the classes with the most open places, ties at random: this fills all places whenever that is possible
+    (Gale, Ryser).
+
+    Args:
+        labels: Of the rows, `[n]` integers.
+        clients: Number of clients, N.
+        generator: Draws the partition.
+        classes: Classes of each client.
     """
-    y = _labels(labels, "classes")
-    _enough(len(y), clients)
+    y = _check_labels(labels, "classes")
+    _check_rows(len(y), clients)
     _, y, count = np.unique(y, return_inverse=True, return_counts=True)
     if classes < 1:
         raise BadInput(f"data.partition.classes = {classes}: it must be at least 1")
@@ -115,7 +153,10 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """How many clients hold each class, `[G]`: equal, at most one a row, `clients * classes` in all."""
+    """How many clients hold each class, `[G]`: as equal as possible, and never more than the class has rows.
+
+    The numbers add up to `clients * classes`.
+    """
     cap, need = np.minimum(count, clients), clients * classes
     if need < len(count):
         least = -(-len(count) // clients)
@@ -133,34 +174,45 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
     return places
 
 
-def dirichlet(labels: Array, clients: int, generator: Generator, alpha: float = 0.5, allow_empty: bool = False) -> Cut:
-    """The rows of each class are dealt by proportions drawn from a symmetric Dirichlet(alpha) over clients.
+def dirichlet(
+    labels: Array, clients: int, generator: Generator, alpha: float = 0.5, *, allow_empty: bool = False
+) -> Cut:
+    """The rows of each class are dealt by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    Empty clients then get one row each, taken from the largest clients; nothing is drawn again.
     Source: Hsu et al. 2019 (class-wise, as in Li et al. 2022).
+
+    Args:
+        labels: Of the rows, `[n]` integers.
+        clients: Number of clients, N.
+        generator: Draws the partition.
+        alpha: 0.0001 to 1e9; the smaller, the more the clients differ.
+        allow_empty: Whether clients may have no rows; otherwise each of them gets one row of the largest clients.
     """
-    y = _labels(labels, "dirichlet")
+    y = _check_labels(labels, "dirichlet")
     if not 1e-4 <= alpha < 1e9:  # below, all rows of a class are one client's anyway, and numbers underflow
         raise BadInput(f"data.partition.alpha = {alpha}: it must be at least 0.0001 and below 1e9")
-    _enough(len(y) if not allow_empty else clients, clients)
+    _check_rows(len(y) if not allow_empty else clients, clients)
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     _, count = np.unique(y, return_counts=True)
     edges = np.cumsum(generator.dirichlet(np.full(clients, alpha), size=len(count)), axis=1)  # [G, N]
     edges[:, -1] = 1.0
-    owner = np.concatenate([_dealt(edge, n) for edge, n in zip(edges, count, strict=True)])
+    owner = np.concatenate([_owners(edge, n) for edge, n in zip(edges, count, strict=True)])
     cut = gather_cut(order, owner, clients)
-    return cut if allow_empty else _fill(cut, generator)
+    return cut if allow_empty else _fill_empty(cut, generator)
 
 
-def _dealt(edges: Array, n: int) -> IntArray:
-    """Owner of each of n rows in a row, `[n]`, for cumulated proportions `[N]`."""
+def _owners(edges: Array, n: int) -> IntArray:
+    """Client of each of n rows, `[n]` and rising, for cumulated proportions `[N]`."""
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
 
 
-def _fill(cut: Cut, generator: Generator) -> Cut:
-    """One row for each empty client: the topmost rows, if every client's rows are piled up in random order."""
+def _fill_empty(cut: Cut, generator: Generator) -> Cut:
+    """Gives one row to each empty client.
+
+    If the rows of every client are piled up in random order, the given rows are the topmost ones of all piles.
+    """
     empty = np.flatnonzero(np.diff(cut.offsets) == 0)
     if not len(empty):
         return cut
@@ -172,8 +224,13 @@ def _fill(cut: Cut, generator: Generator) -> Cut:
     return gather_cut(cut.rows, owner, cut.clients)
 
 
-def natural(values: Array, clients: int | None, generator: Generator | None = None) -> Cut:
-    """One client a value of `values` `[n]` (writer, role, printer), in sorted order."""
+def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
+    """Each value (writer, role, printer) is a client, in sorted order.
+
+    Args:
+        values: Of the rows, `[n]`.
+        clients: Number of different values; None accepts any number.
+    """
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
         raise BadInput(
@@ -183,19 +240,39 @@ def natural(values: Array, clients: int | None, generator: Generator | None = No
     return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
 
-def column(values: Array, clients: int | None, generator: Generator | None = None, column: str = "") -> Cut:
-    """One client a value of a table's column; `values` are those of the column."""
-    return natural(values, clients, generator)
+def column(
+    values: Array,
+    clients: int | None,
+    _generator: Generator | None = None,
+    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
+) -> Cut:
+    """Each value of a table's column is a client.
+
+    Args:
+        values: The column, `[n]`.
+        clients: Number of different values; None accepts any number.
+        column: Name of the column.
+    """
+    return natural(values, clients)
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """`floor(n * fraction)`, where 0.29 of 100 is 29."""
+    """How many rows are withheld from clients with these sizes: `size * fraction` rounded down, 29 for 0.29 of 100."""
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
 
 
 def share_with_server(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, IntArray]:
-    """Takes a fraction of all rows (rounded down) from the clients at random; each keeps at least one: rest, taken."""
+    """Takes a share of all rows from the clients at random; each client keeps at least one row.
+
+    Args:
+        cut: What the clients hold.
+        fraction: Share of all rows (rounded down).
+        generator: Draws the rows.
+
+    Returns:
+        What the clients keep, and the rows that were taken.
+    """
     first = np.zeros(len(cut.rows), dtype=bool)
     first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
     free = generator.permutation(np.flatnonzero(~first))
@@ -206,7 +283,16 @@ def share_with_server(cut: Cut, fraction: float, generator: Generator) -> tuple[
 
 
 def withhold(cut: Cut, fraction: float, generator: Generator) -> tuple[Cut, Cut]:
-    """Split every client's rows: `withheld(n, fraction)` of its n rows, drawn at random, go to the second cut."""
+    """Withholds a share of every client's rows, drawn at random.
+
+    Args:
+        cut: What the clients hold.
+        fraction: Share of a client's rows, see `count_withheld`.
+        generator: Draws the rows.
+
+    Returns:
+        What the clients keep, and what is withheld from them.
+    """
     size, owner = np.diff(cut.offsets), cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
@@ -223,18 +309,14 @@ PARTITIONS: dict[str, Callable[..., Cut]] = {
     "natural": natural,
     "column": column,
 }
-BY_VALUE = ("natural", "column")  # they set the number of clients
+BY_VALUE = ("natural", "column")  # the values give the number of clients
 
 
 def check_partition_options(name: str, options: dict[str, Any]) -> None:
-    """Raise BadInput for an unknown partition or option."""
-    import difflib
-    import inspect
-
+    """Raises BadInput for an unknown partition or option."""
     if name not in PARTITIONS:
-        near = difflib.get_close_matches(name, PARTITIONS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(PARTITIONS)}"
-        raise BadInput(f"data.partition.name = {name}: no such partition: {hint}")
+        remedy = suggest_nearest(name, PARTITIONS, f"choose one of {', '.join(PARTITIONS)}")
+        raise BadInput(f"data.partition.name = {name}: no such partition: {remedy}")
     known = list(inspect.signature(PARTITIONS[name]).parameters)[3:]
     for key in options:
         if key not in known:

@@ -1,6 +1,7 @@
 """What `Shards.fetch` returns, and how raw rows become network inputs: by the statistics of each world's fold.
 
 Example:
+    >>> import numpy as np
     >>> rows = Fetched(torch.zeros(3, 2), torch.tensor([5, 6, 7]), torch.tensor([[2, 0]]), np.array([2]))
     >>> rows.labels(rows.rows, 0).tolist()
     [[7, 5]]

@@ -1,7 +1,14 @@
-"""The columnar store: one Arrow file a split, memory-mapped, shared by all processes of a node.
+"""The store of data sets: an Arrow file for each split, memory-mapped and shared by all processes of a node.
 
-Files are written under a temporary name, fsynced and renamed, so that any number of writers and a crash are harmless;
-their names carry a hash of the data set's name, its options, and the size and time of its source files.
+The name of a file has a hash of the data set's name, its options, and the sizes and times of its source files. A file
+replaces an older one when it is complete, so that several writers and a crash do no harm.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_store(Path(folder) / "rows.arrow", Split(np.eye(2, dtype=np.float32), np.array([0, 1])))
+    ...     map_store(Path(folder) / "rows.arrow").split.x.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
 """
 
 from __future__ import annotations
@@ -21,12 +28,18 @@ from fedray.data import catalogue
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.types import Array, Dataset, Split
 
-FORMAT = 1  # part of the key: raise it when a loader or the layout changes
+FORMAT = 1  # a part of the hash: raise it when a loader or the layout changes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
 
 
 class StoredFile(NamedTuple):
-    """What one file holds: arrays that are views of the mapped file, and the notes written beside them."""
+    """What one file holds.
+
+    Attributes:
+        split: The rows, as views of the mapped file.
+        columns: Further columns by name, `[n]` each.
+        notes: What was written beside the rows.
+    """
 
     split: Split
     columns: dict[str, Array]
@@ -34,9 +47,14 @@ class StoredFile(NamedTuple):
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """The data set, from the store if it is there; else it is read and, where that pays, stored.
+    """Opens a data set from the store; if it is not there, it is loaded and, where that is a gain, stored.
 
-    Arrays of a stored set are views of mapped files (copy on write: nobody can change the store).
+    Arrays of a stored set are views of mapped files. They are copied on write, so that nothing changes the store.
+
+    Args:
+        name: As in the scenario.
+        root: Folder of data files; None for the usual one.
+        options: Of the data set.
     """
     options = options or {}
     catalogue.check_data_options(name, options)
@@ -44,7 +62,9 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     if where is None:
         return catalogue.load_data(name, root, **options)
     key = json.dumps(
-        [FORMAT, name, options, list_stamps(where(root, **options)), _more(options)], sort_keys=True, default=str
+        [FORMAT, name, options, list_stamps(where(root, **options)), _stamp_test_file(options)],
+        sort_keys=True,
+        default=str,
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     train, test = (find_cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
@@ -57,30 +77,45 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     return _dataset(name, map_store(train), map_store(test))
 
 
-def _more(options: dict[str, Any]) -> Any:
-    """A table's second file."""
+def _stamp_test_file(options: dict[str, Any]) -> Any:
+    """Name, size and time of a table's file of test rows, if it has one."""
     other = options.get("test")
     path = expand_user_path("data.test", other) if isinstance(other, str) else None
     return list_stamps(path) if path is not None and path.is_file() else None
 
 
 def _notes(data: Dataset) -> dict[str, Any]:
+    """What a stored data set needs beside its rows."""
     values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
     return {"classes": data.classes, "class_names": data.class_names, **values}
 
 
 def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
+    """The data set of two files."""
     notes = train.notes
-    stored = (notes[key] for key in STATISTICS)
-    a, b, c, d = (np.array(values, np.float32).reshape(shape) for values, shape in stored)
+    shift, scale, y_shift, y_scale = (
+        np.array(numbers, np.float32).reshape(shape) for numbers, shape in (notes[key] for key in STATISTICS)
+    )
     names = tuple(notes["class_names"])
-    return Dataset(name, train.split, test.split, notes["classes"], names, a, b, c, d, columns=train.columns)
+    return Dataset(
+        name, train.split, test.split, notes["classes"], names, shift, scale, y_shift, y_scale, columns=train.columns
+    )
 
 
 def write_store(
     path: Path, split: Split, columns: dict[str, Array] | None = None, notes: dict[str, Any] | None = None
 ) -> None:
-    """Write a split as one Arrow IPC file with one record batch; whoever looks sees all of it or nothing."""
+    """Writes a split as an Arrow IPC file with one record batch; readers see all of it or nothing.
+
+    Args:
+        path: The file.
+        split: The rows.
+        columns: Further columns by name, `[n]` each.
+        notes: Whatever JSON can hold, to be written beside the rows.
+
+    Raises:
+        FedrayError: The file cannot be written.
+    """
     import pyarrow as pa
 
     fields = {"x": split.x, "y": split.y, **({} if split.group is None else {"group": split.group})}
@@ -108,7 +143,12 @@ def write_store(
 
 
 def map_store(path: Path) -> StoredFile:
-    """Map a file; its numbers are not read before they are used. Raises OSError or ValueError."""
+    """Maps a file; its numbers are read from the disk when they are used.
+
+    Raises:
+        OSError: The file is not there or cannot be mapped.
+        ValueError: The file is damaged.
+    """
     import pyarrow as pa
 
     with path.open("rb") as file:
@@ -127,7 +167,7 @@ def map_store(path: Path) -> StoredFile:
 
 
 def _view(whole: Array, column: Any, dtype: str) -> Array:
-    """The part of the mapped file that is a column's numbers, without copying and without Arrow's read-only mark."""
+    """The numbers of a column as a view of the mapped file, without Arrow's read-only mark."""
     buffer = column.buffers()[1]
     if not buffer or not buffer.size:
         return np.empty(0, dtype)

@@ -1,10 +1,21 @@
-"""Tables: the UCI regression sets in the standard split layout, the printers, any Parquet or CSV file."""
+"""Tables: the UCI regression sets in the standard layout of their splits, the printers, and any Parquet or CSV file.
+
+Example:
+    >>> import tempfile
+    >>> import pandas as pd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/rows.csv"
+    ...     pd.DataFrame({"a": range(10), "b": [0.5] * 10, "kind": ["x", "y"] * 5}).to_csv(path, index=False)
+    ...     data = load_table(None, path=path, target="kind")
+    >>> data.class_names, data.train.x.shape
+    (('x', 'y'), (8, 2))
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,15 +37,15 @@ def find_uci_folder(name: str, root: Path | None) -> Path:
 
 
 def load_uci(name: str, root: Path | None) -> Dataset:
-    """A regression set with its standard splits as folds; every fold is standardised by its own training rows."""
+    """A regression set with its standard splits as folds; every fold is standardized by its own training rows."""
     folder = find_uci_folder(name, root)
-    data = _numbers(name, folder / "data.txt")
-    inputs, target = (_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
+    data = _read_numbers(name, folder / "data.txt")
+    inputs, target = (_read_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
     x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
-    count = int(_numbers(name, folder / "n_splits.txt")[0, 0])
+    count = int(_read_numbers(name, folder / "n_splits.txt")[0, 0])
     folds = []
     for k in range(count):
-        train, test = (_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
+        train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
         if np.intersect1d(train, test).size:
             raise explain_damage(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
         folds.append((train, test))
@@ -43,7 +54,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
 
 
-def _numbers(name: str, path: Path) -> FloatArray:
+def _read_numbers(name: str, path: Path) -> FloatArray:
     """A file of numbers, `[rows, columns]`, all finite."""
     if not path.exists():
         raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
@@ -57,9 +68,9 @@ def _numbers(name: str, path: Path) -> FloatArray:
     return values
 
 
-def _rows(name: str, path: Path, limit: int) -> IntArray:
+def _read_rows(name: str, path: Path, limit: int) -> IntArray:
     """Indices below `limit`, `[n]`; the files hold them as floats."""
-    index = _numbers(name, path).ravel().astype(np.int64)
+    index = _read_numbers(name, path).ravel().astype(np.int64)
     if index.min() < 0 or index.max() >= limit or len(np.unique(index)) < len(index):
         raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
     return index
@@ -73,13 +84,15 @@ def find_printers_folder(root: Path | None) -> Path:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """Vibration of 3D printers: `sqrt(rms_x^2 + rms_y^2)` from print speed and printer (one-hot), one client a printer.
+    """The vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, from print speed and printer (one-hot).
 
-    Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are already root mean squares of a
-    stretch of printing. The test rows are those of one nominal speed, of all printers.
+    Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are root
+    mean squares over a stretch of printing. The test rows are those of one nominal speed, of all printers.
 
     Args:
+        root: Folder of data files; None for the usual one.
         speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
+        test_speed: Nominal speed of the test rows.
     """
     if speed not in ("nominal", "measured"):
         raise BadInput(f"data.speed = {speed}: choose nominal or measured")
@@ -87,7 +100,7 @@ def load_printers(
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
-            values = _numbers("printers", path)
+            values = _read_numbers("printers", path)
             if values.shape[1] != 3:
                 raise explain_damage("printers", path, f"{values.shape[1]} columns, not 3")
             parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
@@ -106,7 +119,7 @@ def load_printers(
 
 
 def find_table_file(path: str | Path | None, key: str = "path") -> Path:
-    """The user's own file."""
+    """The user's own file; `key` is the option that names it."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", str(path))
@@ -115,8 +128,8 @@ def find_table_file(path: str | Path | None, key: str = "path") -> Path:
     return file
 
 
-def _frame(file: Path) -> Any:
-    """A pandas table of a file, by its ending."""
+def _read_frame(file: Path) -> Any:
+    """A file as a pandas table; its ending says how it is read."""
     import pandas as pd
 
     try:
@@ -126,7 +139,7 @@ def _frame(file: Path) -> Any:
 
 
 def load_table(
-    root: Path | None,
+    _root: Path | None,
     *,
     path: str | None = None,
     target: str | list[str] | None = None,
@@ -137,82 +150,109 @@ def load_table(
     task: Literal["auto", "classification", "regression"] = "auto",
     seed: int = 0,
 ) -> Dataset:
-    """Any Parquet or CSV file: one row a sample.
+    """Any Parquet or CSV file with a sample in each row.
 
     Args:
-        target: a column (several for regression). `task: auto` takes text, truth values and integers of at most 20
-            different values as classes, other numbers as targets.
-        features: numeric columns; default: all of them but target and group.
-        group: a column whose values are the natural clients. Every other column can be partitioned by too.
-        test: another file with the test rows; without it `test_fraction` of the rows, drawn by `seed`.
+        path: The file.
+        target: The column to predict, or several for a regression.
+        features: Numeric columns; None means all of them but target and group.
+        group: Column whose values are the natural clients. Rows can be dealt by every other column, too.
+        test: Another file with the test rows; None draws them from the first one.
+        test_fraction: Share of the rows that are test rows, between 0 and 1.
+        task: `auto` takes text, truth values and integers of at most 20 different values as classes, and other numbers
+            as targets.
+        seed: Address of the drawn test rows.
     """
-    frame = _frame(find_table_file(path))
-    other = _frame(find_table_file(test, "test")) if test else None
+    frame = _read_frame(find_table_file(path))
+    other = _read_frame(find_table_file(test, "test")) if test else None
     targets = [target] if isinstance(target, str) else list(target or [])
     inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
-    _check_columns(path, frame, other, targets, inputs, group)
-    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
-    names = sorted(set(frame[targets[0]].unique())) if classes else []
-    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
-    whole = _part(frame, targets, inputs, (names, group, groups))
-    if other is not None:
-        train, keep = whole, np.arange(len(frame))
-        held = _part(other, targets, inputs, (names, group, groups))
-    else:
-        keep, rest = _cut(whole.y, classes, test_fraction, rng.stream(seed, "table"))
-        train, held = whole.take(keep), whole.take(rest)
-    data = classification("table", train, held, tuple(map(str, names))) if classes else regression("table", train, held)
-    columns = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in inputs}
-    return data._replace(columns=columns)
-
-
-def _check_columns(path: Any, frame: Any, other: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
     if not targets:
         raise BadInput("data.target is missing: name the column to predict")
     if not inputs:
         raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
-    for part in (frame, other):
-        for column in () if part is None else (*targets, *inputs, *([group] if group else [])):
-            if column not in part:
-                raise BadInput(f"data: the table has no column {column}: choose from {', '.join(map(str, part))[:200]}")
-            if missing := int(part[column].isna().sum()):
-                raise BadInput(f"data: column {column} has {missing} missing values: fill them or drop those rows")
-        for column in inputs if part is not None else ():
-            if part[column].dtype.kind not in "iufb":
-                raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
+    for part in (frame,) if other is None else (frame, other):
+        _check_columns(part, targets, inputs, group)
+    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
+    names = sorted(set(frame[targets[0]].unique())) if classes else []
+    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
+    columns = _Columns(targets, inputs, names, group, groups)
+    whole = _make_split(frame, columns)
+    if other is not None:
+        train, keep = whole, np.arange(len(frame))
+        held = _make_split(other, columns)
+    else:
+        keep, rest = _draw_test_rows(whole.y, classes, test_fraction, rng.stream(seed, "table"))
+        train, held = whole.take(keep), whole.take(rest)
+    data = classification("table", train, held, tuple(map(str, names))) if classes else regression("table", train, held)
+    texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in inputs}
+    return data._replace(columns=texts)
+
+
+class _Columns(NamedTuple):
+    """How the columns of a table are read.
+
+    Attributes:
+        targets: Columns to predict.
+        inputs: Columns of the network's input.
+        names: Values of the one target that are the classes; empty for a regression.
+        group: Column of the natural clients, or None.
+        groups: Number of each value of that column.
+    """
+
+    targets: list[str]
+    inputs: list[str]
+    names: list[Any]
+    group: str | None
+    groups: dict[Any, int]
+
+
+def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
+    """Refuses columns that the table lacks, columns with missing values, and inputs that are not numeric."""
+    for column in (*targets, *inputs, *([group] if group else [])):
+        if column not in frame:
+            raise BadInput(f"data: the table has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
+        if missing := int(frame[column].isna().sum()):
+            raise BadInput(f"data: column {column} has {missing} missing values: fill them or drop those rows")
+    for column in inputs:
+        if frame[column].dtype.kind not in "iufb":
+            raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
 
 
 def _is_class(frame: Any, targets: list[str]) -> bool:
+    """Whether the target of `task: auto` is a class."""
     column = frame[targets[0]]
     if len(targets) > 1 or column.dtype.kind == "f":
         return False
     return column.dtype.kind not in "iu" or bool(column.nunique() <= 20)
 
 
-def _part(frame: Any, targets: list[str], inputs: list[str], by: tuple[list[Any], str | None, dict[Any, int]]) -> Split:
-    """Rows of a table; `by`: class names (empty: regression), group column, and its values' numbers."""
-    names, group, groups = by
-    x = np.ascontiguousarray(frame[inputs].to_numpy(dtype=np.float32))
-    if names:
-        unknown = set(frame[targets[0]].unique()) - set(names)
-        if unknown:
+def _make_split(frame: Any, columns: _Columns) -> Split:
+    """The rows of a table."""
+    x = np.ascontiguousarray(frame[columns.inputs].to_numpy(dtype=np.float32))
+    target, group = columns.targets[0], columns.group
+    if columns.names:
+        if unknown := set(frame[target].unique()) - set(columns.names):
             raise BadInput(f"data.test: class {min(map(str, unknown))} is not in the training table: remove its rows")
-        y: Array = frame[targets[0]].map({n: i for i, n in enumerate(names)}).to_numpy(dtype=np.int64)
+        y: Array = frame[target].map({name: i for i, name in enumerate(columns.names)}).to_numpy(dtype=np.int64)
     else:
-        y = _targets(frame, targets)
-    clients = frame[group].map(groups).fillna(-1).to_numpy(dtype=np.int64) if group else None
+        y = _read_targets(frame, columns.targets)
+    clients = frame[group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64) if group else None
     return Split(x, y, clients)
 
 
-def _targets(frame: Any, targets: list[str]) -> Array:
-    """`[n, q]`."""
+def _read_targets(frame: Any, targets: list[str]) -> Array:
+    """The targets of a regression, `[n, q]`."""
     try:
         return np.ascontiguousarray(frame[targets].to_numpy(dtype=np.float32))
     except (ValueError, TypeError) as error:
         raise BadInput(f"data.target = {targets[0]}: not numeric, so data.task must be classification") from error
 
 
-def _cut(y: Array, classes: bool, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+def _draw_test_rows(
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Training rows and test rows, drawn at random; every class is divided in the same way."""
     if not 0 < fraction < 1:
         raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)

@@ -1,7 +1,7 @@
-"""Shakespeare: the next character after 80, one client a role (LEAF's task).
+"""Shakespeare: the next character after 80; a role is a client (LEAF's task).
 
-A role's text is cut at `train` of its length; a window with its target lies wholly before the cut (training) or wholly
-behind it (test), so no character is in both. Windows are tokens `[n, 80]`, uint8.
+A role's text is cut into a training part and a test part. A window and its target lie in one part, so that no character
+is in both. Windows are tokens `[n, 80]`, uint8.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedray.data.types import Dataset, Split, classification
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-LENGTH = 80
-_LIKE = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
+LENGTH = 80  # characters of a window
+_PLAIN_MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
 _LOOKUP = np.full(128, ALPHABET.index(" "), np.uint8)
 _LOOKUP[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
-_PLACES = {
+_FOLDERS = {  # source -> folder, and pattern of its files
     "mit_plays": ("mit_plays_csv", "*.csv"),
     "tiny": ("tinyshakespeare", "input.txt"),
     "complete": ("complete_works", "t8.shakespeare.txt*"),
@@ -34,40 +34,41 @@ _PLACES = {
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    r"""Tokens of a text, `[characters]`; white space is one space, an unknown character a space.
+    r"""Tokens of a text, one for each character; white space becomes one space, and so does an unknown character.
 
     Example:
         >>> ALPHABET[encode("na\u00efve")[2]]
         'i'
     """
-    plain = unicodedata.normalize("NFKD", " ".join(text.split()).translate(_LIKE))
+    plain = unicodedata.normalize("NFKD", " ".join(text.split()).translate(_PLAIN_MARKS))
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     codes = np.array([ord(c) if ord(c) < 128 else ord(" ") for c in plain], dtype=np.uint8)
     return _LOOKUP[codes]
 
 
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
-    """The folder of one of the three texts."""
-    if source not in _PLACES:
-        raise BadInput(f"data.source = {source}: choose one of {', '.join(_PLACES)}")
-    folder, needs = _PLACES[source]
+    """The folder of one of the three texts, see `load_shakespeare`."""
+    if source not in _FOLDERS:
+        raise BadInput(f"data.source = {source}: choose one of {', '.join(_FOLDERS)}")
+    folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
-    """Windows of every role that speaks at least one training window.
+    """The windows of every role that has at least one training window.
 
     Args:
-        source: `mit_plays` (five plays, public domain), `tiny` (roles by name), `complete` (LEAF's edition).
-        stride: characters from one window to the next; 80 for windows that do not overlap.
-        train: part of a role's text that is for training.
+        root: Folder of data files; None for the usual one.
+        source: `mit_plays` (five plays, public domain), `tiny` (roles by name), or `complete` (LEAF's edition).
+        stride: Characters from one window to the next; 80 for windows that do not overlap.
+        train: Share of a role's text that is for training, between 0 and 1.
     """
     if stride < 1 or not 0 < train < 1:
         raise BadInput(f"data.stride = {stride}, data.train = {train}: stride is at least 1, train between 0 and 1")
     folder = find_shakespeare_folder(root, source)
-    path = next(iter(sorted(folder.glob(_PLACES[source][1]))))
+    path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
     try:
-        parse = {"mit_plays": _mit, "tiny": _tiny, "complete": _complete}[source]
+        parse = {"mit_plays": _parse_mit_plays, "tiny": _parse_tiny, "complete": _parse_complete}[source]
         roles = parse(folder if source == "mit_plays" else path)
     except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
         raise explain_damage("shakespeare", path, error) from error
@@ -76,13 +77,13 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
     if not tokens:
         raise explain_damage("shakespeare", path, "no role has enough text")
     cuts = [int(len(t) * train) for t in tokens]
-    left = _windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
-    right = _windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    left = _cut_windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    right = _cut_windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)
     return classification("shakespeare", left, right, tuple(ALPHABET))
 
 
-def _windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
-    """All windows of all texts, one group a text; a text of at most 80 characters has none."""
+def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
+    """All windows of all texts; a text is a group, and one of at most 80 characters has no windows."""
     view = np.lib.stride_tricks.sliding_window_view
     cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
     count = [len(c) for c in cut]
@@ -92,11 +93,11 @@ def _windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
     return Split(x, y, group)
 
 
-Roles = dict[str, list[str]]
+Roles = dict[str, list[str]]  # role -> its lines
 
 
-def _mit(folder: Path) -> Roles:
-    """`play_role` -> lines; stage directions belong to nobody."""
+def _parse_mit_plays(folder: Path) -> Roles:
+    """The roles `play_role` of all CSV files; stage directions belong to no role."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -109,8 +110,8 @@ def _mit(folder: Path) -> Roles:
     return roles
 
 
-def _tiny(path: Path) -> Roles:
-    """`Name:` on a line of its own, behind an empty line, starts a speech; the plays are not told apart."""
+def _parse_tiny(path: Path) -> Roles:
+    """The roles of all plays by name; a speech begins with `Name:` on a line of its own after an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -119,8 +120,8 @@ def _tiny(path: Path) -> Roles:
     return roles
 
 
-def _complete(path: Path) -> Roles:
-    """LEAF's parser for Project Gutenberg's etext 100: 36 plays, `play_ROLE` -> lines, roles of more than two lines."""
+def _parse_complete(path: Path) -> Roles:
+    """The roles `play_ROLE` with more than two lines: LEAF's parser for the 36 plays of Project Gutenberg."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         lines = str(file.read()).splitlines()
@@ -129,13 +130,16 @@ def _complete(path: Path) -> Roles:
     roles: Roles = {}
     for start, stop in zip(titles, [*titles[1:], end], strict=True):
         title = next((t for t in (lines[start - k].strip() for k in range(2, 8)) if t), "")
-        if start < end and len(play := _play(lines[start + 1 : min(stop, end)], title == "THE COMEDY OF ERRORS")) > 1:
+        if (
+            start < end
+            and len(play := _parse_play(lines[start + 1 : min(stop, end)], title == "THE COMEDY OF ERRORS")) > 1
+        ):
             roles |= {f"{title}_{role}": said for role, said in play.items() if len(said) > 2}
     return roles
 
 
-def _play(lines: list[str], flush: bool) -> Roles:
-    """Lines of each role of one play; `flush`: the play whose text is not indented."""
+def _parse_play(lines: list[str], flush: bool) -> Roles:
+    """The lines of each role of one play; `flush` is for the play whose text is not indented."""
     speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
     more = re.compile(r"^(.*)" if flush else r"^    (.*)")
     roles: Roles = {}

@@ -169,7 +169,7 @@ def test_the_complete_works_have_leafs_roles(real: Path) -> None:
     from fedray.data import text
 
     path = next((real / "shakespeare" / "complete_works").glob("*.txt*"))
-    roles = text._complete(path)
+    roles = text._parse_complete(path)
     assert len(roles) == 1145
     assert len({role.rsplit("_", 1)[0] for role in roles}) == 36
     group = store.open_dataset("shakespeare", real, {"stride": 80}).train.group
