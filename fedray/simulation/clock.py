@@ -43,7 +43,7 @@ class CountingRule:
     Attributes:
         first: How many clients of each tier end a round, the fastest first; None: all that were chosen.
         dropout: Probability that a participant never answers, in [0, 1).
-        deadline: Virtual seconds after which nobody is waited for; None: no deadline.
+        deadline: Virtual seconds after which the round waits for no client; None: no deadline.
     """
 
     first: tuple[int, ...] | None = None
@@ -137,35 +137,35 @@ def time_round(
     return RoundTiming(job, status[index], _round_seconds(rule, participants, status, len(seeds)))
 
 
-def _participant_status(rule: CountingRule, seeds: IntArray, t: int, asked: Participants) -> IntArray:
+def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Participants) -> IntArray:
     """Status of each participant, `[P]`."""
-    status = np.where(asked.wait > 0, UNAVAILABLE, np.where(asked.empty, NO_DATA, OK))
+    status = np.where(members.wait > 0, UNAVAILABLE, np.where(members.empty, NO_DATA, OK))
     if rule.dropout:
-        dropped = rng.uniform(rng.keys(seeds[asked.world], "dropout", t, asked.client), 1)[:, 0] < rule.dropout
+        dropped = rng.uniform(rng.keys(seeds[members.world], "dropout", t, members.client), 1)[:, 0] < rule.dropout
         status[(status == OK) & dropped] = DROPPED
     if rule.deadline is not None:
-        status[(status == OK) & (asked.busy > rule.deadline)] = PAST_DEADLINE
+        status[(status == OK) & (members.busy > rule.deadline)] = PAST_DEADLINE
     if rule.first is not None:
-        for world in np.unique(asked.world):
+        for world in np.unique(members.world):
             for tier, number in enumerate(rule.first):
-                members = np.flatnonzero((asked.world == world) & (asked.tier == tier) & (status == OK))
-                order = members[np.lexsort((asked.client[members], asked.busy[members]))]
+                ready = np.flatnonzero((members.world == world) & (members.tier == tier) & (status == OK))
+                order = ready[np.lexsort((members.client[ready], members.busy[ready]))]
                 status[order[number:]] = LATE
     return status
 
 
-def _round_seconds(rule: CountingRule, asked: Participants, status: IntArray, worlds: int) -> FloatArray:
+def _round_seconds(rule: CountingRule, members: Participants, status: IntArray, worlds: int) -> FloatArray:
     """Virtual seconds of the round in each world, `[R]`."""
     counted, seconds = status == OK, np.zeros(worlds)
-    np.maximum.at(seconds, asked.world[counted], asked.busy[counted])
-    if rule.deadline is not None:  # a world that misses somebody waits until the deadline
+    np.maximum.at(seconds, members.world[counted], members.busy[counted])
+    if rule.deadline is not None:  # a world that misses a client waits until the deadline
         missing = np.isin(status, (DROPPED, PAST_DEADLINE))
-        if rule.first is not None:  # a tier that has as many as it wants waits for nobody
-            group = asked.world * len(rule.first) + asked.tier
+        if rule.first is not None:  # a tier that has as many as it wants waits for no more
+            group = members.world * len(rule.first) + members.tier
             enough = np.bincount(group, counted, worlds * len(rule.first)) >= np.tile(rule.first, worlds)
             missing &= ~enough[group]
-        seconds[asked.world[missing]] = rule.deadline
+        seconds[members.world[missing]] = rule.deadline
     soonest = np.full(worlds, np.inf)
-    np.minimum.at(soonest, asked.world[~asked.empty], asked.wait[~asked.empty])
-    absent = (seconds == 0) & np.isfinite(soonest)  # nobody with data is available: the next one to come ends the round
+    np.minimum.at(soonest, members.world[~members.empty], members.wait[~members.empty])
+    absent = (seconds == 0) & np.isfinite(soonest)  # no client with data is available: the round ends when one is
     return np.where(absent, soonest, seconds)

@@ -102,10 +102,10 @@ def window_availability(client: IntArray, start: FloatArray, end: FloatArray) ->
     order = np.argsort(client, kind="stable")
     client, start, end = client[order], start[order], end[order]
 
-    def wait(_seeds: IntArray, asked: IntArray, now: FloatArray) -> FloatArray:
-        first = np.searchsorted(client, asked, side="left")
-        number = np.searchsorted(client, asked, side="right") - first
-        row = np.repeat(np.arange(len(asked)), number)
+    def wait(_seeds: IntArray, clients: IntArray, now: FloatArray) -> FloatArray:
+        first = np.searchsorted(client, clients, side="left")
+        number = np.searchsorted(client, clients, side="right") - first
+        row = np.repeat(np.arange(len(clients)), number)
         window = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
         seconds = np.where(now[row] < end[window], np.maximum(start[window] - now[row], 0.0), np.inf)
         soonest = np.where(number > 0, np.inf, 0.0)
@@ -142,8 +142,8 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     start = np.where(np.isnan(given := table.get("available_from", start)), start, given)
     end = np.where(np.isnan(given := table.get("available_to", end)), end, given)
     if not (start < end).all():
-        who = int(client[np.argmin(start < end)])
-        raise BadInput(f"clients.trace = {path}: a window of client {who} ends before it begins: correct it")
+        wrong = int(client[np.argmin(start < end)])
+        raise BadInput(f"clients.trace = {path}: a window of client {wrong} ends before it begins: correct it")
     return Devices(clients, figures, window_availability(client, start, end))
 
 

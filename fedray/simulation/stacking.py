@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,39 +99,22 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         stack: The bases, how they are left out, and the meta model.
         keep_losses: Whether the state keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
     """
-    parts = tuple(_make_parts(study, stack))
-    schedule = _make_schedule(parts)
-    if stack.meta is not None:
-        *bases, meta = parts
-        trained = _track_trained(schedule, meta.begins, study.clients.number)
-        parts = (*bases, meta._replace(trained_before=trained))
+    parts = _make_parts(study, stack)
     number = sum(part.folds * part.models for part in parts)
 
     def init(_models: Tensor) -> dict[str, Tensor]:
         shape = (study.worlds, study.clients.number, number)
         return {"job_loss": torch.full(shape, float("nan"))} if keep_losses else {}
 
-    def sizes(plan: Plan) -> IntArray:
-        size = np.zeros(len(plan.client), dtype=np.int64)
-        for _, part, jobs, own in split_plan(parts, plan):
-            size[jobs] = part.study.shards.sizes(own.world, own.client)
-        return size
-
-    def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-        up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
-        for _, part, jobs, own in split_plan(parts, plan):
-            up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
-        return up, down + _sub_model_bytes(parts, study.clients.number, t, plan)
-
     base = study.method.phase
     phase = Phase(
         models=1,
-        schedule=schedule,
+        schedule=_make_schedule(parts),
         local=base.local,
         server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study.worlds)),
         compress=base.compress,
-        sizes=sizes,
-        traffic=traffic,
+        sizes=partial(_job_sizes, parts),
+        traffic=partial(_job_traffic, parts, study.clients.number),
         remember=write_losses if keep_losses else None,
     )
     weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
@@ -142,12 +126,28 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
     return replace(study, method=method, net=stacked_net(stack), rounds=rounds, parts=parts)
 
 
+def _job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
+    """Training samples of each job, `[J]`: those that the world of its part leaves to the client."""
+    size = np.zeros(len(plan.client), dtype=np.int64)
+    for _, part, jobs, own in split_plan(parts, plan):
+        size[jobs] = part.study.shards.sizes(own.world, own.client)
+    return size
+
+
+def _job_traffic(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
+    """Bytes up and down of each job, `[J]` each: the part's model, and the sub models that features are made with."""
+    up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
+    for _, part, jobs, own in split_plan(parts, plan):
+        up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
+    return up, down + _sub_model_bytes(parts, clients, t, plan)
+
+
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
     """The jobs of all parts that train in a round."""
 
     def schedule(t: int, state: State | None) -> Plan:
-        nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
-        plans = [nobody, *(_plan_part(part, t, state) for part in parts if part.begins <= t < part.ends)]
+        empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
+        plans = [empty, *(_plan_part(part, t, state) for part in parts if part.begins <= t < part.ends)]
         return Plan(*(np.concatenate(column) for column in zip(*plans, strict=True)))
 
     return schedule
@@ -172,16 +172,17 @@ def _make_step(parts: Sequence[Part], stack: Stack, worlds: int) -> Callable[[St
 def _track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
     """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`."""
     nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "who": nobody}  # no round is planned again on the way forward
+    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds add to it without planning again
 
     def trained_before(t: int) -> IntArray:
         if t < known["round"]:
-            known.update(round=begins, who=nobody)
+            known.update(round=begins, trained=nobody)
         while known["round"] < t:
             plan = schedule(known["round"], None)
-            known.update(round=known["round"] + 1, who=np.union1d(known["who"], plan.world * number + plan.client))
-        who: IntArray = known["who"]
-        return who
+            trained = np.union1d(known["trained"], plan.world * number + plan.client)
+            known.update(round=known["round"] + 1, trained=trained)
+        result: IntArray = known["trained"]
+        return result
 
     return trained_before
 
@@ -204,7 +205,17 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
     return np.where(first_time, sum(each), nothing)
 
 
-def _make_parts(study: Study, stack: Stack) -> Iterator[Part]:
+def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
+    """The bases and the meta model, which knows who has trained it before."""
+    parts = tuple(_list_parts(study, stack))
+    if stack.meta is None:
+        return parts
+    *bases, meta = parts
+    trained = _track_trained(_make_schedule(parts), meta.begins, study.clients.number)
+    return *bases, meta._replace(trained_before=trained)
+
+
+def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
     """The bases, which all train in each of the first rounds (votes in none), and the meta model, which follows."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]

@@ -15,7 +15,8 @@ Example:
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -37,6 +38,9 @@ _EVALUATED_NUMBERS = {
     "cuda": 1 << 26,
 }  # activations of one layer at a time in evaluation: near the caches
 
+# (kernels, linear layers, (images `[B, W * C, H, V]`, labels, weights), lanes) -> loss of each lane
+ConvStep = Callable[[list[Tensor], LayerStack, tuple[Tensor, Tensor, Tensor], int], Tensor]
+
 
 class SplitNet(NamedTuple):
     """A network cut into convolutions and linear layers.
@@ -52,7 +56,7 @@ class SplitNet(NamedTuple):
     tensors: int
 
 
-@lru_cache(maxsize=16)  # asked for every block
+@lru_cache(maxsize=16)  # it is called for every block
 def split_net(module: nn.Module) -> SplitNet | None:
     """Cuts a network of Conv2d, pooling, ReLU or Tanh, then Flatten, then linear layers; None for any other network."""
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
@@ -96,19 +100,8 @@ def train_conv(net: Net, block: Block) -> Trained:
     """
     cut = split_net(net.module)
     assert cut is not None
-    k, towards = cut.tensors, block.anchor if block.anchor is not None else block.start
-
-    def kernels_of(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[:k]]
-
-    def stack_of(rows: Tensor) -> LayerStack:
-        return stack_layers(cut.dense, list(net.layout.views(rows).values())[k:])
-
-    kernels, stack = kernels_of(block.start), stack_of(block.start)
-    move = make_optimizer(
-        block.local, block.lr, kernels_of(towards if block.local.pull else None), kernels_of(block.offset)
-    )
-    descend = make_descent(cut.dense, block, stack_of, inputs=True)
+    kernels, stack = _read_kernels(net, cut, block.start), _read_stack(net, cut, block.start)
+    step = _make_step(net, cut, block)
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in find_active_lanes(block.steps):
@@ -118,20 +111,45 @@ def train_conv(net: Net, block: Block) -> Trained:
             x, y = block.read(a, b)
             folded = _fold(x[:, :lanes])
             for s in range(a, b):
-                z = conv_features(cut, kernels, folded[s - a], lanes)
-                with torch.no_grad():
-                    activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
-                    g, cost = output_gradient(net.objective, activations[-1], y[s - a, :lanes], block.weight[s, :lanes])
-                    loss[:real] += cost[:real]
-                    below = _unflat(descend(stack, activations, g, lanes), z)
-                grads = torch.autograd.grad(z, kernels, below)
-                with torch.no_grad():
-                    move(kernels, grads, lanes)
+                cost = step(kernels, stack, (folded[s - a], y[s - a, :lanes], block.weight[s, :lanes]), lanes)
+                loss[:real] += cost[:real]
         done = int((block.steps > hi).sum())
-        width = sum(net.layout.sizes[:k])
+        width = sum(net.layout.sizes[: cut.tensors])
         final[done:real, :width] = join_rows([t.detach() for t in kernels], lanes)[done:real]
         write_rows(stack, final[:, width:], done, real)
     return Trained(final, block.counters, loss)
+
+
+def _read_kernels(net: Net, cut: SplitNet, rows: Tensor | None) -> list[Tensor]:
+    """Weights and biases of the convolutions from rows `[W, d]`, copied."""
+    return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
+
+
+def _read_stack(net: Net, cut: SplitNet, rows: Tensor) -> LayerStack:
+    """The linear layers from rows `[W, d]`, copied."""
+    return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
+
+
+def _make_step(net: Net, cut: SplitNet, block: Block) -> ConvStep:
+    """One optimizer step on convolutions and linear layers, in place; it returns the loss of each lane, `[lanes]`."""
+    anchor = block.anchor if block.anchor is not None else block.start
+    pulled = _read_kernels(net, cut, anchor if block.local.pull else None)
+    move = make_optimizer(block.local, block.lr, pulled, _read_kernels(net, cut, block.offset))
+    descend = make_descent(cut.dense, block, partial(_read_stack, net, cut), inputs=True)
+
+    def step(kernels: list[Tensor], stack: LayerStack, batch: tuple[Tensor, Tensor, Tensor], lanes: int) -> Tensor:
+        x, y, weight = batch
+        z = conv_features(cut, kernels, x, lanes)
+        with torch.no_grad():
+            activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
+            g, cost = output_gradient(net.objective, activations[-1], y, weight)
+            below = _unflat(descend(stack, activations, g, lanes), z)
+        grads = torch.autograd.grad(z, kernels, below)
+        with torch.no_grad():
+            move(kernels, grads, lanes)
+        return cost
+
+    return step
 
 
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
@@ -146,18 +164,16 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
     cut = split_net(net.module)
     assert cut is not None
     channels, kind, out = find_max_channels(net.module), rows.device.type, []
-    shares = -(
-        -len(rows) // choose_lanes(channels, kind)
-    )  # even ones: a model left over alone would take other kernels
+    width = choose_lanes(channels, kind)
+    shares = -(-len(rows) // width)  # of even size: a single model left over would take other kernels
     with torch.no_grad():
         for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(models).values()), len(models)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
             stack = stack_layers(cut.dense, views[cut.tensors :])
             answers = []
-            for part in torch.split(
-                inputs, max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel())), dim=1
-            ):
+            batch = max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel()))
+            for part in torch.split(inputs, batch, dim=1):
                 z = conv_features(cut, kernels, _fold(part[None])[0], n)
                 answers.append(run_layers(cut.dense, stack, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))

@@ -56,7 +56,7 @@ class LayerStack(NamedTuple):
         return [t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None]
 
 
-@lru_cache(maxsize=16)  # asked for every block
+@lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
     """The form of a sequence of linear layers with ReLU or Tanh between them; None for any other module."""
     if type(module) is not nn.Sequential:
@@ -131,4 +131,5 @@ def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> l
 
 
 def _apply_layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """`x w + b`, `[W, B, out]`."""
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)

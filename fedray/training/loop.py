@@ -1,4 +1,4 @@
-"""One lane after another, lean: a functional call, gradients, one optimiser step. Every module runs here.
+"""One lane after another, lean: a functional call, gradients, one optimizer step. Every module runs here.
 
 It is also the reference that the other engines are tested against.
 

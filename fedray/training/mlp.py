@@ -44,6 +44,8 @@ def train_mlp(net: Net, block: Block) -> Trained:
 
 
 def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
+    """Trains every lane of a block of networks of a known shape."""
+
     def to_stack(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 

@@ -1,0 +1,50 @@
+"""The round loop asks the phase for whatever differs between methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from small import scenario
+
+from fedray.assembly.study import build_study
+from fedray.core.types import FloatArray, IntArray, Plan, State
+from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario
+from fedray.simulation import clock, rounds
+from fedray.simulation.clock import CountingRule
+
+
+def test_the_loop_knows_no_feature_by_name() -> None:
+    text = Path(rounds.__file__).read_text()
+    assert [word for word in ("walk", "stacking", "parts", "adaptive", "job_loss") if word in text] == []
+
+
+def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_count() -> None:
+    """Bytes come from `traffic`, samples from `sizes`, and `remember` gets the jobs that counted, with their losses."""
+    study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}})))
+    kept: list[tuple[Plan, FloatArray]] = []
+
+    def sizes(plan: Plan) -> IntArray:
+        return study.shards.sizes(plan.world, plan.client)
+
+    def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
+        return plan.client + 10 * t, 100 + plan.client
+
+    def remember(state: State, plan: Plan, loss: FloatArray) -> State:
+        kept.append((plan, loss))
+        return state
+
+    phase = replace(study.method.phase, sizes=sizes, traffic=traffic, remember=remember)
+    half = replace(study, rule=CountingRule(dropout=0.5))
+    result = rounds.run_round(half, Inline(half), phase, replace(rounds.begin_progress(half, phase), round=3))
+    counted = result.table.status == clock.OK
+    assert 0 < counted.sum() < len(counted)
+    np.testing.assert_array_equal(result.table.up_bytes, np.where(counted, result.plan.client + 30, 0))
+    np.testing.assert_array_equal(result.table.down_bytes, np.where(counted, result.plan.client + 100, 0))
+    ((plan, loss),) = kept
+    np.testing.assert_array_equal(plan.client, result.plan.client[counted])
+    np.testing.assert_array_equal(loss, result.table.loss[counted])
+    plain = rounds.size_jobs(study, study.method.phase, result.plan)
+    np.testing.assert_array_equal(result.table.samples, plain.size)
