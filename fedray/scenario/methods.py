@@ -73,7 +73,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         defaults=_ONE,
     ),
     "fedprox": MethodSpec(
-        "FedAvg with the proximal term mu / 2 |w - w_start|^2 (Li et al. 2020)",
+        "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
         module="fedavg",
         models="one",
         options={"mu": Option(0.01, real("[0, inf)"))},

@@ -194,7 +194,7 @@ def watched(running: dict[str, subprocess.Popen[bytes]], work: Callable[[], str]
 
 
 def launch(work: Path) -> None:
-    """The whole path of the README's cluster section."""
+    """The whole path of `docs/cluster.md`."""
     file, ray = cluster_file(work), operator(work)
     with hosts(work) as running:
         until("sshd on every host", lambda: all(22 in {port for _, port in ports(host)} for host in running.values()))
