@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from fedray.bench.rows import ROWS
-from fedray.runtime.environment import one_thread, prepare_process
+from fedray.runtime.environment import prepare_process, use_one_thread
 
 if __name__ == "__main__":
     prepare_process()
-    one_thread()
+    use_one_thread()
     name, mode, out = sys.argv[1:]
     Path(out).write_text(json.dumps([result._asdict() for result in ROWS[name].function(mode == "quick")]))

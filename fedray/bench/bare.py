@@ -1,4 +1,9 @@
-"""The plain PyTorch loop that every ratio is against: one model, `torch.optim.SGD`, batches by index, no DataLoader."""
+"""The plain PyTorch loop that fedray is compared with: one model, `torch.optim.SGD`, batches by index, no DataLoader.
+
+Example:
+    >>> half_mse(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [1.0]]))
+    tensor(1.)
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,22 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.simulation.study import Study
-from fedray.training import block as lanes
+from fedray.training import block
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Deal = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> rows of each batch
-Choose = Callable[[int], Sequence[int]]  # round -> clients
+DealBatches = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> rows of each batch
+ChooseClients = Callable[[int], Sequence[int]]  # round -> clients
 
 
 class Federation(NamedTuple):
-    """One model and its clients' data, `(x, y)` each, as the network reads them."""
+    """One model and the data of its clients.
+
+    Attributes:
+        model: the global model, trained in place.
+        clients: `(x, y)` of each client, as the network reads them.
+        loss: mean loss of a batch, from outputs and targets.
+        lr: learning rate.
+    """
 
     model: nn.Module
     clients: list[tuple[Tensor, Tensor]]
@@ -27,19 +39,26 @@ class Federation(NamedTuple):
     lr: float
 
 
-def plain_round(world: Federation, t: int, choose: Choose, deal: Deal) -> None:
-    """FedAvg: every chosen client trains the model from its start; the model becomes the mean."""
-    model, before = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
+def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
+    """A round of FedAvg: every chosen client trains the model from its start; the model becomes the mean.
+
+    Args:
+        world: the model and the clients.
+        t: the round, from 0.
+        choose: gives the clients of a round.
+        deal: gives the batches of a client.
+    """
+    model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
     chosen = choose(t)
     for client in chosen:
         x, y = world.clients[client]
-        model.load_state_dict(before)
-        optimiser = torch.optim.SGD(model.parameters(), lr=world.lr)
+        model.load_state_dict(start)
+        optimizer = torch.optim.SGD(model.parameters(), lr=world.lr)
         for index in deal(t, client):
-            optimiser.zero_grad()
-            world.loss(model(x[index]), y[index]).backward()
-            optimiser.step()
+            optimizer.zero_grad()
+            torch.autograd.backward(world.loss(model(x[index]), y[index]))
+            optimizer.step()
         for name, value in model.state_dict().items():
             total[name] = total[name] + value if name in total else value.clone()
     model.load_state_dict({name: value / len(chosen) for name, value in total.items()})
@@ -50,38 +69,45 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
     return 0.5 * (z - y).square().sum(-1).mean()
 
 
-def federation(study: Study, module: Callable[[], nn.Module], world: int = 0) -> Federation:
-    """A study's world for the plain loop: its own first model, its clients' data, standardised beforehand."""
+def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0) -> Federation:
+    """A world of a study for the plain loop: its first model, and its clients' data, standardized beforehand.
+
+    Args:
+        study: the study.
+        module: makes the network.
+        world: which world, from 0.
+    """
     model = module().to(study.dtype)
     layout = study.net.layout
     row = study.net.init(int(rng.keys(study.seeds[world], "init", 0))).to(study.dtype)
     model.load_state_dict(dict(layout.views(row)))
-    where = torch.tensor([world])
+    worlds = torch.tensor([world])
     clients = []
     for client in range(study.clients.number):
-        fetched = study.shards.fetch(where.numpy(), np.array([client]))
+        fetched = study.shards.fetch(worlds.numpy(), np.array([client]))
         rows = fetched.rows[0, : int(fetched.size[0])]
-        x = study.shards.normalize(fetched.x[rows][None], where)[0]
-        y = study.shards.targets(fetched.y[rows][None], where)[0]
+        x = study.shards.normalize(fetched.x[rows][None], worlds)[0]
+        y = study.shards.targets(fetched.y[rows][None], worlds)[0]
         clients.append((x.to(study.dtype), y.to(study.dtype) if y.is_floating_point() else y))
     loss = nn.functional.cross_entropy if study.classes else half_mse
     return Federation(model, clients, loss, study.method.phase.local.lr)
 
 
-def draw_at_random(world: Federation, study: Study) -> tuple[Choose, Deal]:
+def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, DealBatches]:
     """Clients and batches from one generator, as one writes a plain loop."""
-    draw = rng.stream(0, "plain loop")
+    random = rng.stream(0, "plain loop")
     local = study.method.phase.local
     chosen = len(study.method.phase.schedule(0, None).client) // study.worlds
 
-    def deal(t: int, client: int) -> Iterable[Tensor]:
+    def deal(_t: int, client: int) -> Iterable[Tensor]:
         for _ in range(local.epochs or 1):
-            yield from torch.from_numpy(draw.permutation(len(world.clients[client][1]))).split(local.batch_size or 1)
+            order = torch.from_numpy(random.permutation(len(world.clients[client][1])))
+            yield from torch.split(order, local.batch_size or 1)
 
-    return lambda t: draw.permutation(len(world.clients))[:chosen].tolist(), deal
+    return lambda _t: random.permutation(len(world.clients))[:chosen].tolist(), deal
 
 
-def draw_as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
+def draw_as_simulated(study: Study, world: int = 0) -> tuple[ChooseClients, DealBatches]:
     """The clients and the batches of fedray itself, so that both must arrive at the same weights."""
     phase = study.method.phase
 
@@ -92,15 +118,15 @@ def draw_as_simulated(study: Study, world: int = 0) -> tuple[Choose, Deal]:
 
     def deal(t: int, client: int) -> Iterable[Tensor]:
         size = study.shards.sizes(np.array([world]), np.array([client]))
-        steps = lanes.count_steps(size, phase.local)
-        width = int(lanes.choose_batch_width(size, phase.local.batch_size)[0])
+        steps = block.count_steps(size, phase.local)
+        width = int(block.choose_batch_width(size, phase.local.batch_size)[0])
         key = np.atleast_1d(rng.keys(study.seeds[world], "batches", t, client, 0))
-        index, weight = lanes.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key)
+        index, weight = block.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key)
         return [rows[real > 0] for rows, real in zip(index[:, 0], weight[:, 0], strict=True)]
 
     return choose, deal
 
 
-def parameters(model: nn.Module) -> Tensor:
+def flatten_parameters(model: nn.Module) -> Tensor:
     """All parameters as one row `[d]`, float64."""
     return torch.cat([p.detach().flatten() for p in model.parameters()]).double()

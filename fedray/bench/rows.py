@@ -1,4 +1,9 @@
-"""The rows by name, and the run of several: each in a process of its own, so that none sees another's memory."""
+"""The rows by name, and the run of several: each in a process of its own, so that none sees another's memory.
+
+Example:
+    >>> list(ROWS)[:3]
+    ['thousand', 'ten_thousand', 'cnn']
+"""
 
 from __future__ import annotations
 
@@ -12,19 +17,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from fedray.bench.table import HEAD, BenchResult, describe_machine, table_row
+from fedray.bench.table import HEAD, BenchResult, describe_machine, format_row
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime.environment import WORKER
 
 
 class BenchRow(NamedTuple):
-    """A row's function, by module and name: modules load where they run."""
+    """The function of a row, by its names: its module loads where it runs.
+
+    Attributes:
+        module: in `fedray.bench`.
+        name: of the function.
+    """
 
     module: str
     name: str
 
     @property
     def function(self) -> Callable[[bool], list[BenchResult]]:
+        """Measures the row; its argument says whether quickly."""
         found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
         return found
 
@@ -46,11 +57,16 @@ ROWS = {
 
 
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
-    """Measures rows (all, unless `only` names some), shows each as it is done, and returns the whole table.
+    """Measures rows and returns their table.
+
+    Args:
+        only: names of rows; empty means all of them.
+        quick: whether with fewer and shorter laps.
+        show: called with each line of the table as soon as it is known.
 
     Raises:
-        BadInput: a row that does not exist.
-        FedrayError: a row failed; the end of what it said.
+        BadInput: a row does not exist.
+        FedrayError: a row failed; the message is the end of what it printed.
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")
@@ -58,13 +74,13 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
     show("\n".join(lines))
     for name in only or ROWS:
         for result in measure_row(name, quick):
-            lines.append(table_row(result))
+            lines.append(format_row(result))
             show(lines[-1])
     return "\n".join(lines) + "\n"
 
 
 def measure_row(name: str, quick: bool) -> list[BenchResult]:
-    """One row, in a process of its own."""
+    """Measures one row, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "results.json"
         command = [sys.executable, "-m", "fedray.bench", name, "quick" if quick else "full", str(out)]

@@ -47,7 +47,7 @@ def measure_population(number: int, rows: str) -> None:
     """
     began = time.process_time()
     from fedray.assembly.study import build_study
-    from fedray.bench.measure import MB, peak_resident
+    from fedray.bench.measure import MB, measure_peak_resident
     from fedray.runtime.inline import Inline
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, run_round
@@ -65,7 +65,7 @@ def measure_population(number: int, rows: str) -> None:
     print(
         f"N = {number:>9,} rows {rows}: import {imported - began:.2f} s, build {built - imported:.3f} s, "
         f"first round {rounds[0]:.3f} s, others {statistics.median(rounds[1:]):.3f} s, "
-        f"peak {peak_resident() / MB:.0f} MB",
+        f"peak {measure_peak_resident() / MB:.0f} MB",
         flush=True,
     )
 

@@ -1,4 +1,9 @@
-"""Row 11: how long the command line takes to answer."""
+"""Row 11: how long the command line takes to answer.
+
+Example:
+    >>> measure_startup(True)[0].what  # doctest: +SKIP
+    '`fedray --help`'
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,8 @@ clients: {number: 100}
 """
 
 
-def measure_startup(quick: bool) -> list[BenchResult]:
+def measure_startup(_quick: bool) -> list[BenchResult]:
+    """Wall time of `fedray --help` and `fedray check`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.yaml"
         path.write_text(SCENARIO)
@@ -35,17 +41,17 @@ def _fastest(what: str, target: float, arguments: list[str]) -> BenchResult:
     """The quickest of five calls, in wall time."""
     costs = []
     for _ in range(5):
-        cpu, wall = _children(), time.perf_counter()
+        cpu, wall = _children_cpu(), time.perf_counter()
         command = [sys.executable, "-m", "fedray", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")
-        costs.append(Cost(_children() - cpu, time.perf_counter() - wall))
+        costs.append(Cost(_children_cpu() - cpu, time.perf_counter() - wall))
     note = f"wall, best of 5; {min(cost.cpu for cost in costs):.2f} s CPU"
     return BenchResult(what, min(cost.wall for cost in costs), "s", target, False, None, note)
 
 
-def _children() -> float:
+def _children_cpu() -> float:
     """CPU seconds of the processes that this one has started and waited for."""
     import resource
 

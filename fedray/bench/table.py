@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 
 class BenchResult(NamedTuple):
-    """One measured figure. wall: the same in wall time, where `measured` is a ratio of CPU seconds."""
+    """One measured figure.
+
+    Attributes:
+        what: the work.
+        measured: the figure.
+        unit: of the figure; empty for a ratio.
+        target: what it should be at most, or at least.
+        at_least: whether larger is better.
+        wall: the same in wall time, where `measured` is a ratio of CPU seconds; else None.
+        note: details.
+    """
 
     what: str
     measured: float
@@ -22,25 +32,26 @@ class BenchResult(NamedTuple):
     note: str
 
     @property
-    def met(self) -> bool:
+    def meets_target(self) -> bool:
+        """Whether the figure is as good as its target."""
         return self.measured >= self.target if self.at_least else self.measured <= self.target
 
 
 HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- | --- | --- | --- |"
 
 
-def table_row(result: BenchResult) -> str:
+def format_row(result: BenchResult) -> str:
     """A result as a row of a Markdown table.
 
     Example:
-        >>> table_row(BenchResult("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
+        >>> format_row(BenchResult("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
         '| one thing | 0.080 | <= 0.09 | yes | 0.081 | a note |'
     """
     unit = f" {result.unit}" if result.unit else ""
     sign = ">=" if result.at_least else "<="
     wall = "" if result.wall is None else f"{result.wall:.3g}"
     measured = f"{result.measured:.3f}" if abs(result.measured) < 10 else f"{result.measured:.1f}"
-    met = "yes" if result.met else "**no**"
+    met = "yes" if result.meets_target else "**no**"
     return f"| {result.what} | {measured}{unit} | {sign} {result.target:g}{unit} | {met} | {wall} | {result.note} |"
 
 
@@ -50,10 +61,10 @@ def describe_machine() -> str:
     load = f", load average {os.getloadavg()[0]:.1f} at the start" if platform.system() != "Windows" else ""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fedray", "torch", "numpy", "ray"))
     when = time.strftime("%Y-%m-%d")
-    return f"{_model()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
+    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
 
 
-def _model() -> str:
+def _processor() -> str:
     """The processor's name."""
     path = Path("/proc/cpuinfo")
     if path.is_file():

@@ -1,4 +1,11 @@
-"""What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory."""
+"""What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
+
+Example:
+    >>> more, progress = simulate(small_clients(4, per_round=2).study())
+    >>> more(3)
+    >>> progress.round
+    3
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,7 @@ from torch import nn
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.bench.measure import Laps
+from fedray.bench.measure import Work
 from fedray.core import rng
 from fedray.core.types import Plan
 from fedray.data.files import find_data_root
@@ -29,7 +36,13 @@ BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """A scenario, the objects beside it, and its network for the plain loop."""
+    """What a row trains.
+
+    Attributes:
+        scenario: the scenario.
+        own: the Python objects beside it.
+        module: makes the network, for the plain loop.
+    """
 
     scenario: Scenario
     own: UserObjects
@@ -41,6 +54,7 @@ class BenchWork(NamedTuple):
 
 
 def plain_mlp() -> nn.Module:
+    """64 inputs, 64 hidden units, 10 classes: 4,810 parameters."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
@@ -61,19 +75,26 @@ def plain_wide_cnn() -> nn.Module:
 
 
 def boston_mlp() -> nn.Module:
+    """13 inputs, 50 hidden units, one target: 751 parameters."""
     return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
 
 
 def noise(samples: int, shape: tuple[int, ...]) -> Dataset:
     """Standard normal inputs with labels 0 to 9 drawn at random: only its size matters here."""
-    draw = rng.stream(0, "bench data")
-    x = draw.standard_normal((samples, *shape), dtype=np.float32)
-    y = draw.integers(0, 10, samples)
+    random = rng.stream(0, "bench data")
+    x = random.standard_normal((samples, *shape), dtype=np.float32)
+    y = random.integers(0, 10, samples)
     return classification("noise", Split(x, y), Split(x[:100], y[:100]), tuple("0123456789"))
 
 
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
-    """100 clients of 100 images of 28 x 28, batches of 10."""
+    """100 clients of 100 images of 28 x 28, batches of 10.
+
+    Args:
+        module: makes the network.
+        per_round: participants of a round.
+        more: sections of the scenario that differ.
+    """
     keys = fedavg_scenario(100, per_round, batch_size=10) | more
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
 
@@ -103,10 +124,10 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
 def like_boston() -> Dataset:
     """Random numbers of the size of Boston housing, for machines without it."""
     n, features, folds = BOSTON
-    draw = rng.stream(0, "bench table")
-    x, y = draw.standard_normal((n, features), dtype=np.float32), draw.standard_normal((n, 1), dtype=np.float32)
+    random = rng.stream(0, "bench table")
+    x, y = random.standard_normal((n, features), dtype=np.float32), random.standard_normal((n, 1), dtype=np.float32)
     data = regression("noise", Split(x, y), Split(x[:0], y[:0]))
-    orders = [draw.permutation(n) for _ in range(folds)]
+    orders = [random.permutation(n) for _ in range(folds)]
     cuts = tuple((np.sort(order[n // 10 :]), np.sort(order[: n // 10])) for order in orders)
     shift, scale, y_shift, y_scale = (
         np.repeat(one, folds, axis=0) for one in (data.shift, data.scale, data.y_shift, data.y_scale)
@@ -122,7 +143,13 @@ def digits_study(replicates: int) -> BenchWork:
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """The scenario that all rows start from."""
+    """The scenario that all rows start from.
+
+    Args:
+        number: clients N.
+        per_round: participants of a round.
+        local: keys of the section `local`.
+    """
     return {
         "rounds": 1,
         "runtime": "inline",
@@ -137,22 +164,30 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
 class Unrecorded:
     """A recorder that keeps nothing: rounds alone are measured."""
 
-    def jobs(self, round: int, plan: Plan, table: JobTable) -> None: ...
+    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
+        """Takes the jobs of a round."""
 
-    def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None: ...
+    def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
+        """Takes the scores of a round."""
 
-    def checkpoint(self, progress: Progress) -> None: ...
+    def checkpoint(self, progress: Progress) -> None:
+        """Takes the state after a round."""
 
 
-def simulation(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Laps, Progress]:
-    """Rounds of a study on a runtime (default: inline), and where they stand."""
+def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Work, Progress]:
+    """A function that simulates further rounds of a study, and the progress it updates.
+
+    Args:
+        study: the study; it is neither evaluated nor saved.
+        runtime: where jobs run; None means in this process.
+    """
     runs_on = runtime or Inline(study)
     progress = engine.begin_progress(study, study.method.phase)
-    seldom = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
+    unmeasured = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
 
     def more(rounds: int) -> None:
         engine.run_rounds(
-            replace(seldom, rounds=progress.round + rounds), runs_on, Unrecorded(), lambda now: [], progress
+            replace(unmeasured, rounds=progress.round + rounds), runs_on, Unrecorded(), lambda _progress: [], progress
         )
 
     return more, progress

@@ -7,9 +7,9 @@ import torch
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench import works
-from fedray.bench.ratios import flops, weight_difference
+from fedray.bench.ratios import count_flops, measure_weight_difference
 from fedray.bench.rows import ROWS, run_benchmark
-from fedray.bench.table import BenchResult, table_row
+from fedray.bench.table import BenchResult, format_row
 from fedray.core.errors import BadInput
 
 WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(works.small_cnn, 2)}
@@ -17,19 +17,19 @@ WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(
 
 @pytest.mark.parametrize("kind", WORKS)
 def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
-    assert weight_difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
+    assert measure_weight_difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
     own = UserObjects(works.like_boston(), works.boston_mlp)
     boston = works.BenchWork(works.boston(1).scenario, own, works.boston_mlp)
-    assert weight_difference(boston, torch.float32) < 1e-4
+    assert measure_weight_difference(boston, torch.float32) < 1e-4
 
 
 def test_flops_of_a_round_count_products_forward_and_backward() -> None:
     work = works.small_clients(20, 6)
     a_sample = 2 * (2 * 64 * 64) + 3 * (2 * 64 * 10)  # nothing below the inputs needs a gradient
-    assert flops(work.study(), work) == 6 * 20 * a_sample
+    assert count_flops(work.study(), work) == 6 * 20 * a_sample
 
 
 def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
@@ -39,4 +39,4 @@ def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
 
 
 def test_a_row_that_misses_its_target_says_so() -> None:
-    assert "| >= 1.8 x | **no** |" in table_row(BenchResult("scaling", 1.2, "x", 1.8, True, None, ""))
+    assert "| >= 1.8 x | **no** |" in format_row(BenchResult("scaling", 1.2, "x", 1.8, True, None, ""))
