@@ -18,9 +18,7 @@ from fedray.metrics.ensemble import (
     AverageKind,
     answer_classes,
     average,
-    average_for_client,
     entropies,
-    interval_95,
     member_votes,
     mixture_moments,
     personal_weights,
@@ -53,7 +51,7 @@ def test_average_of_probabilities_and_of_logits() -> None:
 def test_one_model_answers_for_itself(kind: AverageKind) -> None:
     alone = LOGITS[0] if kind == "outputs" else probabilities(LOGITS[0])
     np.testing.assert_allclose(average(LOGITS[:1], kind), alone)
-    np.testing.assert_allclose(average_for_client(LOGITS[:1], np.ones((3, 1)), 2, kind), alone)
+    np.testing.assert_allclose(average(LOGITS[:1], kind, [1.0]), alone)
     assert (personal_weights(LOSSES[:, :1], 0.1) == 1).all()
     assert (uncertainty(probabilities(LOGITS[:1])).knowledge == 0).all()
     assert (mixture_moments(LOGITS[:1]).variance == 0).all()
@@ -65,8 +63,8 @@ def test_the_order_of_the_models_does_not_matter(kind: AverageKind) -> None:
     weights = personal_weights(LOSSES, 0.5)
     np.testing.assert_allclose(average(LOGITS[order], kind), average(LOGITS, kind), rtol=1e-12)
     np.testing.assert_allclose(personal_weights(LOSSES[:, order], 0.5), weights[:, order], rtol=1e-12)
-    shuffled = average_for_client(LOGITS[order], weights[:, order], kind=kind)
-    np.testing.assert_allclose(shuffled, average_for_client(LOGITS, weights, kind=kind), rtol=1e-12)
+    for row in weights:
+        np.testing.assert_allclose(average(LOGITS[order], kind, row[order]), average(LOGITS, kind, row), rtol=1e-12)
 
 
 @given(finite_losses, st.one_of(st.just(0.0), st.just(np.inf), st.floats(1e-300, 1e300)))
@@ -87,8 +85,7 @@ def test_gamma_zero_is_the_best_model_and_infinity_the_plain_average() -> None:
     np.testing.assert_allclose(personal_weights(LOSSES, 1e12), 0.2)
     np.testing.assert_allclose(personal_weights(LOSSES, 0.7), special.softmax(-LOSSES / 0.7, axis=-1))
     assert personal_weights([[1.0, 3.0, 1.0, 1.0]], 0)[0] == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
-    uniform = average_for_client(LOGITS, personal_weights(LOSSES, np.inf), np.zeros(12, int))
-    np.testing.assert_allclose(uniform, average(LOGITS))
+    np.testing.assert_allclose(average(LOGITS, weights=personal_weights(LOSSES, np.inf)[0]), average(LOGITS))
     for gamma in (-1.0, np.nan):
         with pytest.raises(BadInput, match=r"predict\.gamma"):
             personal_weights(LOSSES, gamma)
@@ -100,16 +97,14 @@ def test_diverged_models_get_nothing_and_clients_without_data_answer_uniformly(g
     weights = personal_weights(losses, gamma)
     assert weights.tolist() == [[1, 0, 0], [1 / 3] * 3, [1 / 3] * 3]
     outputs = np.stack([LOGITS[0], np.full((12, 4), np.nan), np.full((12, 4), np.inf)])
-    np.testing.assert_allclose(average_for_client(outputs, weights, 0), probabilities(LOGITS[0]))
+    np.testing.assert_allclose(average(outputs, weights=weights[0]), probabilities(LOGITS[0]))
 
 
-def test_personalised_answers_each_sample_with_its_clients_weights() -> None:
+def test_each_sample_can_have_the_weights_of_its_own_client() -> None:
     weights, client = personal_weights(LOSSES, 0.3), RNG.integers(7, size=12)
-    everyone = average_for_client(LOGITS, weights)
-    assert everyone.shape == (7, 12, 4)
-    chosen = average_for_client(LOGITS, weights, client)
+    everyone = np.stack([average(LOGITS, weights=row) for row in weights])  # [N, n, C]
+    chosen = average(LOGITS, weights=weights[client].T)
     np.testing.assert_allclose(chosen, everyone[client, np.arange(12)])
-    np.testing.assert_allclose(average_for_client(LOGITS, weights, 3), everyone[3])
     np.testing.assert_allclose(chosen.sum(-1), 1.0)
 
 
@@ -129,8 +124,6 @@ def test_moments_are_the_population_ones_and_the_mixtures() -> None:
     weighted = mixture_moments(outputs, weights)
     np.testing.assert_allclose(weighted.mean, weights @ outputs)
     np.testing.assert_allclose(weighted.variance, weights @ outputs**2 - (weights @ outputs) ** 2)
-    lower, upper = interval_95(mean, variance)
-    np.testing.assert_allclose(upper - lower, 2 * 1.96 * outputs.std(0))
 
 
 @given(hnp.arrays(np.float64, (4, 3, 5), elements=st.floats(-50, 50)))
