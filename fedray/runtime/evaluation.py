@@ -189,15 +189,15 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
 
 
 def _personal_accuracy(
-    study: Study, forward: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], asked: WeightedRows
+    study: Study, forward: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], question: WeightedRows
 ) -> Tensor:
     """Weighted accuracy of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
     phase = study.method.phase
-    total = np.full(max(1, len(phase.personal)), 0.0 if len(asked.rows) else np.nan)
-    for a in range(0, len(asked.rows), EVALUATED_ROWS):
-        part = torch.from_numpy(asked.rows[a : a + EVALUATED_ROWS])
+    total = np.full(max(1, len(phase.personal)), 0.0 if len(question.rows) else np.nan)
+    for a in range(0, len(question.rows), EVALUATED_ROWS):
+        part = torch.from_numpy(question.rows[a : a + EVALUATED_ROWS])
         outputs = forward(split[0][part]).cpu().numpy()  # [P * K, n, C]
         votes = ensemble.member_votes(outputs, study.evaluation.average)
         answer = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
-        total += ((answer == split[1][part].numpy()) * asked.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
+        total += ((answer == split[1][part].numpy()) * question.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
     return torch.from_numpy(total)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedray.bench.measure import tree
+from fedray.bench.measure import list_tree
 
 KINDS = ("client", "node", "coordinator", "driver", "slow")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
@@ -95,7 +95,7 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
 
 def below(name: str) -> list[int]:
     """Process ids of an actor class below this process, and nobody else's."""
-    return [one.id for one in tree() if one.command.startswith(f"ray::{name}")]
+    return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
 
 
 def newest(out: Path) -> int:

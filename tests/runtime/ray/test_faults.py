@@ -17,7 +17,7 @@ from small import rows
 from torch import Tensor, nn
 
 import fedray
-from fedray.bench.measure import tree
+from fedray.bench.measure import list_tree
 from fedray.core.errors import FedrayError
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 
 def mine(name: str) -> list[int]:
     """Process ids of an actor class of this file's own cluster: below this process, and no one else's."""
-    return [one.id for one in tree() if one.command.startswith(f"ray::{name}")]
+    return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
 
 
 def killed(name: str, out: Path) -> Callable[[], list[int]]:
@@ -109,10 +109,9 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
     """Here: a class whose module the workers cannot find, as their import path is not the driver's."""
     from fedray.runtime import environment
 
-    monkeypatch.setattr(
-        "fedray.runtime.ray.coordinator.workplace", lambda: {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
-    )
-    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test_ray_faults'"):
+    empty = {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
+    monkeypatch.setattr("fedray.runtime.ray.coordinator.worker_environment", lambda: empty)
+    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test"):
         run(model=lambda: Broken("train"))
 
 

@@ -12,7 +12,7 @@ from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, ru
 from small import rows
 
 import fedray
-from fedray.bench.measure import tree
+from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")
@@ -120,7 +120,7 @@ LOOPBACK = (
 def test_a_ray_started_here_listens_on_loopback_only() -> None:
     """Nobody on the network can reach its scheduler, store or workers; there is no dashboard."""
     sockets = set()
-    for one in tree():
+    for one in list_tree():
         try:
             links = [str(file.readlink()) for file in Path(f"/proc/{one.id}/fd").iterdir()]
         except OSError:  # it ended
