@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from hypothesis import settings
-from reports import without_report
+from reports import with_short_report, without_report
 
 torch.set_num_threads(1)
 settings.register_profile("fedray", deadline=None, max_examples=40)
@@ -37,3 +37,9 @@ def cluster() -> Iterator[None]:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of the test write an empty page instead of their report."""
     without_report(monkeypatch)
+
+
+@pytest.fixture
+def short_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of the test have their first picture only."""
+    with_short_report(monkeypatch)

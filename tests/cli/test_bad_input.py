@@ -168,7 +168,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path]) -> 
     for name in ("full", "data", "broken"):
         where[name].mkdir()
     for name in ("run", "cut", "damaged"):
-        fedray.run(scenario({"rounds": 1}), out=where[name])
+        fedray.run(scenario({"rounds": 1, "report": False}), out=where[name])
     (where["full"] / "precious.txt").write_text("mine")
     raw = where["broken"] / "MNIST" / "raw"
     raw.mkdir(parents=True)
@@ -189,8 +189,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path]) -> 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """No data, no cache and no runs of the user's are near."""
-    if not request.node.callspec.params.get("typed", "").startswith("report"):
-        request.getfixturevalue("no_report")
+    drawn = request.node.callspec.params.get("typed", "").startswith("report")
+    request.getfixturevalue("short_report" if drawn else "no_report")
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setattr("sys.path", list(__import__("sys").path))

@@ -30,11 +30,12 @@ def file(folder: Path, *changes: dict[str, Any]) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A run made by the command line."""
     folder = tmp_path_factory.mktemp("cli")
-    told = fed("run", file(folder), "rounds=4", "--out", folder / "run")
+    told = fed("run", file(folder, {"report": False}), "rounds=4", "--out", folder / "run")
     assert told.status == 0, told.err
     return fedray.load(folder / "run")
 
 
+@pytest.mark.usefixtures("short_report")
 def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     """Progress on stderr, the result on stdout; overrides win over the file."""
     told = fed("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
@@ -102,6 +103,7 @@ def test_check_counts_the_actors_of_a_ray_run(tmp_path: Path) -> None:
     assert "6 client actors" in fed("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 1}})).out
 
 
+@pytest.mark.usefixtures("short_report")
 def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
     one, both = tmp_path / "one.html", tmp_path / "both.html"
@@ -178,6 +180,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.usefixtures("short_report")
 def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path) -> None:
     """Finished cells are skipped, interrupted ones resumed, and the published figure stands beside the measured one."""
     given, out = file(tmp_path, {"rounds": 2, "table": CELLS}), tmp_path / "table"

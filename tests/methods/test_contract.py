@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from reports import with_short_report
 from safetensors.torch import load_file
 from small import copied, of_method, rows
 
@@ -34,7 +35,9 @@ def of(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=sorted(METHODS))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A finished run of each method, with two replicates."""
-    return fedray.run(of(request.param), out=tmp_path_factory.mktemp(request.param) / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        with_short_report(patch)
+        return fedray.run(of(request.param), out=tmp_path_factory.mktemp(request.param) / "run")
 
 
 def parts(run: fedray.Run, name: str) -> pd.DataFrame:
