@@ -74,7 +74,13 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """One row per known client, replicate and fold: how unusual its data look to the final ensemble."""
+        """One row per known client, replicate and fold: how unusual its data look to the final ensemble.
+
+        `z_knowledge` is the drift score, in standard deviations over the clients; `anomaly` is true beyond 3.
+
+        Raises:
+            FedrayError: the run is not finished, has one model, or has more than 2,000 clients.
+        """
         return read_drift(self.path)
 
     @property

@@ -32,17 +32,17 @@ def figure_data(run: ReadRun) -> Figure | None:
     title += f" ({size.min():.0f} to {size.max():.0f})"
     shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.4))
-    paint = style.pick_colors(classes)
-    draw_stacked_bars(axes, counts[shown], paint)
+    colors = style.pick_colors(classes)
+    draw_stacked_bars(axes, counts[shown], colors)
     _label_clients(axes, shown, clients)
     axes.set_ylabel("training samples")
     style.draw_grid(axes)
     names = read_class_names(run, classes)
     if 1 < classes <= len(style.PALETTE):
-        style.draw_key(axes, names, paint)
+        style.draw_key(axes, names, colors)
     elif classes > 1:
         ends = (0, classes // 2, classes - 1)
-        style.draw_key(axes, [f"class {names[i]}" for i in ends], [paint[i] for i in ends])
+        style.draw_key(axes, [f"class {names[i]}" for i in ends], [colors[i] for i in ends])
     return figure
 
 

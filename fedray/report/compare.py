@@ -73,10 +73,10 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
-    paint = style.pick_colors(len(runs))
+    colors = style.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
-        curves.draw_mean_line(axes, x / size, curve, color=paint[index], width=2.0, label=name)
+        curves.draw_mean_line(axes, x / size, curve, color=colors[index], width=2.0, label=name)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
@@ -210,8 +210,8 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     best = int(values[:, 2].argmin())
     title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
-    paint = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
-    for i, color in enumerate(paint):
+    colors = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
+    for i, color in enumerate(colors):
         style.draw_bars(
             axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=color
         )
@@ -220,6 +220,6 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     axes.set_xticks(np.arange(len(found)), [name for name, _ in found])
     axes.set_ylabel("squared error (target units)")
     axes.set_ylim(bottom=0)
-    style.draw_key(axes, ["noise", "bias\u00b2", "variance"], paint)
+    style.draw_key(axes, ["noise", "bias\u00b2", "variance"], colors)
     style.draw_grid(axes)
     return figure

@@ -143,17 +143,17 @@ def pick_evenly(values: IntArray, most: int) -> IntArray:
     return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))])
 
 
-def draw_stacked_bars(axes: Axes, counts: FloatArray, paint: list[str]) -> None:
+def draw_stacked_bars(axes: Axes, counts: FloatArray, colors: list[str]) -> None:
     """Draws stacked bars.
 
     Args:
         axes: where to draw.
         counts: height of each part of each bar, `[bars, parts]`.
-        paint: one colour a part.
+        colors: one a part.
     """
     width = 0.82 if len(counts) <= 60 else 0.92
     bottom = np.zeros(len(counts))
-    for part, color in zip(counts.T, paint, strict=True):
+    for part, color in zip(counts.T, colors, strict=True):
         style.draw_bars(
             axes,
             np.arange(len(counts)) - width / 2,
@@ -178,11 +178,11 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
         every: whether the colour of a cell with all models is named too.
     """
     shown = range(models) if models <= len(style.PALETTE) else (0, models // 2, models - 1)
-    paint = style.pick_colors(models)
+    colors = style.pick_colors(models)
     if models > 1:
         more = [f"all {models}"] * every
         style.draw_key(
-            axes, [*(f"model {k}" for k in shown), *more], [*(paint[k] for k in shown), *[style.GREY] * every]
+            axes, [*(f"model {k}" for k in shown), *more], [*(colors[k] for k in shown), *[style.GREY] * every]
         )
 
 
@@ -190,7 +190,7 @@ def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: NDArray[np.bool_], shape: tuple[int, int], models: int
 ) -> FloatArray:
     """An RGBA image of jobs `[J]` at their row and column; the models of one cell stand from top to bottom."""
-    paint = np.array([to_rgb(color) for color in (*style.pick_colors(models), style.GREY)])
+    colors = np.array([to_rgb(color) for color in (*style.pick_colors(models), style.GREY)])
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -209,7 +209,7 @@ def _paint_cells(
     for h in range(high):
         chosen = (place * high // share <= h) & (h < np.maximum((place + 1) * high // share, place * high // share + 1))
         target = cell[chosen] // shape[1] * high + h, cell[chosen] % shape[1]
-        image[(*target, slice(0, 3))] = paint[model[chosen]]
+        image[(*target, slice(0, 3))] = colors[model[chosen]]
         image[(*target, 3)] = np.where(faint[chosen], FAINT_ALPHA, 1.0)
     return image
 
@@ -243,8 +243,8 @@ def _figure_participation_counts(run: ReadRun, table: pa.Table, often: IntArray,
     groups = [(name, often[np.unique(client[tier == name])]) for name in run.tiers]
     groups.append(("never", often[often == 0]))
     groups = [(name, counts) for name, counts in groups if len(counts)]
-    paint = [*style.pick_colors(len(groups))]
-    for (_, counts), color in zip(groups, paint, strict=True):
+    colors = [*style.pick_colors(len(groups))]
+    for (_, counts), color in zip(groups, colors, strict=True):
         high = np.histogram(counts, edges)[0].astype(float)
         style.draw_bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=color)
         bottom += high
@@ -253,7 +253,7 @@ def _figure_participation_counts(run: ReadRun, table: pa.Table, often: IntArray,
     axes.set_ylim(bottom=0)
     style.use_whole_numbers(axes.xaxis)
     style.draw_grid(axes)
-    style.draw_key(axes, [name for name, _ in groups], paint)
+    style.draw_key(axes, [name for name, _ in groups], colors)
     return figure
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,18 +34,18 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     figure, (top, low) = style.make_canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     both = np.minimum(confidence, right)
-    paint = (style.PALETTE[4], style.ORANGE, style.PALETTE[2])
+    colors = (style.PALETTE[4], style.ORANGE, style.PALETTE[2])
     for low_end, high, color in (
-        (0.0, both, paint[0]),
-        (both, confidence - both, paint[1]),
-        (both, right - both, paint[2]),
+        (0.0, both, colors[0]),
+        (both, confidence - both, colors[1]),
+        (both, right - both, colors[2]),
     ):
         style.draw_bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=color)
     top.plot([0, 1], [0, 1], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     top.set_xlim(0, 1)
     top.set_ylim(0, 1)
     top.set_ylabel("accuracy of these samples")
-    style.draw_key(top, ["accuracy", "too sure", "too cautious"], paint)
+    style.draw_key(top, ["accuracy", "too sure", "too cautious"], colors)
     style.draw_bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=style.PALETTE[8])
     low.set_ylabel("samples")
     low.set_ylim(bottom=0)
@@ -86,43 +88,43 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     rows = run.pictures.get("predictive")
     if rows is None or rows.ndim != 2 or rows.shape[1] != 4:
         return None
-    x, y, mean, sd = rows[np.argsort(rows[:, 0])].T
+    x, y, mean, sd = columns = rows[np.argsort(rows[:, 0])].T
     known = np.isfinite(y)
-    inside = np.abs(y - mean)[known] <= 1.96 * sd[known]
-    title = (
-        f"{100 * inside.mean():.0f} % of the targets lie in the 95 % interval" if known.any() else "Mean and interval"
-    )
+    inside = 100 * (np.abs(y - mean)[known] <= 1.96 * sd[known]).mean() if known.any() else 0.0
+    title = f"{inside:.0f} % of the targets lie in the 95 % interval" if known.any() else "Mean and interval"
     figure, axes = style.make_canvas(title, size=(style.WIDE, 4.2))
     if _is_curve(x, mean):
-        axes.fill_between(
-            x, mean - 1.96 * sd, mean + 1.96 * sd, color=style.ACCENT, alpha=0.2, linewidth=0, label="95 %"
-        )
-        axes.plot(x, mean, color=style.ACCENT, linewidth=2, label="mean")
-        axes.plot(
-            x[known],
-            y[known],
-            ".",
-            color=style.ORANGE,
-            markersize=4,
-            alpha=0.8,
-            label="target",
-            rasterized=len(y) > 400,
-        )
-        axes.set_xlabel("input")
-        axes.set_ylabel("output (target units)")
+        _draw_curve(axes, columns)
     else:
-        some = np.linspace(0, len(y) - 1, min(len(y), 400)).astype(int)
-        look = {"fmt": ".", "color": style.ACCENT, "ecolor": style.ACCENT, "elinewidth": 0.6, "markersize": 4}
-        axes.errorbar(
-            y[some], mean[some], yerr=1.96 * sd[some], alpha=0.45, label="95 % interval", rasterized=True, **look
-        )
-        ends = [float(np.nanmin(y)), float(np.nanmax(y))]
-        axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="right answer")
-        axes.set_xlabel("target (its own units)")
-        axes.set_ylabel("prediction (target units)")
+        _draw_pairs(axes, columns)
     style.draw_grid(axes)
     axes.legend(loc="best", ncols=3, bbox_to_anchor=(0, 0, 1, 1)) if len(y) < 400 else axes.legend(loc="upper left")
     return figure
+
+
+def _draw_curve(axes: Axes, columns: FloatArray) -> None:
+    """Mean and interval over the input, from input, target, mean and deviation, `[4, n]`."""
+    x, y, mean, sd = columns
+    known, color = np.isfinite(y), style.ACCENT
+    axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, color=color, alpha=0.2, linewidth=0, label="95 %")
+    axes.plot(x, mean, color=color, linewidth=2, label="mean")
+    dots: dict[str, Any] = {"color": style.ORANGE, "markersize": 4, "alpha": 0.8, "rasterized": len(y) > 400}
+    axes.plot(x[known], y[known], ".", label="target", **dots)
+    axes.set_xlabel("input")
+    axes.set_ylabel("output (target units)")
+
+
+def _draw_pairs(axes: Axes, columns: FloatArray) -> None:
+    """Prediction and interval over the target, of at most 400 targets; columns as in `_draw_curve`."""
+    _, y, mean, sd = columns
+    some = np.linspace(0, len(y) - 1, min(len(y), 400)).astype(int)
+    look: dict[str, Any] = {"fmt": ".", "color": style.ACCENT, "ecolor": style.ACCENT, "elinewidth": 0.6}
+    look |= {"markersize": 4, "alpha": 0.45, "rasterized": True}
+    axes.errorbar(y[some], mean[some], yerr=1.96 * sd[some], label="95 % interval", **look)
+    ends = [float(np.nanmin(y)), float(np.nanmax(y))]
+    axes.plot(ends, ends, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), label="right answer")
+    axes.set_xlabel("target (its own units)")
+    axes.set_ylabel("prediction (target units)")
 
 
 def figure_pit(run: ReadRun) -> Figure | None:

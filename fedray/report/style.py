@@ -148,16 +148,16 @@ def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, 
     axes.autoscale_view()
 
 
-def draw_key(axes: Axes, names: Sequence[str], paint: Sequence[str], **options: Any) -> None:
+def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options: Any) -> None:
     """Draws a legend of coloured squares above the axes.
 
     Args:
         axes: where to draw.
         names: what each colour means.
-        paint: the colours.
+        colors: one a name.
         options: of Matplotlib's `Axes.legend`.
     """
-    marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in paint]
+    marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in colors]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
     axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
 

@@ -49,8 +49,6 @@ def save_checkpoint(
     Raises:
         FedrayError: it cannot be written; the checkpoint before is as it was.
     """
-    final = folder / f"round-{progress.round:06d}"
-    part = folder / f".{final.name}.part"
     state = progress.state
     tensors = {"models": state.models, "counters": state.counters}
     tensors |= {f"extra/{name}": value for name, value in state.extra.items()}
@@ -66,27 +64,34 @@ def save_checkpoint(
         "digest": hash_tensors(dict(sorted(tensors.items()))),
     }
     totals["seal"] = _seal(totals)
+    path = folder / f"round-{progress.round:06d}"
+    _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, json.dumps(totals))
+    for old in find_checkpoints(folder)[: -max(1, keep)]:
+        shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
+    return path
+
+
+def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) -> None:
+    """Writes the two files of a checkpoint into a temporary folder, syncs and renames it."""
+    part = final.with_name(f".{final.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        save_file({name: value.contiguous() for name, value in tensors.items()}, part / "state.safetensors")
-        (part / "progress.json").write_text(json.dumps(totals))
+        save_file(tensors, part / "state.safetensors")
+        (part / "progress.json").write_text(totals)
         for file in part.iterdir():
             sync_to_disk(file)
         sync_to_disk(part)
         if final.exists():
             shutil.rmtree(final)
         part.replace(final)
-        sync_to_disk(folder)
+        sync_to_disk(final.parent)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise FedrayError(
             f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
         ) from None
-    for old in find_checkpoints(folder)[: -max(1, keep)]:
-        shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
-    return final
 
 
 def find_checkpoints(folder: Path) -> list[int]:
@@ -157,7 +162,13 @@ def hash_model(layout: Layout, state: State, models: int, folds: IntArray) -> st
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """`hash_model` extended by the server's own state and the clients' private state."""
+    """SHA-256 over the model hash, the server's own state and the clients' private vectors.
+
+    Args:
+        model: what `hash_model` returned.
+        state: its `extra` is hashed.
+        private: the clients' private vectors by name.
+    """
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
