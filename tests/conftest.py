@@ -1,12 +1,8 @@
-"""Set up the worker environment before torch computes anything."""
+"""Fixtures of all tests; the top-level conftest.py has set up the process before torch computes anything."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

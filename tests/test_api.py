@@ -1,16 +1,21 @@
-"""`fedray.run` with a user's own objects, and with names in their place."""
+"""The Python API: a user's own objects and names in their place, predictions, public names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small import scenario
+from reports import without_report
+from small import copied, scenario
 
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
+from fedray.runtime import stacking
+from fedray.storage import checkpoint
 
 
 @pytest.mark.usefixtures("no_report")
@@ -34,3 +39,58 @@ def test_a_data_set_of_ones_own_is_named_in_the_summary() -> None:
     mine = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), ("a", "b", "c"))
     keys = {"rounds": 1, "runtime": "inline", "clients": {"number": 2}, "local": {"batch_size": 8}}
     assert fedray.run(keys, data=mine).summary["data"] == "mine"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    """A run whose clients keep models of their own, with a checkpoint of each round."""
+    keys = {"rounds": 3, "method": {"name": "ditto"}, "checkpoint": {"every": 1, "keep": 9}}
+    with pytest.MonkeyPatch.context() as patch:
+        without_report(patch)
+        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("predict") / "run")
+
+
+def test_predict_reads_its_checkpoint_and_builds_its_worker_once(
+    run: fedray.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def count(name: str, function: Callable[..., Any]) -> None:
+        def counted(*args: Any) -> Any:
+            calls.append(name)
+            return function(*args)
+
+        monkeypatch.setattr(name, counted)
+
+    count("fedray.storage.checkpoint.load_checkpoint", checkpoint.load_checkpoint)
+    count("fedray.experiments.predict.make_worker", stacking.make_worker)
+    opened = fedray.load(run.path)
+    x = opened.study.split("test", 0)[0][:5]
+    first = [opened.predict(x, client=client).mean for client in (None, 2)]
+    assert len(calls) == len(set(calls)) == 2
+    again = [opened.predict(x, client=client).mean for client in (None, 2)]
+    assert len(calls) == 2
+    assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.usefixtures("no_report")
+def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> None:
+    """A further checkpoint answers the next call, and so does one of the same round that was written again."""
+    going = fedray.load(copied(run, tmp_path / "run", 1))
+    x = going.study.split("test", 0)[0][:5]
+    before = going.predict(x, client=2).mean
+    fedray.resume(going.path)
+    assert not np.array_equal(before, going.predict(x, client=2).mean)
+    assert np.array_equal(going.predict(x, client=2).mean, run.predict(x, client=2).mean)
+    after = going.predict(x).mean
+    progress, private = checkpoint.load_checkpoint(going.path / "checkpoints")
+    progress.state.models.zero_()
+    checkpoint.save_checkpoint(going.path / "checkpoints", progress, private)
+    assert not np.array_equal(after, going.predict(x).mean)
+
+
+def test_dir_lists_the_public_names_and_each_of_them_is_there() -> None:
+    assert dir(fedray) == sorted(fedray.__all__)
+    assert all(getattr(fedray, name) is not None for name in dir(fedray))
+    with pytest.raises(AttributeError, match="module 'fedray' has no attribute 'nothing'"):
+        _ = fedray.nothing

@@ -1,4 +1,10 @@
-"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once."""
+"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
+
+Example:
+    >>> main(["list", "partitions"])  # doctest: +ELLIPSIS
+    partitions:
+    ...
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from fedray.core.user_modules import import_modules
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
-    """One line and the right exit status instead of a traceback: 2 bad input, 1 failed while running."""
+    """Ends the program with one line instead of a traceback, and exit status 2 for bad input, 1 for other failures."""
     try:
         yield
     except BadInput as error:
@@ -29,7 +35,7 @@ def exit_with_one_line() -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
-    except BrokenPipeError:  # whoever reads, `head` say, has seen enough
+    except BrokenPipeError:  # the reader of the output, `head` say, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a name too long for the file system, a disk that is gone
@@ -58,9 +64,9 @@ def commands() -> None:
 @_address
 @_import
 def run_command(
-    scenario: str, overrides: tuple[str, ...], out: Path | None, address: str | None, modules: tuple[str, ...]
+    scenario: str, overrides: tuple[str, ...], *, out: Path | None, address: str | None, modules: tuple[str, ...]
 ) -> None:
-    """Run a scenario: fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg"""
+    """Run a scenario: `fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg`."""
     from fedray.scenario.loader import read_scenario
 
     import_modules(modules)
@@ -73,7 +79,7 @@ def run_command(
 
     with watch_run(f"{wanted.method.name} on {wanted.data.name}") as watch:
         run_scenario(wanted, folder, UserObjects(modules=modules), watch, address=address)
-    _tell(folder)
+    _show_summary(folder)
 
 
 @commands.command(name="resume")
@@ -89,10 +95,10 @@ def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) 
 
     with watch_run(f"resuming {folder}") as watch:
         resume_run(folder, UserObjects(modules=modules), watch, address=address)
-    _tell(folder)
+    _show_summary(folder)
 
 
-def _tell(folder: Path) -> None:
+def _show_summary(folder: Path) -> None:
     """The result in a few lines."""
     from fedray.api import load
     from fedray.core.text import format_bytes, format_score, format_seconds
@@ -150,16 +156,18 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 @_address
 @_import
 def table_command(
-    scenario: str, overrides: tuple[str, ...], out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
+    scenario: str, overrides: tuple[str, ...], *, out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
 ) -> None:
     """Run every cell of a scenario's table; writes table.md and table.parquet."""
+    from functools import partial
+
     from fedray.scenario.loader import read_scenario
 
     import_modules(modules)
     wanted = read_scenario(Path(scenario), overrides)
     from fedray.experiments.table import run_table
 
-    click.echo(run_table(wanted, out, jobs, address, modules, lambda line: click.echo(line, err=True)))
+    click.echo(run_table(wanted, out, jobs=jobs, address=address, modules=modules, say=partial(click.echo, err=True)))
 
 
 @commands.command(name="tune")
@@ -171,23 +179,35 @@ def table_command(
 @_address
 @_import
 def tune_command(
-    sweep: Path, trials: int | None, out: Path | None, resume: bool, storage: str | None, address: str | None,
+    sweep: Path,
+    *,
+    trials: int | None,
+    out: Path | None,
+    resume: bool,
+    storage: str | None,
+    address: str | None,
     modules: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Search a scenario's keys with Optuna on held-out data: fedray tune tune/quick.yaml"""
+) -> None:
+    """Search a scenario's keys with Optuna on held-out data: `fedray tune tune/quick.yaml`."""
     import_modules(modules)
     from functools import partial
 
     from fedray.tuning.results import describe_summary
-    from fedray.tuning.tune import run_sweep as search
+    from fedray.tuning.tune import run_sweep
 
     folder = out or Path("runs") / sweep.stem
-    found = search(
-        sweep, folder, trials=trials, resume=resume, storage=storage, address=address, modules=modules,
+    summary = run_sweep(
+        sweep,
+        folder,
+        trials=trials,
+        resume=resume,
+        storage=storage,
+        address=address,
+        modules=modules,
         say=partial(click.echo, err=True),
-    )  # fmt: skip
-    click.echo(describe_summary(found))
-    for winner in found["winners"][:1]:
+    )
+    click.echo(describe_summary(summary))
+    for winner in summary["winners"][:1]:
         click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
     click.echo(f"{folder / 'best.yaml'}\n{folder / 'report.html'}")
 
@@ -223,14 +243,14 @@ def list_command(kind: str | None) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="A Markdown file for the table.")
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure what fedray costs against a plain PyTorch loop, row by row."""
-    from fedray.bench.rows import run_benchmark as measure
+    from fedray.bench.rows import run_benchmark
     from fedray.core.files import write_atomically
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
         raise BadInput(f"--out {out}: give a file in a directory that exists")
-    lines = measure(only, quick, click.echo)
+    table = run_benchmark(only, quick, click.echo)
     if out is not None:
-        write_atomically(out, lines.encode())
+        write_atomically(out, table.encode())
 
 
 @commands.group(name="data")

@@ -1,4 +1,10 @@
-"""What a person watches while a run goes: a live table on a terminal, plain lines elsewhere."""
+"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere.
+
+Example:
+    >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}
+    >>> describe_snapshot(snapshot)
+    'round 5/20  ensemble 0.9000  up 3 MB  30 s left'
+"""
 
 from __future__ import annotations
 
@@ -13,23 +19,25 @@ if TYPE_CHECKING:
 from fedray.core.text import format_bytes, format_seconds
 
 LINES_EVERY = 2.0  # seconds between plain lines
-SHOWN = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
+METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
 LABELS = {"accuracy": "ensemble", "accuracy_mean": "members (mean)", "personal_accuracy": "known clients"}
 
 
-def time_left(shown: dict[str, Any]) -> str:
-    """The estimate of the time left."""
-    done, total = shown["round"], shown["rounds"]
+def estimate_time_left(snapshot: dict[str, Any]) -> str:
+    """How much longer the run takes, if the coming rounds take as long as those so far; empty before the first."""
+    done, total = snapshot["round"], snapshot["rounds"]
     if not done:
         return ""
-    return format_seconds(shown["wall_seconds"] / done * (total - done))
+    return format_seconds(snapshot["wall_seconds"] / done * (total - done))
 
 
-def snapshot_line(shown: dict[str, Any]) -> str:
+def describe_snapshot(snapshot: dict[str, Any]) -> str:
     """One snapshot as one line."""
-    scores = "  ".join(f"{LABELS.get(n, n)} {shown['metrics'][n]:.4f}" for n in SHOWN if n in shown["metrics"])
-    tail = f"  {time_left(shown)} left" if shown["round"] < shown["rounds"] and shown["round"] else ""
-    return f"round {shown['round']}/{shown['rounds']}  {scores}  up {format_bytes(shown['up_bytes'])}{tail}"
+    scores = "  ".join(f"{LABELS.get(n, n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
+    tail = (
+        f"  {estimate_time_left(snapshot)} left" if snapshot["round"] < snapshot["rounds"] and snapshot["round"] else ""
+    )
+    return f"round {snapshot['round']}/{snapshot['rounds']}  {scores}  up {format_bytes(snapshot['up_bytes'])}{left}"
 
 
 @contextmanager
@@ -41,41 +49,44 @@ def watch_run(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _lines()
+        yield _make_line_printer()
         return
     rows: list[dict[str, Any]] = []
     with Live(Text(f"{title}: starting"), console=console, refresh_per_second=8) as live:
 
-        def show(shown: dict[str, Any]) -> None:
-            if not rows or rows[-1]["round"] != shown["round"]:
-                rows.append(shown)
-            live.update(_table(title, rows))
+        def show(snapshot: dict[str, Any]) -> None:
+            if not rows or rows[-1]["round"] != snapshot["round"]:
+                rows.append(snapshot)
+            live.update(_make_table(title, rows))
 
         yield show
 
 
-def _lines() -> Callable[[dict[str, Any]], None]:
-    last = {"round": -1, "time": 0.0}
+def _make_line_printer() -> Callable[[dict[str, Any]], None]:
+    """A function that prints a line for a snapshot, but not too often."""
+    last_round, last_time = -1, 0.0
 
-    def show(shown: dict[str, Any]) -> None:
+    def show(snapshot: dict[str, Any]) -> None:
+        nonlocal last_round, last_time
         now = time.monotonic()
-        new = shown["round"] != last["round"]
-        if new and (now - last["time"] >= LINES_EVERY or shown["round"] == shown["rounds"]):
-            last.update(round=shown["round"], time=now)
-            print(snapshot_line(shown), file=sys.stderr, flush=True)
+        new = snapshot["round"] != last_round
+        if new and (now - last_time >= LINES_EVERY or snapshot["round"] == snapshot["rounds"]):
+            last_round, last_time = snapshot["round"], now
+            print(describe_snapshot(snapshot), file=sys.stderr, flush=True)
 
     return show
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+def _make_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """The live table: the newest ten snapshots, and a bar of the rounds done."""
     from rich.table import Table
 
     newest = rows[-1]
     share = newest["round"] / max(1, newest["rounds"])
     bar = "█" * round(24 * share) + "░" * (24 - round(24 * share))
-    caption = f"{bar} {100 * share:.0f} %" + (f", {time_left(newest)} left" if 0 < share < 1 else "")
+    caption = f"{bar} {100 * share:.0f} %" + (f", {estimate_time_left(newest)} left" if 0 < share < 1 else "")
     table = Table(title=title, caption=caption)
-    names = [n for n in SHOWN if n in newest["metrics"]]
+    names = [n for n in METRICS if n in newest["metrics"]]
     for name in ("round", *(LABELS.get(n, n) for n in names), "uplink", "virtual time", "elapsed"):
         table.add_column(name, justify="right")
     for row in rows[-10:]:

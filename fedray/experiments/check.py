@@ -1,14 +1,22 @@
-"""`fedray check`: what a scenario resolves to, before anything runs."""
+"""`fedray check`: what a scenario resolves to, before anything runs.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> print(explain_scenario(read_scenario({"clients": {"number": 10}})).splitlines()[0])
+    method       fed_ensemble: 5 models, 20 rounds, schedule permutation
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.text import format_bytes
+from fedray.core.types import Tier
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys
 from fedray.simulation.rounds import job_traffic
@@ -21,73 +29,71 @@ ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measu
 def explain_scenario(scenario: Scenario) -> str:
     """The resolved plan as text: clients, tiers, actors, memory, bytes a round."""
     study = build_study(scenario)
-    return "\n".join(f"{name:12} {value}" for name, value in scenario_facts(scenario, study))
+    return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study))
 
 
-def scenario_facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
-    """(name, text) pairs."""
-    phase, layout = study.method.phase, study.net.layout
-    devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
-    trained = [part.study for part in study.parts if part.voter is None] or [study]
-    voters = [part.voter for part in study.parts if part.voter is not None]
-    engines = [(choose_engine(one.net, device, one.example), device) for device in devices for one in trained]
+def list_scenario_facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
+    """What a scenario resolves to, as pairs (name, text)."""
+    phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
-    jobs, d = len(plan.client), layout.d
-    up, down = (int(each.sum()) for each in job_traffic(study, phase, plan))
-    actors = actor_count(scenario, study)
-    rows = [
-        (
-            "method",
-            f"{study.method.name}: {size_text(study)}, {study.rounds} rounds, schedule {scenario.schedule.kind}",
-        ),
-        ("data", f"{scenario.data.name}, {study.clients.number:,} clients by {scenario.data.partition.name}"),
-        *(
-            (
-                "model",
-                f"{one.net.name}: {one.net.layout.d:,} parameters and buffers, {format_bytes(4.0 * one.net.layout.d)}",
-            )
-            for one in trained
-        ),
-        *(("engine", f"{e.name} on {device}, up to {e.width} lanes ({e.why})") for e, device in engines),
-        *(("votes", f"{one.name}: every client fits its own, its bytes are not counted") for one in voters),
+    up, down = (format_bytes(float(each.sum())) for each in job_traffic(study, phase, plan))
+    actors, schedule = count_actors(scenario, study), f"schedule {keys.schedule.kind}"
+    needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
+    state = 4.0 * study.net.layout.d * phase.models * study.worlds
+    facts = [
+        ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {schedule}"),
+        ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
+        *_list_networks(study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
-        ("jobs", f"{jobs:,} a round"),
-        (
-            "bytes",
-            f"about {format_bytes(down)} down and {format_bytes(up)} up a round, if all jobs count; {bytes_text(scenario)}",
-        ),
-        (
-            "runtime",
-            f"{scenario.runtime}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory",
-        ),
-        ("state", f"{format_bytes(4.0 * d * phase.models * study.worlds)} of models at the server"),
-        (
-            "memory",
-            f"up to {format_bytes(sum(need.bytes for need in memory.estimate_study(scenario, study)))} in one process",
-        ),
+        ("jobs", f"{len(plan.client):,} a round"),
+        ("bytes", f"about {down} down and {up} up a round, if all jobs count; {describe_compression(scenario)}"),
+        ("runtime", f"{keys.runtime}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"),
+        ("state", f"{format_bytes(state)} of models at the server"),
+        ("memory", f"up to {format_bytes(needed)} in one process"),
     ]
     if phase.walk is not None:
         degree = np.bincount(phase.walk.edges.ravel(), minlength=study.clients.number)
-        text = f"{scenario.graph.kind}, {len(phase.walk.edges):,} edges, {degree.min()} to {degree.max()} a client, "
-        rows.append(("graph", text + f"{scenario.graph.transition} steps"))
-    for tier in study.clients.tiers:
-        models = phase.models if tier.models_per_round is None else tier.models_per_round
-        cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
-        text = f"{tier.number:,} clients, {models} models a round, actors of {cpus} and {tier.num_gpus:g} GPU, "
-        text += f"{tier.seconds_per_step:g} s a step, {format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
-        rows.append((f"tier {tier.name}", text))
-    return rows
+        edges = f"{len(phase.walk.edges):,} edges, {degree.min()} to {degree.max()} a client"
+        facts.append(("graph", f"{keys.graph.kind}, {edges}, {keys.graph.transition} steps"))
+    return facts + [(f"tier {tier.name}", _describe_tier(tier, phase.models)) for tier in study.clients.tiers]
 
 
-def bytes_text(scenario: Scenario) -> str:
-    """What survives the uplink, and a ratio that nothing reads."""
+def _list_networks(study: Study) -> Iterator[tuple[str, str]]:
+    """The networks that are trained, the engines that train them, and classifiers of a stack, as pairs (name, text)."""
+    devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
+    trained = [part.study for part in study.parts if part.voter is None] or [study]
+    for one in trained:
+        d = one.net.layout.d
+        yield "model", f"{one.net.name}: {d:,} parameters and buffers, {format_bytes(4.0 * d)}"
+    for device in devices:
+        for one in trained:
+            engine = choose_engine(one.net, device, one.example)
+            yield "engine", f"{engine.name} on {device}, up to {engine.width} lanes ({engine.why})"
+    for part in study.parts:
+        if part.voter is not None:
+            yield "votes", f"{part.voter.name}: every client fits its own, its bytes are not counted"
+
+
+def _describe_tier(tier: Tier, models: int) -> str:
+    """A tier of clients; `models` is how many each of its clients trains a round, unless the tier says otherwise."""
+    models = models if tier.models_per_round is None else tier.models_per_round
+    cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
+    links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
+    return (
+        f"{tier.number:,} clients, {models} models a round, actors of {cpus} and {tier.num_gpus:g} GPU, "
+        f"{tier.seconds_per_step:g} s a step, {links}"
+    )
+
+
+def describe_compression(scenario: Scenario) -> str:
+    """The compression of uploads; it says so where `compress.ratio` is set but has no effect."""
     keys = scenario.compress
     if keys.kind in ("topk", "randomk"):
         return f"{keys.kind}, ratio {keys.ratio:g}"
     return keys.kind + (f" (no use of compress.ratio = {keys.ratio:g})" if keys.ratio != CompressKeys().ratio else "")
 
 
-def size_text(study: Study) -> str:
+def describe_models(study: Study) -> str:
     """How many models there are, and of a stack how its rounds are spent."""
     if not study.parts:
         return f"{study.method.phase.models} models"
@@ -97,7 +103,7 @@ def size_text(study: Study) -> str:
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
 
 
-def actor_count(scenario: Scenario, study: Study) -> int:
+def count_actors(scenario: Scenario, study: Study) -> int:
     """Client actors on this machine; the cluster's own CPUs decide when it runs there."""
     if scenario.runtime == "inline":
         return 0

@@ -36,49 +36,52 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measu
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
     """`own` with the learning rate of each world, which `learning_rates.json` of the run directory keeps.
 
-    A candidate with which some world diverges is dropped, and those above it: it is the largest that diverges first.
+    If training diverges in some world, the largest candidate is dropped, until no world diverges.
 
     Args:
-        train: runs a scenario in this process.
+        scenario: the scenario, whose `local.lr_grid` are the candidates.
+        out: the run directory.
+        own: the user's Python objects.
+        train: runs a scenario in this process (`fedray.experiments.run.run_inline`).
 
     Raises:
         FedrayError: training diverges with every candidate.
     """
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
-        found = _scores(scenario, out / "candidates", own, grid, train)
+        scores = _score_candidates(scenario, out / "candidates", own, grid, train)
         worlds = [
-            {"replicate": replicate, "fold": fold, "lr": _best(scores, grid), SCORE: scores}
-            for (replicate, fold), scores in sorted(found.items())
+            {"replicate": replicate, "fold": fold, "lr": choose_best(each, grid), SCORE: each}
+            for (replicate, fold), each in sorted(scores.items())
         ]
         files.write_json(path, {"candidates": grid, "worlds": worlds})
     return replace(own, rates=tuple(float(world["lr"]) for world in json.loads(path.read_text())["worlds"]))
 
 
-def _scores(scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train) -> Scores:
+def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train) -> Scores:
     """The held-out score of every candidate that trains, the smallest first, by (replicate, fold)."""
-    trial = rehearse(scenario)
+    trial = make_trial(scenario)
     for number in range(len(grid), 0, -1):
-        place = folder / f"smallest_{number}"
-        if (place / "diverged").exists():
+        candidates = folder / f"smallest_{number}"
+        if (candidates / "diverged").exists():
             continue
-        if not (place / "scenario.yaml").is_file():
-            shutil.rmtree(place, ignore_errors=True)
-            directory.make_run_directory(place, dump_scenario(trial))
+        if not (candidates / "scenario.yaml").is_file():
+            shutil.rmtree(candidates, ignore_errors=True)
+            directory.make_run_directory(candidates, dump_scenario(trial))
         try:
-            train(trial, place, replace(own, grid=tuple(grid[:number])), lambda shown: None, held_out_scores)
+            train(trial, candidates, replace(own, grid=tuple(grid[:number])), _ignore, make_held_out_evaluator)
         except Diverged:
-            (place / "diverged").touch()
+            (candidates / "diverged").touch()
             continue
-        found: Scores = {}
-        for row in tables.read_table(place, "rounds").to_pylist():  # sorted: candidate after candidate
+        scores: Scores = {}
+        for row in tables.read_table(candidates, "rounds").to_pylist():  # sorted: candidate after candidate
             if row["round"] == trial.rounds:
-                found.setdefault((row["replicate"] % scenario.replicates, row["fold"]), []).append(row[SCORE])
-        return found
+                scores.setdefault((row["replicate"] % scenario.replicates, row["fold"]), []).append(row[SCORE])
+        return scores
     raise FedrayError(f"local.lr_grid = {grid}: training diverges with each of them: give smaller ones")
 
 
-def rehearse(scenario: Scenario) -> Scenario:
+def make_trial(scenario: Scenario) -> Scenario:
     """What the candidates train: the scenario in one process, without some rows, scored once, at its end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT)
     once = EvaluateKeys(every=max(1, scenario.rounds))
@@ -86,17 +89,25 @@ def rehearse(scenario: Scenario) -> Scenario:
     return replace(scenario, runtime="inline", data=data, local=local, evaluate=once, loggers=[], table=[])
 
 
-def held_out_scores(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """The usual scores without those of the test set."""
+def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
+    """A function that gives the usual scores without those of the test set."""
     return make_evaluator(study, runtime, test=False)
 
 
-def _best(scores: list[float], grid: list[float]) -> float:
-    """The candidate of lowest score; of equal ones the smallest. One that is no number never wins over one that is.
+def choose_best(scores: list[float], grid: list[float]) -> float:
+    """The candidate of lowest score; of equal ones the smallest. A NaN or infinite score never wins over a finite one.
+
+    Args:
+        scores: one for each candidate.
+        grid: the candidates, rising.
 
     Example:
-        >>> _best([0.5, 0.2, float("nan")], [0.01, 0.1, 1.0])
+        >>> choose_best([0.5, 0.2, float("nan")], [0.01, 0.1, 1.0])
         0.1
     """
     ranked = [score if math.isfinite(score) else math.inf for score in scores]
     return grid[ranked.index(min(ranked))]
+
+
+def _ignore(_snapshot: Snapshot) -> None:
+    """A watcher that does nothing."""

@@ -1,4 +1,13 @@
-"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here."""
+"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here.
+
+Example:
+    >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
+    ...        "up_bytes": 2e6}
+    >>> print(format_markdown([row], ["a"]), end="")
+    | cell | accuracy | accuracy published | rounds | up MB |
+    |---|---|---|---|---|
+    | a | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 |
+"""
 
 from __future__ import annotations
 
@@ -32,17 +41,21 @@ FIRST = (
 def run_table(
     scenario: Scenario,
     out: Path,
+    *,
     jobs: int = 1,
     address: str | None = None,
     modules: tuple[str, ...] = (),
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> str:
     """Runs the cells that are not finished yet and returns the table as Markdown.
 
     Args:
+        scenario: the scenario, whose `table` lists the cells.
         out: holds `cells/NAME` (a run directory each), `table.md` and `table.parquet`.
-        jobs: cells at a time (each in a process of its own), then the longest first.
-        say: told of each cell that is finished.
+        jobs: cells at a time, each in a process of its own; with several the longest cells begin.
+        address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
+        modules: names of your modules, which each cell's process imports first.
+        say: called with a line about each cell that is finished.
 
     Raises:
         BadInput: the scenario has no table, or `out` holds cells of another scenario.
@@ -52,21 +65,21 @@ def run_table(
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     began, done = time.monotonic(), itertools.count(1)
 
-    def carry_out(cell: NamedCell) -> None:
-        _run(cell, out / "cells" / cell.name, address, modules)
+    def run(cell: NamedCell) -> None:
+        _run_cell(cell, out / "cells" / cell.name, address, modules)
         say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {format_seconds(time.monotonic() - began)}")
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(carry_out, sorted(wanted, key=_work, reverse=True) if jobs > 1 else wanted))
-    rows = [row for cell in wanted for row in _rows(cell, out / "cells" / cell.name)]
+        list(pool.map(run, sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted))
+    rows = [row for cell in wanted for row in _read_rows(cell, out / "cells" / cell.name)]
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows))
-    text = table_markdown(rows, [cell.name for cell in wanted])
+    text = format_markdown(rows, [cell.name for cell in wanted])
     files.write_atomically(out / "table.md", text.encode())
     return text
 
 
-def _work(cell: NamedCell) -> float:
-    """Jobs that a cell trains, whatever one of them takes."""
+def _count_jobs(cell: NamedCell) -> float:
+    """How many jobs a cell trains."""
     scenario, number = cell.scenario, cell.scenario.clients.number
     if number is None:  # the data will say
         return float(scenario.rounds * scenario.replicates)
@@ -76,7 +89,7 @@ def _work(cell: NamedCell) -> float:
     return float(jobs * scenario.rounds * scenario.replicates)
 
 
-def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+def _run_cell(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
     """Runs, resumes or skips one cell, in a process of its own."""
     import subprocess
     import sys
@@ -102,7 +115,7 @@ def _run(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str,
         raise kind(f"cell {cell.name}: {last.removeprefix('fedray: ')}")
 
 
-def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
+def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """One row a metric of a finished cell."""
     summary = json.loads((folder / DONE).read_text())
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
@@ -128,19 +141,25 @@ def _rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def table_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
-    """The table for people: one line a cell; published metrics first, with their values."""
+def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
+    """The table as Markdown: one line for each cell; published metrics first, beside their published values.
+
+    Args:
+        rows: one for each metric of each cell, as `table.parquet` has them.
+        names: of the cells, in their order.
+        most: metrics that are shown, unless more are published.
+    """
     published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
     known = {r["metric"] for r in rows}
     rest = [m for m in FIRST if m in known and m not in published]
     shown = published + rest[: max(0, most - len(published))]
     head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]
-    by = {(r["cell"], r["metric"]): r for r in rows}
+    by_cell = {(r["cell"], r["metric"]): r for r in rows}
     for name in names:
         texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
         for metric in shown:
-            row = by.get((name, metric))
+            row = by_cell.get((name, metric))
             texts.append("" if row is None else format_score(row, worlds))
             if metric in published:
                 texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
