@@ -111,7 +111,7 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
 
     empty = {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
     monkeypatch.setattr("fedray.runtime.ray.coordinator.worker_environment", lambda: empty)
-    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'test"):
+    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named 'faulty'"):
         run(model=lambda: Broken("train"))
 
 
