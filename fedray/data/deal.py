@@ -19,9 +19,9 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.data import partition
+from fedray.data.cut import Cut, share_with_server, withhold
 from fedray.data.generated import GeneratedShards
 from fedray.data.label_noise import split_options
-from fedray.data.partition import Cut
 from fedray.data.shards import Shards
 from fedray.data.stored import StoredShards
 from fedray.data.types import Array, Dataset
@@ -42,7 +42,7 @@ def build_shards(
 
     Args:
         data: The data set.
-        name: Of the partition.
+        name: The partition.
         options: Of the partition, and of wrong labels.
         clients: Number of clients, N; None where a natural partition gives it.
         seeds: One for each replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
@@ -53,22 +53,28 @@ def build_shards(
     options, noise = split_options(options, data.classes)
     partition.check_partition_options(name, options)
     folds = folds or [0]
-    _check_arguments(data, clients, folds, hold_out)
+    _check_arguments(data, name, clients, folds, hold_out)
     if data.population:
-        _check_generated(name)
         return GeneratedShards(
             data, data.population, clients or 0, seeds, hold_out=hold_out, server=server, label_noise=noise
         )
-    values, deal = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
     if clients is None and name not in partition.BY_VALUE:
         raise BadInput("clients.number is missing: give the number of clients")
     worlds = list(product(seeds, folds))
-    cuts = [_deal_fold(data, values, lambda rows, draw: deal(rows, clients, draw), *world) for world in worlds]
+    cuts = _deal_rows(data, name, options, clients, worlds)
     groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
     shards = _set_rows_aside(data, worlds, cuts, groups, hold_out=hold_out, server=server)
     if noise is not None:
         shards.mislabel(noise, [seed for seed, _ in worlds])
     return shards
+
+
+def _deal_rows(
+    data: Dataset, name: str, options: dict[str, Any], clients: int | None, worlds: list[tuple[int, int]]
+) -> list[Cut]:
+    """The cut of each world, (seed, fold) each, by a named partition."""
+    values, deal = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
+    return [_deal_fold(data, values, lambda rows, draw: deal(rows, clients, draw), *world) for world in worlds]
 
 
 def _set_rows_aside(
@@ -84,22 +90,17 @@ def _set_rows_aside(
     kept, held, taken = [], [], []
     for (seed, fold), cut in zip(worlds, cuts, strict=True):
         if server:
-            cut, rows = partition.share_with_server(cut, server, rng.stream(seed, "server data", fold))
+            cut, rows = share_with_server(cut, server, rng.stream(seed, "server data", fold))
             taken.append(rows)
         if hold_out:
-            cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
+            cut, rest = withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         kept.append(cut)
     return StoredShards(data, [fold for _, fold in worlds], kept, held, groups=groups, server=taken)
 
 
-def _check_generated(name: str) -> None:
-    if name not in ("iid", "natural"):
-        hint = "leave it out and use data.per_client for the classes a client holds"
-        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
-
-
-def _check_arguments(data: Dataset, clients: int | None, folds: list[int], hold_out: float) -> None:
+def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[int], hold_out: float) -> None:
+    """Refuses arguments of `build_shards` that are out of range or do not fit together."""
     if not 0 <= hold_out < 1:
         raise BadInput(f"data.hold_out = {hold_out}: it must be at least 0 and below 1")
     number = len(data.folds) or 1
@@ -107,6 +108,9 @@ def _check_arguments(data: Dataset, clients: int | None, folds: list[int], hold_
         raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
     if clients is None and data.population:
         raise BadInput("clients.number is missing: give the number of clients")
+    if data.population and name not in ("iid", "natural"):
+        hint = "leave it out and use data.per_client for the classes a client holds"
+        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
     if clients is not None and clients < 1:
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
+from fedray.data.cut import count_withheld
 from fedray.data.label_noise import LabelNoise, mislabel
-from fedray.data.partition import count_withheld
 from fedray.data.scaling import Fetched, Scaling
 from fedray.data.synthetic import draw_class_means
 from fedray.data.types import Dataset, Population

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
+from fedray.data.cut import Cut, gather_cut
 from fedray.data.label_noise import LabelNoise, mislabel
-from fedray.data.partition import Cut, gather_cut
 from fedray.data.scaling import Fetched, Scaling
 from fedray.data.types import Array, Dataset
 

@@ -156,36 +156,27 @@ def load_table(
         path: The file.
         target: The column to predict, or several for a regression.
         features: Numeric columns; None means all of them but target and group.
-        group: Column whose values are the natural clients. Rows can be dealt by every other column, too.
+        group: Column whose values are the natural clients.
         test: Another file with the test rows; None draws them from the first one.
         test_fraction: Share of the rows that are test rows, between 0 and 1.
-        task: `auto` takes text, truth values and integers of at most 20 different values as classes, and other numbers
-            as targets.
+        task: `auto` takes text, truth values and integers of at most 20 values as classes, other numbers as targets.
         seed: Address of the drawn test rows.
     """
     frame = _read_frame(find_table_file(path))
     other = _read_frame(find_table_file(test, "test")) if test else None
-    targets = [target] if isinstance(target, str) else list(target or [])
-    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
-    if not targets:
-        raise BadInput("data.target is missing: name the column to predict")
-    if not inputs:
+    columns = _choose_columns(frame, target, features, group, task)
+    if not columns.inputs:
         raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
-    for part in (frame,) if other is None else (frame, other):
-        _check_columns(part, targets, inputs, group)
-    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
-    names = sorted(set(frame[targets[0]].unique())) if classes else []
-    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
-    columns = _Columns(targets, inputs, names, group, groups)
     whole = _make_split(frame, columns)
-    if other is not None:
-        train, keep = whole, np.arange(len(frame))
-        held = _make_split(other, columns)
-    else:
-        keep, rest = _draw_test_rows(whole.y, classes, test_fraction, rng.stream(seed, "table"))
+    if other is None:
+        keep, rest = _draw_test_rows(whole.y, bool(columns.names), test_fraction, rng.stream(seed, "table"))
         train, held = whole.take(keep), whole.take(rest)
-    data = classification("table", train, held, tuple(map(str, names))) if classes else regression("table", train, held)
-    texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in inputs}
+    else:
+        _check_columns(other, columns.targets, columns.inputs, group)
+        train, keep, held = whole, np.arange(len(frame)), _make_split(other, columns)
+    names = tuple(map(str, columns.names))
+    data = classification("table", train, held, names) if names else regression("table", train, held)
+    texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in columns.inputs}
     return data._replace(columns=texts)
 
 
@@ -209,6 +200,8 @@ class _Columns(NamedTuple):
 
 def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
     """Refuses columns that the table lacks, columns with missing values, and inputs that are not numeric."""
+    if not targets:
+        raise BadInput("data.target is missing: name the column to predict")
     for column in (*targets, *inputs, *([group] if group else [])):
         if column not in frame:
             raise BadInput(f"data: the table has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
@@ -217,6 +210,19 @@ def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str
     for column in inputs:
         if frame[column].dtype.kind not in "iufb":
             raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
+
+
+def _choose_columns(
+    frame: Any, target: str | list[str] | None, features: list[str] | None, group: str | None, task: str
+) -> _Columns:
+    """Finds the inputs, the classes and the natural clients of a table; see `load_table`."""
+    targets = [target] if isinstance(target, str) else list(target or [])
+    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
+    _check_columns(frame, targets, inputs, group)
+    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
+    names = sorted(set(frame[targets[0]].unique())) if classes else []
+    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
+    return _Columns(targets, inputs, names, group, groups)
 
 
 def _is_class(frame: Any, targets: list[str]) -> bool:

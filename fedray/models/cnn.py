@@ -83,7 +83,8 @@ def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") ->
         for out in block:
             conv = nn.Conv2d(depth, out, 3, padding=1)
             nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+            assert conv.bias is not None
+            nn.init.zeros_(conv.bias)
             layers += [conv, *([] if norm == "none" else [norm_layer(norm, out)]), nn.ReLU()]
             depth = out
         layers.append(nn.MaxPool2d(2, ceil_mode=bool(height % 2 or width % 2)))

@@ -115,7 +115,7 @@ class VotingModule(nn.Module):
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error: only the clients' classifiers can predict."""
-        raise FedrayError("a vote of classifiers is asked through Run.predict: a stack's module has only networks")
+        raise FedrayError("a stack's module has only networks, and no classifiers: use Run.predict")
 
 
 def voting_net(name: str, classes: int) -> Net:

@@ -90,8 +90,8 @@ def mobilenet_v2(
     depth, small = _channels_and_stem("mobilenet_v2", input_shape)
     rows = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1]]
     rows[1][3] = 1 if small else 2  # expansion, channels, repeats, stride: table 2 of the paper
-    net: nn.Module = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
-    first: Any = net.features[0]  # type: ignore[index]
+    net: Any = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
+    first = net.features[0]
     first[0] = _stem(depth, first[0].out_channels) if small else _match_channels(first[0], depth)
     return replace_norms(net, norm)
 

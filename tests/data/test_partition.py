@@ -14,7 +14,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition
-from fedray.data.partition import Cut
+from fedray.data.cut import Cut, count_withheld, withhold
 
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
@@ -101,16 +101,16 @@ def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
     labels: IntArray, fraction: float, seed: int
 ) -> None:
     cut = partition.natural(labels, None)
-    kept, rest = partition.withhold(cut, fraction, rng.stream(seed, "hold_out"))
+    kept, rest = withhold(cut, fraction, rng.stream(seed, "hold_out"))
     assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
     size = np.diff(cut.offsets)
-    assert np.array_equal(np.diff(rest.offsets), partition.count_withheld(size, fraction))
+    assert np.array_equal(np.diff(rest.offsets), count_withheld(size, fraction))
     assert np.diff(kept.offsets).min() > 0
     assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
 
 
 def test_a_tenth_of_a_hundred_is_ten() -> None:
-    assert [int(partition.count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
+    assert [int(count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
 
 
 def test_disjoint_classes_where_clients_times_classes_is_all() -> None:
