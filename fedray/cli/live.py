@@ -34,9 +34,7 @@ def estimate_time_left(snapshot: dict[str, Any]) -> str:
 def describe_snapshot(snapshot: dict[str, Any]) -> str:
     """One snapshot as one line."""
     scores = "  ".join(f"{LABELS.get(n, n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
-    tail = (
-        f"  {estimate_time_left(snapshot)} left" if snapshot["round"] < snapshot["rounds"] and snapshot["round"] else ""
-    )
+    left = f"  {estimate_time_left(snapshot)} left" if 0 < snapshot["round"] < snapshot["rounds"] else ""
     return f"round {snapshot['round']}/{snapshot['rounds']}  {scores}  up {format_bytes(snapshot['up_bytes'])}{left}"
 
 

@@ -180,10 +180,9 @@ CELLS = [
 ]
 
 
-@pytest.mark.usefixtures("short_report")
 def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path) -> None:
     """Finished cells are skipped, interrupted ones resumed, and the published figure stands beside the measured one."""
-    given, out = file(tmp_path, {"rounds": 2, "table": CELLS}), tmp_path / "table"
+    given, out = file(tmp_path, {"rounds": 2, "report": False, "table": CELLS}), tmp_path / "table"
     told = fed("table", given, "--out", out, "--jobs", "2")
     assert told.status == 0, told.err
     rows = pq.read_table(out / "table.parquet").to_pylist()
