@@ -146,7 +146,7 @@ def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little memory, no data files, no report, and the digits read once."""
     without_report(monkeypatch)
     monkeypatch.setattr(memory, "read_machine_memory", lambda: MEMORY)
-    monkeypatch.setattr(images, "_digits", cache(images._digits))
+    monkeypatch.setattr(images, "_read_digits", cache(images._read_digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

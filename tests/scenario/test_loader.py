@@ -285,7 +285,9 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         for key, (default, _) in spec.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
     for name, spec in PARTITION_SPECS.items():
-        assert set(spec.options) - set(label_noise.LabelNoise._fields) == set(keywords(partition.PARTITIONS[name], 3)), name
+        assert set(spec.options) - set(label_noise.LabelNoise._fields) == set(
+            keywords(partition.PARTITIONS[name], 3)
+        ), name
     for name, spec in DATA_SPECS.items():
         if name != "uci/NAME":
             assert set(spec.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
@@ -453,7 +455,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return tree
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(mutated())
 def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None:
     try:
@@ -469,7 +471,7 @@ def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None
         assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
     text = dump_scenario(read_scenario(RICH))
