@@ -22,7 +22,7 @@ from fedray.core.types import Layout
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 
-SAMPLED_CLIENTS = 100_000  # clients whose uplinks give the mean
+UPLINK_CLIENTS = 100_000  # clients whose uplinks give the mean
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
@@ -43,9 +43,7 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
         keep = compression.keep_by_tier(layout, tiers, scenario.method.models, keys.ratio, keys.resource_ratio)
         if keys.adaptive:
             number = devices.clients.number
-            sample = np.linspace(0, number - 1, min(number, SAMPLED_CLIENTS)).astype(
-                np.int64
-            )  # of every tier its share
+            sample = np.linspace(0, number - 1, min(number, UPLINK_CLIENTS)).astype(np.int64)  # of every tier its share
             mean = float(devices.figure("uplink", sample).mean())
             keep = compression.keep_by_bandwidth(layout, keep, lambda client: devices.figure("uplink", client), mean)
         top = keys.kind == "topk"

@@ -32,7 +32,7 @@ from fedray.simulation.study import Study
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine, choose_engine
 
-SAMPLED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
+SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
 MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
 LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
@@ -259,7 +259,7 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
 def _largest_client(study: Study) -> int:
     """Training rows of the largest client of the first world, of those that are looked at."""
     number = study.clients.number
-    client = np.unique(np.linspace(0, number - 1, min(number, SAMPLED_CLIENTS)).astype(np.int64))
+    client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
     return int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))
 
 

@@ -116,7 +116,7 @@ def measure_coordinator(number: int, jobs: int) -> None:
     )
 
 
-def main(arguments: list[str]) -> None:
+def print_figures(arguments: list[str]) -> None:
     """Prints one line, or without arguments all of them, each from a process of its own."""
     match arguments:
         case ["population", number, rows]:
@@ -134,4 +134,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_figures(sys.argv[1:])

@@ -164,9 +164,11 @@ def load_table(
     """
     frame = _read_frame(find_table_file(path))
     other = _read_frame(find_table_file(test, "test")) if test else None
-    columns = _choose_columns(frame, target, features, group, task)
-    if not columns.inputs:
+    targets = [target] if isinstance(target, str) else list(target or [])
+    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
+    if targets and not inputs:
         raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
+    columns = _choose_columns(frame, targets, inputs, group, task)
     whole = _make_split(frame, columns)
     if other is None:
         keep, rest = _draw_test_rows(whole.y, bool(columns.names), test_fraction, rng.stream(seed, "table"))
@@ -212,12 +214,8 @@ def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str
             raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
 
 
-def _choose_columns(
-    frame: Any, target: str | list[str] | None, features: list[str] | None, group: str | None, task: str
-) -> _Columns:
-    """Finds the inputs, the classes and the natural clients of a table; see `load_table`."""
-    targets = [target] if isinstance(target, str) else list(target or [])
-    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
+def _choose_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None, task: str) -> _Columns:
+    """Finds the classes and the natural clients of a table; see `load_table`."""
     _check_columns(frame, targets, inputs, group)
     classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
     names = sorted(set(frame[targets[0]].unique())) if classes else []

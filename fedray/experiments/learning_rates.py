@@ -27,7 +27,7 @@ from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.study import Study
 from fedray.storage import directory, tables
 
-HELD_OUT = 0.2  # of every client's rows, where the scenario withholds none
+HELD_OUT_SHARE = 0.2  # of every client's rows, where the scenario withholds none
 SCORE = "hold_out_nll"
 Scores = dict[tuple[int, int], list[float]]
 Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measure], Any]
@@ -83,7 +83,7 @@ def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: 
 
 def make_trial(scenario: Scenario) -> Scenario:
     """What the candidates train: the scenario in one process, without some rows, scored once, at its end."""
-    data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT)
+    data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds))
     local = replace(scenario.local, lr_grid=[])
     return replace(scenario, runtime="inline", data=data, local=local, evaluate=once, loggers=[], table=[])

@@ -32,7 +32,7 @@ from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
 
 DONE = "summary.json"
-FIRST = (
+FIRST_METRICS = (
     "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
@@ -151,7 +151,7 @@ def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6)
     """
     published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
     known = {r["metric"] for r in rows}
-    rest = [m for m in FIRST if m in known and m not in published]
+    rest = [m for m in FIRST_METRICS if m in known and m not in published]
     shown = published + rest[: max(0, most - len(published))]
     head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]

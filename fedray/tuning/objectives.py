@@ -16,7 +16,7 @@ from fedray.metrics.names import lower_is_better, reaches_target
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
-HELD_OUT = "hold_out_"
+HELD_OUT_PREFIX = "hold_out_"
 PERSONAL = {
     "personal_accuracy": "mean accuracy of the known clients",
     "personal_p10": "their 10th percentile",
@@ -64,7 +64,7 @@ class SweepObjective:
     @property
     def is_personal(self) -> bool:
         """Whether known clients are evaluated one by one."""
-        return self.metric.startswith(f"{HELD_OUT}personal")
+        return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
         """Whether rounds after this row can no longer change the value."""
@@ -103,7 +103,7 @@ def read_objective(path: str, given: Any) -> SweepObjective:
 def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
-    inner = name.removeprefix(prefix).removeprefix(HELD_OUT)
+    inner = name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
     metric = SYNONYMS.get(inner, inner)
     within = [key for key in ("within_bytes", "within_seconds") if key in entry]
     if prefix and ("target" not in entry or within):
@@ -118,11 +118,11 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:
-        return SweepObjective(name, "reach", HELD_OUT + metric, direction, REACH[prefix], float(entry["target"]))
+        return SweepObjective(name, "reach", HELD_OUT_PREFIX + metric, direction, REACH[prefix], float(entry["target"]))
     if within:
         axis = {"within_bytes": "up_bytes", "within_seconds": "sim_seconds"}[within[0]]
-        return SweepObjective(name, "final", HELD_OUT + metric, direction, axis, float(entry[within[0]]))
-    return SweepObjective(name, "final", HELD_OUT + metric, direction)
+        return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction, axis, float(entry[within[0]]))
+    return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction)
 
 
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str) -> None:
@@ -141,7 +141,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     else:
         known = list(regression.regression_scores(np.zeros((1, 2)), np.zeros(2)))
     for objective in objectives:
-        inner = objective.metric.removeprefix(HELD_OUT)
+        inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:
             kind = "classes" if classes else "real targets"
             remedy = suggest_nearest(inner, known, f"choose one of {', '.join(known)}")
@@ -193,6 +193,6 @@ def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> flo
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
     """The inference keys that a held-out metric is computed with."""
-    if not metric.startswith(HELD_OUT):
+    if not metric.startswith(HELD_OUT_PREFIX):
         return ()
-    return ("gamma", "average") if metric.startswith(f"{HELD_OUT}personal") else ("average", "noise")
+    return ("gamma", "average") if metric.startswith(f"{HELD_OUT_PREFIX}personal") else ("average", "noise")

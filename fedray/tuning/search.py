@@ -28,10 +28,10 @@ from fedray.tuning import optuna_study
 from fedray.tuning.space import Values, enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
 from fedray.tuning.sweep_file import TRIALS, Sweep
-from fedray.tuning.trial import Job, Outcome, State, hash_training, look_up_values
+from fedray.tuning.trial import Job, Outcome, OutcomeState, hash_training, look_up_values
 from fedray.tuning.workers import Submit
 
-STATES: dict[State, TrialState] = {
+STATES: dict[OutcomeState, TrialState] = {
     "complete": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
     "failed": TrialState.FAIL,

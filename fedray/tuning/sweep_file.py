@@ -21,7 +21,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.schema import Scenario
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
-from fedray.tuning.objectives import HELD_OUT, SweepObjective, find_inference_keys, read_objective
+from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, find_inference_keys, read_objective
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
 
 HOLD_OUT = 0.2
@@ -237,10 +237,10 @@ def _check(sweep: Sweep) -> None:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     for key in ("stop_at", "target"):
         target = getattr(base.evaluate, key)
-        if target is not None and not target.metric.startswith(HELD_OUT):
+        if target is not None and not target.metric.startswith(HELD_OUT_PREFIX):
             raise BadInput(
                 f"evaluate.{key}.metric = {target.metric} is read on the test set, which a sweep leaves alone: "
-                f"write {HELD_OUT}{target.metric}"
+                f"write {HELD_OUT_PREFIX}{target.metric}"
             )
     first = sweep.objectives[0]
     if sweep.pruner.name != "none" and len(sweep.objectives) > 1:

@@ -48,7 +48,7 @@ from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value,
 from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
 
 NO_RESULT = ("runtime", "table", "published", "report", "loggers", "checkpoint")  # sections that change no number
-State = Literal["complete", "pruned", "failed"]
+OutcomeState = Literal["complete", "pruned", "failed"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
         error: what failed, in one line; empty where nothing did.
     """
 
-    state: State
+    state: OutcomeState
     values: list[float]
     seconds: float = 0.0
     rounds: int = 0
@@ -134,7 +134,7 @@ def _run_job(job: Job, joint: JointTraining | None = None) -> Outcome:
     prepare_process()
     use_one_thread()
     try:
-        state: State = "complete"
+        state: OutcomeState = "complete"
         given = job.folder / "scenario.yaml"
         if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
             shutil.rmtree(job.folder)
@@ -152,7 +152,7 @@ def _run_job(job: Job, joint: JointTraining | None = None) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: Job, joint: JointTraining | None = None) -> State:
+def _train(job: Job, joint: JointTraining | None = None) -> OutcomeState:
     """Runs or resumes a training until its end, or until it is pruned or its values can no longer change.
 
     The trainings that share its lanes go on without it.
