@@ -165,9 +165,7 @@ def load_table(
     frame = _read_frame(find_table_file(path))
     other = _read_frame(find_table_file(test, "test")) if test else None
     targets = [target] if isinstance(target, str) else list(target or [])
-    inputs = features or [c for c in frame.select_dtypes("number") if c not in (*targets, group)]
-    if targets and not inputs:
-        raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
+    inputs = features or _choose_inputs(path, frame, targets, group)
     columns = _choose_columns(frame, targets, inputs, group, task)
     whole = _make_split(frame, columns)
     if other is None:
@@ -212,6 +210,14 @@ def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str
     for column in inputs:
         if frame[column].dtype.kind not in "iufb":
             raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
+
+
+def _choose_inputs(path: str | Path, frame: Any, targets: list[str], group: str | None) -> list[str]:
+    """The numeric columns beside the targets and the group."""
+    inputs = [str(column) for column in frame.select_dtypes("number") if column not in (*targets, group)]
+    if targets and not inputs:
+        raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
+    return inputs
 
 
 def _choose_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None, task: str) -> _Columns:
