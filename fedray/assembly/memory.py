@@ -245,12 +245,12 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     steps = int(count_steps(np.array([size]), local)[0])
     batch = int(choose_batch_width(np.array([size]), local.batch_size)[0])
     width = engine.width
-    seen = float(steps) * batch * width
-    inputs = max(min(float(PIECE_NUMBERS), seen * sample), float(width * batch * sample))
+    samples = float(steps) * batch * width
+    inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
     return [
         Need(f"{width} lanes of {d:,} numbers", "model", float(LANE * width) * d),
-        Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * seen),
+        Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * samples),
         Need(f"batches of {batch:,} samples", "local.batch_size x model", 12.0 * (width * batch * layers.all + inputs)),
         Need(f"{width} clients of {size:,} rows", "data.samples x data.features", made),
     ]

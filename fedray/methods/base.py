@@ -12,7 +12,8 @@ Example:
     >>> def random_ensemble(setting):  # Fed-ensemble whose clients train a random model and pull it to its start
     ...     phase = federated(setting, assign=random, local=replace(setting.local, pull=0.1))
     ...     return Method("random_ensemble", phase)
-    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, method=random_ensemble, runtime="inline", report=False)
+    >>> scenario = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
+    >>> run = fedray.run(scenario, method=random_ensemble)
     >>> run.summary["method"]
     'random_ensemble'
 """

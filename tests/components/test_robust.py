@@ -132,7 +132,7 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
     rows, lr, beta = aggregation.Rows(1, 1), 0.1, 0.8
-    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, kind, lr, beta)
+    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, kind, lr=lr, momentum=beta)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
@@ -150,7 +150,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
     rows = aggregation.Rows(1, 2)
-    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", 0.1)
+    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", lr=0.1)
     start = draws(2, 3, 9)
     state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
     state = one.step(state, one.reduce(uploads(draws(4, 3, 1), [0, 1, 0, 1])), 0)

@@ -279,18 +279,17 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     def keywords(function: Any, skip: int) -> dict[str, Any]:
         return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
 
-    for name, spec in MODEL_SPECS.items():
+    for name, model in MODEL_SPECS.items():
         taken = keywords(catalogue._BUILDERS[name], 2)
-        assert set(spec.options) == set(taken), name
-        for key, (default, _) in spec.options.items():
+        assert set(model.options) == set(taken), name
+        for key, (default, _) in model.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
-    for name, spec in PARTITION_SPECS.items():
-        assert set(spec.options) - set(label_noise.LabelNoise._fields) == set(
-            keywords(partition.PARTITIONS[name], 3)
-        ), name
-    for name, spec in DATA_SPECS.items():
+    for name, dealt in PARTITION_SPECS.items():
+        own = set(dealt.options) - set(label_noise.LabelNoise._fields)
+        assert own == set(keywords(partition.PARTITIONS[name], 3)), name
+    for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
-            assert set(spec.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
+            assert set(data.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
     for name in MODEL_SPECS:
         assert name in catalogue.MODEL_NAMES
     assert set(PARTITION_SPECS) == set(partition.PARTITIONS)

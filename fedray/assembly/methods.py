@@ -1,0 +1,157 @@
+"""The method of a study: the pieces that a scenario decides, and the composition that its name stands for.
+
+Example:
+    >>> from fedray.assembly.user_objects import UserObjects
+    >>> from fedray.scenario.loader import read_scenario
+    >>> find_composition(read_scenario({"method": {"name": "shefl"}}), UserObjects()).__name__
+    'shefl'
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from fedray.assembly.compression import make_compression
+from fedray.assembly.devices import invited_per_tier, make_participation
+from fedray.assembly.models import make_network
+from fedray.assembly.random_walk import make_walk
+from fedray.assembly.stacking import make_stack
+from fedray.assembly.user_objects import UserObjects
+from fedray.components.adaptive import remember_losses
+from fedray.components.distillation import make_learner
+from fedray.components.server_optimizer import ServerOptimizerKind
+from fedray.core.errors import BadInput
+from fedray.core.method import Local, Method
+from fedray.core.types import Net
+from fedray.data.shards import Shards
+from fedray.data.types import Dataset
+from fedray.methods import METHODS, Composition
+from fedray.methods.setting import Optimizer, Robust, Setting
+from fedray.models.net import is_linear, last_layer_inputs
+from fedray.scenario.clients import ScheduleKeys
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.schema import Scenario
+from fedray.scenario.training import CompressKeys, ServerKeys
+from fedray.simulation.devices import Devices
+
+
+def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:
+    """The pieces a method is made of.
+
+    Args:
+        scenario: decides them.
+        net: the network.
+        shards: the clients' data.
+        known: the simulated devices.
+        seeds: one for each world.
+    """
+    clients = known.clients
+    return Setting(
+        models=scenario.method.models,
+        layout=net.layout,
+        clients=clients,
+        seeds=seeds,
+        participation=make_participation(scenario, clients),
+        assign=scenario.schedule.kind,
+        rows=scenario.schedule.rows,
+        local=make_local(scenario),
+        weighting=scenario.server.weighting,  # type: ignore[arg-type]
+        coefficients=scenario.server.coefficients,
+        robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
+        optimizer=Optimizer(
+            cast(ServerOptimizerKind, scenario.server.optimizer), scenario.server.lr, scenario.server.momentum
+        ),
+        hold_out=scenario.data.hold_out > 0,
+        compress=lambda layout: make_compression(scenario, layout, known),
+        participants=sum(invited_per_tier(scenario, clients)),
+        features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
+        distil=make_learner(net, shards, scenario.method.options),
+        walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
+        options=scenario.method.options,
+    )
+
+
+def has_closed_form(net: Net) -> bool:
+    """Whether a network is linear in its weights and fitted to one target by least squares: closed forms exist."""
+    return is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
+
+
+def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
+    """The pieces of a method, and of stacking its networks.
+
+    Args:
+        scenario: names the bases.
+        data: the data set.
+        own: the user's objects.
+        pieces: of the method.
+    """
+    if scenario.method.name != "stacking" or own.method is not None:
+        return pieces
+    alone = UserObjects() if scenario.method.options["bases"] else own  # named bases win over a user's own network
+    make = partial(make_network, data=data, own=alone, worlds=len(pieces.seeds))
+    made = make_stack(scenario, data.classes, pieces.clients.number, make)
+    return replace(pieces, stack=made)
+
+
+def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classes: int) -> Method:
+    """The method, of as many models as the scenario asks for.
+
+    Args:
+        scenario: names it.
+        own: the user's objects; a method of theirs comes first.
+        pieces: of the method.
+        classes: C, 0 for regression.
+
+    Raises:
+        BadInput: the method does not fit the data or the number of models.
+    """
+    if own.method is not None or scenario.method.name not in METHOD_SPECS:
+        pieces = leave_open(scenario, pieces)
+    method = find_composition(scenario, own)(pieces)
+    if len(method.phase.personal) > 1 and not classes:
+        raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
+    if scenario.method.models > 1 == method.phase.models:
+        raise BadInput(
+            f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
+        )
+    if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
+        return remember_losses(method, len(pieces.seeds), pieces.clients.number)
+    return method
+
+
+def leave_open(scenario: Scenario, pieces: Setting) -> Setting:
+    """The pieces of a user's own method: what the scenario leaves at its default is for the method to decide."""
+    return replace(
+        pieces,
+        assign=None if scenario.schedule.kind == ScheduleKeys().kind else pieces.assign,
+        compress=None if scenario.compress.kind == CompressKeys().kind else pieces.compress,
+        coefficients=None if scenario.server.coefficients == ServerKeys().coefficients else pieces.coefficients,
+    )
+
+
+def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
+    """The function that composes the method."""
+    if own.method is not None:
+        return own.method
+    if scenario.method.name not in METHODS:
+        raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
+    return METHODS[scenario.method.name]
+
+
+def make_local(scenario: Scenario) -> Local:
+    """How clients train."""
+    keys = scenario.local
+    return Local(
+        optimizer=keys.optimizer,  # type: ignore[arg-type]
+        lr=keys.lr,
+        lr_decay=keys.lr_decay,
+        lr_decay_every=keys.lr_decay_every,
+        momentum=keys.momentum,
+        weight_decay=keys.weight_decay,
+        batch_size=None if keys.batch_size == "full" else int(keys.batch_size),
+        epochs=None if keys.steps is not None else keys.epochs or 1,
+        steps=keys.steps,
+        pull=keys.pull,
+    )
