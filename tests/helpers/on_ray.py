@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
 from fedray.scenario.nested import merge_keys
 
-pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 BASE: dict[str, Any] = {
     "rounds": 4,
     "method": {"models": 3},
@@ -20,6 +18,7 @@ BASE: dict[str, Any] = {
     "clients": {"number": 10},
     "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
     "checkpoint": {"every": 2},
+    "report": False,
 }
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
 PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}

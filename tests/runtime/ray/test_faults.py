@@ -23,51 +23,51 @@ from fedray.core.errors import FedrayError
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")
 
 
-def mine(name: str) -> list[int]:
-    """Process ids of an actor class of this file's own cluster: below this process, and no one else's."""
+def find_actors(name: str) -> list[int]:
+    """Process ids of an actor class in the cluster of this file, which is below this process."""
     return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
 
 
-def killed(name: str, out: Path) -> Callable[[], list[int]]:
-    """Kills one actor of a class as soon as the run has a checkpoint; returns a function that says whom."""
+def kill_when_begun(name: str, out: Path) -> Callable[[], list[int]]:
+    """Kills one actor of a class as soon as the run has a checkpoint; the result waits for it, and returns its id."""
     found: list[int] = []
 
     def work() -> None:
         deadline = time.monotonic() + 120
         while not list((out / "checkpoints").glob("round-*")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        for pid in mine(name)[-1:]:
+        for pid in find_actors(name)[-1:]:
             os.kill(pid, signal.SIGKILL)
             found.append(pid)
 
     thread = threading.Thread(target=work)
     thread.start()
 
-    def who() -> list[int]:
+    def wait_for_kill() -> list[int]:
         thread.join()
         return found
 
-    return who
+    return wait_for_kill
 
 
 LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": {"every": 10}}
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("name", "change", "actors"),
     [
-        pytest.param("Client", {}, marks=pytest.mark.slow),
-        pytest.param("Client", PRIVATE, marks=pytest.mark.slow),
-        ("Client", WALK),
-        ("Coordinator", {}),
+        pytest.param("Client", {}, 2, marks=pytest.mark.slow),
+        pytest.param("Client", PRIVATE, 2, marks=pytest.mark.slow),
+        ("Client", WALK, 2),
+        ("Coordinator", {}, 1),
     ],
     ids=["client", "client with private state", "holder of models", "coordinator"],
 )
-def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], tmp_path: Path) -> None:
-    """Kill -9 in the middle of a run: it goes on by itself and ends in the same models and state."""
-    want, who = inline(LONG, change), killed(name, tmp_path / "run")
-    done = run(LONG, change, {"clients": {"actors": 2}}, out=tmp_path / "run")
-    assert who(), "nobody was killed"
+def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], actors: int, tmp_path: Path) -> None:
+    """After `kill -9` in its middle a run goes on by itself and ends in the same models and state."""
+    want, wait_for_kill = inline(LONG, change), kill_when_begun(name, tmp_path / "run")
+    done = run(LONG, change, {"clients": {"actors": actors}}, out=tmp_path / "run")
+    assert wait_for_kill(), "nobody was killed"
     assert hashes(done) == want
     assert done.rounds["round"].to_pylist() == [0, 50, 100, 150]
     assert done.clients.num_rows == 150 * 10 or change == WALK
