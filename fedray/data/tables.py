@@ -212,9 +212,9 @@ def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str
             raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
 
 
-def _choose_inputs(path: str | Path, frame: Any, targets: list[str], group: str | None) -> list[str]:
+def _choose_inputs(path: str | None, frame: Any, targets: list[str], group: str | None) -> list[str]:
     """The numeric columns beside the targets and the group."""
-    inputs = [str(column) for column in frame.select_dtypes("number") if column not in (*targets, group)]
+    inputs = [column for column in frame.select_dtypes("number") if column not in (*targets, group)]
     if targets and not inputs:
         raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
     return inputs

@@ -46,7 +46,7 @@ class Prediction:
 
 
 class Predictor:
-    """Answers raw inputs with the models of one checkpoint; made once, asked as often as one likes."""
+    """Answers raw inputs with the models of one checkpoint; it is made once and can be called many times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
         """Builds the worker that holds the data and the clients' private vectors.

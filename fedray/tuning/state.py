@@ -67,7 +67,7 @@ class SearchState:
         own: the user's Python objects.
         limit: how many trials there will be.
         points: the points of a grid; None for other samplers.
-        say: told a line about each finished trial.
+        say: called with a line about each finished trial.
         together: how many trials one worker trains side by side.
         trainings: the trainings that are done, by key.
         running: the trials that workers train now, those of one worker under its future.

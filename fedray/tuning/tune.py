@@ -60,7 +60,7 @@ def run_sweep(
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
         modules: names of your modules, which every worker imports first.
-        say: told a line about each finished trial.
+        say: called with a line about each finished trial.
 
     Raises:
         BadInput: the sweep or the directory cannot be used.
