@@ -26,6 +26,7 @@ SCENARIO: dict[str, Any] = {
     "participation": {"fraction": 0.5},
     "checkpoint": {"every": 10},
     "evaluate": {"every": 25},
+    "report": False,
 }
 INLINE: dict[str, Any] = {"runtime": "inline", "rounds": 400}
 RAY: dict[str, Any] = {"runtime": "ray", "rounds": 150, "clients": {"number": 12, "actors": 1}}

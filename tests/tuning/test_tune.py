@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import fed
 from sweeps import LR, rows, run, sweep, told
 
 from fedray.scenario import yaml_text
@@ -44,7 +45,7 @@ BESIDE: dict[str, Any] = {"trials": 6, "sampler": {"name": "random", "seed": 1},
 @pytest.mark.parametrize("how", [ALONE, pytest.param(BESIDE, marks=pytest.mark.slow)], ids=["alone", "side by side"])
 def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, Any], tmp_path: Path) -> None:
     found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}},
-                  overrides={"rounds": 40, "checkpoint.every": 1}, **how)  # fmt: skip
+                  overrides={"rounds": 20, "checkpoint.every": 1}, **how)  # fmt: skip
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml_text.write_yaml(found))
     command = [sys.executable, "-m", "fedray", "tune", str(file), "--out", str(tmp_path / "cut")]
@@ -77,10 +78,10 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
 def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml_text.write_yaml({**sweep({"local.lr": LR}), **keys}))
-    done = fedray("tune", file, "--out", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(line)
-    assert done.stderr.count("\n") == 1
+    done = fed("tune", file, "--out", tmp_path / "out")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(line)
+    assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
