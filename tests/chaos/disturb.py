@@ -117,7 +117,7 @@ def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.
     """One fault; False where there was nobody to hit."""
     if kind == "driver":
         driver.kill()
-        driver.wait()
+        driver.communicate()
         return True
     if kind == "node":
         cluster.remove_node(dice.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
@@ -142,7 +142,8 @@ def arrived(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
 
 def finished(driver: subprocess.Popen[str], out: Path) -> dict[str, Any]:
     patiently(lambda: driver.poll() is not None, out, "the end")
-    assert driver.returncode == 0, driver.communicate()[1]
+    _, errors = driver.communicate()
+    assert driver.returncode == 0, errors
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
