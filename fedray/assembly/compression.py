@@ -40,7 +40,8 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
         made = compression.int8(layout)
     else:
         tiers = devices.clients.tiers
-        keep = compression.keep_by_tier(layout, tiers, scenario.method.models, keys.ratio, keys.resource_ratio)
+        models = scenario.method.models
+        keep = compression.keep_by_tier(layout, tiers, models, keys.ratio, keys.resource_ratio or models)
         if keys.adaptive:
             number = devices.clients.number
             sample = np.linspace(0, number - 1, min(number, UPLINK_CLIENTS)).astype(np.int64)  # of every tier its share

@@ -9,9 +9,10 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier, make_participation
@@ -31,23 +32,23 @@ from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import is_linear, last_layer_inputs
 from fedray.scenario.clients import ScheduleKeys
-from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, ServerKeys
 from fedray.simulation.devices import Devices
 
 
-def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, seeds: tuple[int, ...]) -> Setting:
+def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...]) -> Setting:
     """The pieces a method is made of.
 
     Args:
         scenario: decides them.
         net: the network.
         shards: the clients' data.
-        known: the simulated devices.
+        devices: the simulated devices.
         seeds: one for each world.
     """
-    clients = known.clients
+    clients = devices.clients
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -64,7 +65,7 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, known: Devices, s
             cast(ServerOptimizerKind, scenario.server.optimizer), scenario.server.lr, scenario.server.momentum
         ),
         hold_out=scenario.data.hold_out > 0,
-        compress=lambda layout: make_compression(scenario, layout, known),
+        compress=lambda layout: make_compression(scenario, layout, devices),
         participants=sum(invited_per_tier(scenario, clients)),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
         distil=make_learner(net, shards, scenario.method.options),
@@ -107,9 +108,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classe
     Raises:
         BadInput: the method does not fit the data or the number of models.
     """
-    if own.method is not None or scenario.method.name not in METHOD_SPECS:
-        pieces = leave_open(scenario, pieces)
-    method = find_composition(scenario, own)(pieces)
+    defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
+    method = find_composition(scenario, own)(leave_open(scenario, pieces, defaults))
     if len(method.phase.personal) > 1 and not classes:
         raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
     if scenario.method.models > 1 == method.phase.models:
@@ -121,13 +121,22 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classe
     return method
 
 
-def leave_open(scenario: Scenario, pieces: Setting) -> Setting:
-    """The pieces of a user's own method: what the scenario leaves at its default is for the method to decide."""
+def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
+    """The pieces of a method, without those that the scenario leaves at their defaults: the method's own stand there.
+
+    Args:
+        scenario: has every key.
+        pieces: as the scenario's keys say.
+        defaults: of the method, as a tree of scenario keys.
+    """
+    usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
         pieces,
-        assign=None if scenario.schedule.kind == ScheduleKeys().kind else pieces.assign,
-        compress=None if scenario.compress.kind == CompressKeys().kind else pieces.compress,
-        coefficients=None if scenario.server.coefficients == ServerKeys().coefficients else pieces.coefficients,
+        assign=None if scenario.schedule.kind == ScheduleKeys(**usual["schedule"]).kind else pieces.assign,
+        compress=None if scenario.compress == CompressKeys(**usual["compress"]) else pieces.compress,
+        coefficients=(
+            None if scenario.server.coefficients == ServerKeys(**usual["server"]).coefficients else pieces.coefficients
+        ),
     )
 
 

@@ -65,8 +65,8 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
     net = make_network(scenario, data, own, len(seeds))
     shards = deal_shards(scenario, data, replicates, folds)
     clients = Clients(tier_table(scenario, shards.number))
-    known = own.devices or make_devices(scenario, clients)
-    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, known, tuple(seeds)))
+    devices = own.devices or make_devices(scenario, clients)
+    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, devices, tuple(seeds)))
     study = Study(
         name=scenario.method.name,
         method=compose_method(scenario, own, pieces, data.classes),
@@ -80,7 +80,7 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
         evaluation=make_evaluation(scenario, data.classes),
-        devices=known,
+        devices=devices,
         rule=make_counting_rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,

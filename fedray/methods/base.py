@@ -1,16 +1,16 @@
 """What methods are composed from: one federated training, whose ingredients a paper names one by one.
 
-A paper names its ingredients; a scenario may name others for an ablation (`schedule.kind`, `compress.kind`,
-`server.coefficients`, ...), and then the scenario's take their place. So the file of a method reads like the paper's
-algorithm, and every key acts on every method.
+A method names its ingredients, and they stand where the scenario leaves a key at the method's default. A scenario that
+says otherwise (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) takes their place: so the file of a method
+reads like the paper's algorithm, and ablations are keys.
 
 Example:
     >>> import fedray
     >>> from dataclasses import replace
-    >>> from fedray.components.schedule import random
+    >>> from fedray.components.schedule import random_models
     >>> from fedray.core.method import Method
     >>> def random_ensemble(setting):  # Fed-ensemble whose clients train a random model and pull it to its start
-    ...     phase = federated(setting, assign=random, local=replace(setting.local, pull=0.1))
+    ...     phase = federated(setting, assign=random_models, local=replace(setting.local, pull=0.1))
     ...     return Method("random_ensemble", phase)
     >>> scenario = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
     >>> run = fedray.run(scenario, method=random_ensemble)

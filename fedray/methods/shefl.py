@@ -38,8 +38,9 @@ from fedray.methods.base import federated, merge_uploads
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server
 from fedray.methods.setting import Setting
+from fedray.scenario.methods import METHOD_SPECS
 
-RATIO, RESOURCE_RATIO = 0.1, 5.0  # section 4: the standard ratio of kept entries, and r
+RATIO = METHOD_SPECS["shefl"].defaults["compress"]["ratio"]  # section 4: the standard share of entries kept, 0.1
 
 
 def shefl(setting: Setting) -> Method:
@@ -47,7 +48,7 @@ def shefl(setting: Setting) -> Method:
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
     def compress(layout: Layout) -> Compress:  # section 3.2: k_l = ratio d, k_h = ratio r d / K, of each trained model
-        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO, RESOURCE_RATIO))
+        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO, resource_ratio=setting.models))
 
     def merge(rows: Rows, weighting: Weighting) -> Server:  # section 3.3: the mean over tiers of the mean over clients
         return by_tier(rows, len(tiers), weighting)

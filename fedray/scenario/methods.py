@@ -6,7 +6,7 @@ the function of the method's name. So a new method is one file there and one ent
 
 Example:
     >>> METHOD_SPECS["shefl"].defaults["compress"]
-    {'kind': 'topk', 'ratio': 0.1, 'resource_ratio': 5.0}
+    {'kind': 'topk', 'ratio': 0.1}
     >>> METHOD_SPECS["fedprox"].options["mu"].default
     0.01
     >>> methods_table().splitlines()[-1]
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedray.scenario.spec import Option, Options
+from fedray.scenario.spec import Option, OptionSpecs
 from fedray.scenario.stacking import check_bases
 from fedray.scenario.validators import either, list_of, one_of, real, whole
 
@@ -45,7 +45,7 @@ class MethodSpec:
     text: str
     module: str | None = None
     models: Literal["any", "one", "clients"] = "any"
-    options: Options = field(default_factory=dict)
+    options: OptionSpecs = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     clients: int = 100
     robust: bool = True
@@ -84,7 +84,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options={"mu": Option(0.0, real("[0, inf)")), "alpha": Option(0.0, real("[0, inf)"))},
         defaults={
             "clients": {"tiers": _TIERS},
-            "compress": {"kind": "topk", "ratio": 0.1, "resource_ratio": 5.0},
+            "compress": {"kind": "topk", "ratio": 0.1},
             "server": {"coefficients": "equal_groups"},
         },
         private="correction, if `alpha` > 0",

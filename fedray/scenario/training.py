@@ -57,14 +57,15 @@ class CompressKeys:
     Attributes:
         kind: of compression.
         ratio: share of the entries that is kept.
-        resource_ratio: r: budget of a client that trains several models, in budgets of one that trains one.
+        resource_ratio: r: budget of a client that trains several models, in budgets of one that trains one; None: K, so
+            that every model is compressed alike.
         error_feedback: whether a client keeps what was dropped and adds it next time.
         adaptive: whether the entries kept are in proportion to each client's uplink bandwidth.
     """
 
     kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
     ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
-    resource_ratio: Annotated[float, _V(real("(0, inf)"))] = 5.0
+    resource_ratio: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
     error_feedback: Annotated[bool, _V(flag)] = False
     adaptive: Annotated[bool, _V(flag)] = False
 

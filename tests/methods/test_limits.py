@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import rows, scenario
+from small import of_method, rows, scenario
 from torch import Tensor, nn
 
 import fedray
@@ -17,6 +17,7 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.data.types import Dataset, Split, classification
 from fedray.methods import Setting, federated
+from fedray.scenario.methods import METHOD_SPECS
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -170,12 +171,12 @@ def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedra
     assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
 
 
-def test_one_model_knows_no_variance(inputs: np.ndarray) -> None:
+def test_one_model_has_no_variance(inputs: np.ndarray) -> None:
     single = run(FED_AVG).predict(inputs)
     assert (single.variance == 0).all()
 
 
-def test_many_inputs_are_answered_like_few(ensemble: fedray.Run) -> None:
+def test_many_inputs_have_the_answers_of_few(ensemble: fedray.Run) -> None:
     """More rows than one evaluation batch: each row's answer does not depend on the others."""
     x = ensemble.study.split("test", 0)[0].numpy()
     many = np.concatenate([x] * 5)[:1203]
@@ -294,7 +295,7 @@ def test_the_ingredients_of_an_own_method_stand_unless_the_scenario_names_others
     """A composition that names a random schedule is Fed-ensemble under `schedule.kind: random`."""
 
     def compose(setting: Setting) -> Method:
-        return Method("own", federated(setting, assign=components.random))
+        return Method("own", federated(setting, assign=components.random_models))
 
     own = fedray.run(scenario(), method=compose)
     named = fedray.run(scenario({"schedule": {"kind": "random"}}))
@@ -302,3 +303,15 @@ def test_the_ingredients_of_an_own_method_stand_unless_the_scenario_names_others
     balanced = {"schedule": {"kind": "balanced"}}
     changed = fedray.run(scenario(balanced), method=compose)
     assert changed.summary["model_hash"] == fedray.run(scenario(balanced)).summary["model_hash"]
+
+
+@pytest.mark.parametrize("method", METHOD_SPECS)
+def test_the_ingredients_in_a_methods_file_are_the_defaults_of_its_keys(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file names stands where a scenario says nothing; the specification names the same by keys."""
+    change = {"method": {"models": 2}} if METHOD_SPECS[method].models == "any" else {}
+    by_file = fedray.run(of_method(method, change))
+    monkeypatch.setattr("fedray.assembly.methods.leave_open", lambda _scenario, pieces, _defaults: pieces)
+    by_keys = fedray.run(of_method(method, change))
+    assert by_file.summary["state_hash"] == by_keys.summary["state_hash"]
