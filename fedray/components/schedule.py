@@ -158,7 +158,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
     return assign
 
 
-def random(models: int, _rows: str = "client") -> Assignment:
+def random_models(models: int, _rows: str = "client") -> Assignment:
     """Each participant gets uniformly random models in every round, distinct ones if several (FE Table VII)."""
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -194,7 +194,7 @@ def adaptive(models: int, _rows: str = "client") -> Assignment:
 
 KINDS: dict[str, Callable[[int, str], Assignment]] = {
     "permutation": permutation,
-    "random": random,
+    "random": random_models,
     "balanced": balanced,
     "adaptive": adaptive,
 }

@@ -19,7 +19,7 @@ from fedray.core.types import IntArray
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]
-Kind = Literal["images", "features", "tokens"]
+InputKind = Literal["images", "features", "tokens"]
 
 
 class Split(NamedTuple):
@@ -98,7 +98,7 @@ class Dataset(NamedTuple):
     noise: float | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> InputKind:
         """What the inputs are."""
         return find_kind(self._inputs)
 
@@ -118,7 +118,7 @@ class Dataset(NamedTuple):
         return self.test.x if self.population else self.train.x
 
 
-def find_kind(x: Array) -> Kind:
+def find_kind(x: Array) -> InputKind:
     """What inputs `[n, ...]` are, by their type and axes."""
     if x.ndim == 4:
         return "images"

@@ -75,7 +75,7 @@ def make_evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callabl
 
 def _measure(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
     answer = study.answer(state)
-    own = runtime.known(state) if study.method.phase.is_personal and study.classes else {}
+    own = runtime.score_known_clients(state) if study.method.phase.is_personal and study.classes else {}
     weighed = study.evaluation.gamma is not None and bool(study.classes) and not own
     return Measured(
         answer,

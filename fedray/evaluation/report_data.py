@@ -89,7 +89,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
     weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
     if study.method.phase.is_personal:
-        accuracy = pick_best_pass(*split_own_accuracy(runtime.known(state), 0))
+        accuracy = pick_best_pass(*split_own_accuracy(runtime.score_known_clients(state), 0))
     else:
         accuracy = measure_client_accuracy(study, 0, outputs, weights)
     return {

@@ -60,7 +60,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 
 def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train) -> Scores:
     """The held-out score of every candidate that trains, the smallest first, by (replicate, fold)."""
-    trial = make_trial(scenario)
+    trial = make_candidate_scenario(scenario)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
         if (candidates / "diverged").exists():
@@ -81,7 +81,7 @@ def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: 
     raise FedrayError(f"local.lr_grid = {grid}: training diverges with each of them: give smaller ones")
 
 
-def make_trial(scenario: Scenario) -> Scenario:
+def make_candidate_scenario(scenario: Scenario) -> Scenario:
     """What the candidates train: the scenario in one process, without some rows, scored once, at its end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds))

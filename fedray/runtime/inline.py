@@ -50,7 +50,7 @@ class Inline:
         pieces = evaluation.list_pieces(self.worker.study, kind, worlds)
         return {piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models) for piece in pieces}
 
-    def known(self, state: State) -> Pieces:
+    def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
         return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedray.scenario.spec import REQUIRED, NameSpec, Option, Options
+from fedray.scenario.spec import REQUIRED, NameSpec, Option, OptionSpecs
 from fedray.scenario.validators import flag, list_of, one_of, real, text, whole
 
 
@@ -29,7 +29,7 @@ class DataSpec:
     """
 
     text: str
-    options: Options = field(default_factory=dict)
+    options: OptionSpecs = field(default_factory=dict)
     natural: bool = False
     clients: int | None = None
     toy: bool = False

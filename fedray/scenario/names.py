@@ -15,26 +15,26 @@ from fedray.scenario.methods import METHOD_SPECS, MethodSpec
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.spec import NameSpec
 
-Kind = Literal["method", "data", "model", "partition"]
+NameKind = Literal["method", "data", "model", "partition"]
 Spec = MethodSpec | DataSpec | NameSpec
 
-SPECS: Mapping[Kind, Mapping[str, Spec]] = {
+SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
     "method": METHOD_SPECS,
     "data": DATA_SPECS,
     "model": MODEL_SPECS,
     "partition": PARTITION_SPECS,
 }
-_OWN: dict[Kind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
+_OWN: dict[NameKind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
 
-def known_names(kind: Kind) -> dict[str, str]:
+def known_names(kind: NameKind) -> dict[str, str]:
     """Every name of a kind with its description, in the order to list them."""
     return {**{name: spec.text for name, spec in SPECS[kind].items()}, **_OWN[kind]}
 
 
-def is_known(kind: Kind, name: str) -> bool:
+def is_known(kind: NameKind, name: str) -> bool:
     """Whether a scenario may use the name.
 
     Example:
@@ -46,12 +46,12 @@ def is_known(kind: Kind, name: str) -> bool:
     return name in SPECS[kind] or name in _OWN[kind]
 
 
-def is_own(kind: Kind, name: str) -> bool:
+def is_own(kind: NameKind, name: str) -> bool:
     """Whether the name was added by `allow_name`: its options are not checked here."""
     return name in _OWN[kind]
 
 
-def allow_name(kind: Kind, name: str, text: str = "your own") -> None:
+def allow_name(kind: NameKind, name: str, text: str = "your own") -> None:
     """Lets scenarios use a name of yours; its options may then be any plain values.
 
     Args:

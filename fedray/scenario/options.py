@@ -16,7 +16,9 @@ from fedray.scenario import names
 from fedray.scenario.spec import REQUIRED, Option
 
 
-def fold_options(kind: names.Kind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+def fold_options(
+    kind: names.NameKind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]
+) -> dict[str, Any]:
     """A flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
 
     Args:
@@ -100,7 +102,9 @@ _ALIAS = {
 }
 
 
-def explain_unknown_key(path: str, key: str, keys: tuple[str, ...], owner: tuple[names.Kind, str] | None = None) -> str:
+def explain_unknown_key(
+    path: str, key: str, keys: tuple[str, ...], owner: tuple[names.NameKind, str] | None = None
+) -> str:
     """The line for a key that a section does not have, with the nearest one it has."""
     word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
     lead = f"{path}." if path else ""

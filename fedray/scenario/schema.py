@@ -38,7 +38,7 @@ from fedray.scenario.validators import (
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
-Options = dict[str, Any]
+OptionValues = dict[str, Any]
 
 
 def _file_name(value: Any) -> str:
@@ -59,7 +59,7 @@ class MethodKeys:
 
     name: Annotated[str, _V(text)] = "fed_ensemble"
     models: Annotated[int, _V(whole(1, 10**4))] = 5
-    options: Options = field(default_factory=dict)
+    options: OptionValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -72,7 +72,7 @@ class PartitionKeys:
     """
 
     name: Annotated[str, _V(text)] = "iid"
-    options: Options = field(default_factory=dict)
+    options: OptionValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -93,7 +93,7 @@ class DataKeys:
     fold: Annotated[int | str, _V(either("all", whole(0, 10_000)))] = 0
     hold_out: Annotated[float, _V(real("[0, 1)"))] = 0.0
     partition: PartitionKeys = field(default_factory=PartitionKeys)
-    options: Options = field(default_factory=dict)
+    options: OptionValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -108,7 +108,7 @@ class ModelKeys:
 
     name: Annotated[str, _V(text)] = "mlp"
     objective: Annotated[str, _V(one_of("auto", "cross_entropy", "half_mse", "mse", "gaussian_nll"))] = "auto"
-    options: Options = field(default_factory=dict)
+    options: OptionValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -180,8 +180,8 @@ class CellKeys:
     """
 
     name: Annotated[str, _V(_file_name)]
-    overrides: Options = field(default_factory=dict)
-    published: Options = field(default_factory=dict)
+    overrides: OptionValues = field(default_factory=dict)
+    published: OptionValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -239,7 +239,7 @@ class Scenario:
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
     table: list[CellKeys] = field(default_factory=list)
-    published: Options = field(default_factory=dict)
+    published: OptionValues = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Scenario)

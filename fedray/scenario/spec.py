@@ -32,7 +32,7 @@ class Option(NamedTuple):
     check: Check
 
 
-Options = Mapping[str, Option]
+OptionSpecs = Mapping[str, Option]
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ class NameSpec:
     """
 
     text: str
-    options: Options = field(default_factory=dict)
+    options: OptionSpecs = field(default_factory=dict)

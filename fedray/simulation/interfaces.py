@@ -80,7 +80,7 @@ class Runtime(Protocol):
             (`fedray.evaluation.drift.sample_uncertainty`), by (world, first client of the piece).
         """
 
-    def known(self, state: State) -> Pieces:
+    def score_known_clients(self, state: State) -> Pieces:
         """Evaluates known clients that answer with models of their own: their accuracy, by (world, client)."""
 
     def gather(self, state: State) -> State:

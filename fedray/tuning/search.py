@@ -28,7 +28,7 @@ from fedray.tuning import optuna_study
 from fedray.tuning.space import Values, enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
 from fedray.tuning.sweep_file import TRIALS, Sweep
-from fedray.tuning.trial import Job, Outcome, OutcomeState, hash_training, look_up_values
+from fedray.tuning.trial import Outcome, OutcomeState, TrialTask, hash_training, look_up_values
 from fedray.tuning.workers import Submit
 
 STATES: dict[OutcomeState, TrialState] = {
@@ -130,13 +130,13 @@ def _start(state: SearchState, trial: optuna.Trial, keys: list[str]) -> RunningT
     return None
 
 
-def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Values) -> Job:
+def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Values) -> TrialTask:
     """What a worker trains for a trial: its scenario, or one that trains the seeds of several trials as replicates."""
     first, seeds = _shared_seeds(state, scenario, chosen)
     shared = replace(scenario, seed=first, replicates=seeds)
     if seeds > 1 and hash_training(shared, state.sweep.inference) in state.failed_keys:
         seeds = 1
-    return Job(
+    return TrialTask(
         trial=number,
         scenario=shared if seeds > 1 else scenario,
         folder=state.out / f"trials/{number:05d}",
@@ -166,7 +166,7 @@ def _shared_seeds(state: SearchState, scenario: Scenario, chosen: Values) -> tup
     return first, last - first + 1
 
 
-def _look_up(job: Job, run: Path) -> Outcome:
+def _look_up(job: TrialTask, run: Path) -> Outcome:
     """A trial's outcome, read from a training that is done."""
     try:
         return Outcome("complete", look_up_values(job, run))

@@ -18,7 +18,7 @@ import optuna
 from fedray.assembly.user_objects import UserObjects
 from fedray.tuning.optuna_study import StudyLocation
 from fedray.tuning.sweep_file import Sweep
-from fedray.tuning.trial import Job, Outcome
+from fedray.tuning.trial import Outcome, TrialTask
 
 Say = Callable[[str], None]
 
@@ -33,7 +33,7 @@ class RunningTrial(NamedTuple):
     """
 
     trial: optuna.Trial
-    job: Job
+    job: TrialTask
     key: str
 
 

@@ -52,7 +52,7 @@ OutcomeState = Literal["complete", "pruned", "failed"]
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialTask:
     """A trial on its way to a worker.
 
     Attributes:
@@ -113,7 +113,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train_jobs(jobs: Sequence[Job]) -> list[Outcome]:
+def train_jobs(jobs: Sequence[TrialTask]) -> list[Outcome]:
     """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
 
     Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are divided among them.
@@ -129,7 +129,7 @@ def train_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     ]
 
 
-def _run_job(job: Job, joint: JointTraining | None = None) -> Outcome:
+def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
     """What became of one job; a failure is an outcome, not an exception."""
     prepare_process()
     use_one_thread()
@@ -152,7 +152,7 @@ def _run_job(job: Job, joint: JointTraining | None = None) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: Job, joint: JointTraining | None = None) -> OutcomeState:
+def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
     """Runs or resumes a training until its end, or until it is pruned or its values can no longer change.
 
     The trainings that share its lanes go on without it.
@@ -194,7 +194,7 @@ def _train(job: Job, joint: JointTraining | None = None) -> OutcomeState:
     return "pruned" if pruned else "complete"
 
 
-def _make_directory(job: Job) -> None:
+def _make_directory(job: TrialTask) -> None:
     """A run directory with a scenario: fresh, as it was left, or with the rounds of the training that was pruned."""
     if (job.folder / "scenario.yaml").is_file():
         return
@@ -207,7 +207,7 @@ def _make_directory(job: Job) -> None:
     files.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
 
 
-def _make_reporter(job: Job) -> Callable[[int, Sequence[Row]], bool]:
+def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:
     """A function (round, rows) that reports the first objective's metric once an age, and says whether to stop."""
     if job.location is None:
         return lambda _round, _rows: False
@@ -268,7 +268,7 @@ def score_models(
     return [row for w, row in enumerate(rows) if replicate in (None, w // study.per_replicate)]
 
 
-def look_up_values(job: Job, folder: Path) -> list[float]:
+def look_up_values(job: TrialTask, folder: Path) -> list[float]:
     """A job's values from the run directory of a training that is done; scored again if only the inference differs."""
     histories = read_histories(folder, job.replicate)
     if read_scenario(folder / "scenario.yaml").predict != job.scenario.predict:

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from multiprocessing import connection
 
 from fedray.scenario.schema import Scenario
-from fedray.tuning.trial import Job, Outcome, train_jobs
+from fedray.tuning.trial import Outcome, TrialTask, train_jobs
 
-Submit = Callable[[list[Job]], "Future[list[Outcome]]"]
+Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[S
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _train_here(jobs: list[Job]) -> Future[list[Outcome]]:
+def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
     """Trains the jobs at once, in this process."""
     future: Future[list[Outcome]] = Future()
     future.set_result(train_jobs(jobs))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sweeps import BASE, run, sweep, told
+from sweeps import BASE, list_outcomes, run, sweep
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
@@ -21,7 +21,7 @@ from fedray.storage import tables as record
 from fedray.training import joint, mlp
 from fedray.training.block import Block, Rates, Trained, deal_batches
 from fedray.tuning.objectives import read_objective
-from fedray.tuning.trial import Job, train_jobs
+from fedray.tuning.trial import TrialTask, train_jobs
 
 CLOCK = "wall_seconds"
 RAGGED = {"data.partition": {"name": "dirichlet", "alpha": 0.3}, "participation.per_round": 5}
@@ -83,7 +83,7 @@ def test_trials_side_by_side_are_the_trials_alone(name: str, tmp_path: Path, blo
     joined = len(blocks)
     _, alone = run({**found, "together": 1}, tmp_path / "alone")
     assert len(blocks) == joined
-    assert told(shared) == told(alone)
+    assert list_outcomes(shared) == list_outcomes(alone)
     for row in alone:
         assert row["how"] == "trained"
         folders = [tmp_path / side / row["run_directory"] for side in ("shared", "alone")]
@@ -91,7 +91,7 @@ def test_trials_side_by_side_are_the_trials_alone(name: str, tmp_path: Path, blo
         assert (folders[0] / "scenario.yaml").read_text() == (folders[1] / "scenario.yaml").read_text()
 
 
-def test_a_pruned_trial_leaves_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pruned_trial_stops_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops computing at once; what the others compute is what they compute alone."""
     lanes: list[int] = []
     honest = mlp.train_mlp
@@ -108,14 +108,14 @@ def test_a_pruned_trial_leaves_and_the_others_go_on(tmp_path: Path, monkeypatch:
     assert max(row["rounds"] for row in trials[2:]) < 6
     assert lanes[-1] < max(lanes) == 4 * BASE["clients"]["number"]
     single = sweep({"local.lr": [0.3, 0.2]}, sampler="grid", trials=None, together=1)
-    assert told(run(single, tmp_path / "alone")[1])[0][2] == trials[0]["values"]
+    assert list_outcomes(run(single, tmp_path / "alone")[1])[0][2] == trials[0]["values"]
 
 
 def test_a_trial_that_diverges_fails_alone(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.3, 1e30, 0.1]}, sampler="grid", trials=None)
     _, shared = run({**found, "together": 3}, tmp_path / "shared")
     assert [row["state"] for row in shared] == ["complete", "failed", "complete"]
-    assert told(shared) == told(run({**found, "together": 1}, tmp_path / "alone")[1])
+    assert list_outcomes(shared) == list_outcomes(run({**found, "together": 1}, tmp_path / "alone")[1])
 
 
 def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
@@ -124,7 +124,7 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
     """Each of them from its own newest checkpoint; nothing is trained twice."""
     found = sweep({"local.lr": [0.3, 0.1, 0.01]}, sampler="grid", trials=None, together=3,
                   overrides={"checkpoint.every": 2})  # fmt: skip
-    undisturbed = told(run(found, tmp_path / "whole")[1])
+    undisturbed = list_outcomes(run(found, tmp_path / "whole")[1])
     saved, calls = checkpoint.save_checkpoint, []
 
     def killed(*args: Any, **kwargs: Any) -> Any:
@@ -142,14 +142,14 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
         for folder in sorted((tmp_path / "cut/trials").iterdir())
     ]
     assert stands == [4, 2, 2]
-    assert told(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
+    assert list_outcomes(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
 
 
 def test_a_directory_of_another_training_is_not_taken_for_the_trials(tmp_path: Path) -> None:
     goal = (read_objective("", "accuracy"),)
     one, two = (read_scenario({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
-    first, other = (Job(0, scenario, tmp_path / "trial", goal, UserObjects()) for scenario in (one, two))
-    (alone,) = train_jobs([Job(0, two, tmp_path / "alone", goal, UserObjects())])
+    first, other = (TrialTask(0, scenario, tmp_path / "trial", goal, UserObjects()) for scenario in (one, two))
+    (alone,) = train_jobs([TrialTask(0, two, tmp_path / "alone", goal, UserObjects())])
     train_jobs([first])
     (found,) = train_jobs([other])
     assert alone.state == found.state == "complete" and found.values == alone.values

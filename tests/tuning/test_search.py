@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pyarrow.parquet as pq
 import pytest
-from sweeps import BASE, LR, rows, run, sweep, told
+from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -38,10 +38,10 @@ def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
 
 def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gammas of one training stand beside each other in a grid: the next training starts all the same."""
-    jobs: dict[Future[Any], training.Job] = {}
+    jobs: dict[Future[Any], training.TrialTask] = {}
     busy: list[int] = []
 
-    def submit(given: list[training.Job]) -> Future[Any]:
+    def submit(given: list[training.TrialTask]) -> Future[Any]:
         future: Future[Any] = Future()
         (jobs[future],) = given
         return future
@@ -60,7 +60,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     assert (summary["trainings"], summary["looked_up"]) == (4, 8)
     assert busy == [2, 2, 2, 1]
     monkeypatch.undo()
-    assert told(at_once) == told(run(found, tmp_path / "one")[1])
+    assert list_outcomes(at_once) == list_outcomes(run(found, tmp_path / "one")[1])
 
 
 def test_a_looked_up_value_is_what_training_again_would_give(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_seeds_share_lanes_and_change_no_bit(tmp_path: Path) -> None:
     cut = dict(found, trials=5)  # not the whole grid: no lane may be trained in vain
     summary, single = run(cut, tmp_path / "single")
     assert (summary["trainings"], summary["looked_up"]) == (5, 0)
-    assert told(shared)[:5] == told(single)
+    assert list_outcomes(shared)[:5] == list_outcomes(single)
 
 
 def test_two_runs_of_neighbouring_seeds_are_two_trainings(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_seed_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: p
     """Seeds that failed together are trained each by itself."""
     honest = training._train
 
-    def fails(job: training.Job, *how: Any) -> Any:
+    def fails(job: training.TrialTask, *how: Any) -> Any:
         if job.scenario.seed <= 1 < job.scenario.seed + job.scenario.replicates:
             raise FedrayError("training diverged")
         return honest(job, *how)
@@ -121,9 +121,11 @@ def test_the_same_values_are_never_trained_twice(tmp_path: Path) -> None:
 def test_the_same_sweep_gives_the_same_trials(tmp_path: Path) -> None:
     found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}}, trials=6,
                   sampler={"name": "tpe", "startup": 3})  # fmt: skip
-    one, two = (told(run(found, tmp_path / name)[1]) for name in "ab")
+    one, two = (list_outcomes(run(found, tmp_path / name)[1]) for name in "ab")
     assert one == two
-    other = told(run({**found, "sampler": {"name": "tpe", "startup": 3, "seed": 1}}, tmp_path / "c", trials=2)[1])
+    other = list_outcomes(
+        run({**found, "sampler": {"name": "tpe", "startup": 3, "seed": 1}}, tmp_path / "c", trials=2)[1]
+    )
     assert other != one[:2]
 
 
@@ -138,7 +140,7 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
 ) -> None:
     found = sweep({"local.lr": LR, "local.epochs": {"type": "int", "low": 1, "high": 3}}, sampler=sampler, trials=5)
     found["overrides"] = {"checkpoint.every": 2}
-    undisturbed = told(run(found, tmp_path / "whole")[1])
+    undisturbed = list_outcomes(run(found, tmp_path / "whole")[1])
     calls = {"n": 0}
 
     def killed(wrapped: Any, at: int) -> Any:
@@ -161,9 +163,9 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
             run(found, tmp_path / "cut")
     with pytest.raises(BadInput, match="--resume"):
         run(found, tmp_path / "cut")
-    assert told(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
+    assert list_outcomes(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
     assert len(list((tmp_path / "cut" / "trials").iterdir())) == len(list((tmp_path / "whole" / "trials").iterdir()))
-    again = told(run(found, tmp_path / "cut", resume=True, trials=6)[1])
+    again = list_outcomes(run(found, tmp_path / "cut", resume=True, trials=6)[1])
     assert again[:5] == undisturbed
     assert len(again) == 6
 
@@ -174,7 +176,7 @@ def test_a_cut_last_line_of_the_journal_is_mended(tmp_path: Path) -> None:
     with (tmp_path / "s" / "study.journal").open("ab") as file:
         file.write(b'{"op_code": 5, "wor')
     _, after = run(found, tmp_path / "s", resume=True)
-    assert told(after)[:1] == told(before)
+    assert list_outcomes(after)[:1] == list_outcomes(before)
     assert len(after) == 2
 
 
@@ -252,7 +254,7 @@ def test_best_yaml_repeats_the_trial(tmp_path: Path) -> None:
     assert again.summary["metrics"]["accuracy"]["mean"] == best["test"]["accuracy"]
 
 
-def test_a_bad_corner_fails_alone(tmp_path: Path) -> None:
+def test_a_trial_with_bad_values_fails_alone(tmp_path: Path) -> None:
     """A combination that no scenario allows is a failed trial, not the end of the sweep."""
     space = {"method.models": [1, 4], "clients.tiers.hpc.models_per_round": [1, 4]}
     found = sweep(space, sampler="grid", overrides={"method": {"name": "shefl", "models": 4}})
@@ -278,7 +280,7 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
     assert summary["winners"][0]["number"] in (1, 2)
 
 
-def test_a_score_that_nobody_measured_is_one_line() -> None:
+def test_a_score_that_was_not_measured_is_one_line() -> None:
     """A method that the space chooses may lack what the base has."""
     accuracy = objectives.read_objective("o", "accuracy")
     with pytest.raises(FedrayError, match=r"accuracy was not measured"):
@@ -314,7 +316,7 @@ def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     _, there = run(found, tmp_path / "url", storage=url)
     _, here = run(found, tmp_path / "journal")
-    assert told(there) == told(here)
+    assert list_outcomes(there) == list_outcomes(here)
     assert not (tmp_path / "url" / "study.journal").exists()
     assert url not in "".join(p.read_text() for p in (tmp_path / "url").glob("*.*") if p.suffix in (".yaml", ".json"))
     with pytest.raises(BadInput, match="give the --storage"):

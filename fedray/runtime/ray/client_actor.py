@@ -109,7 +109,7 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def known(self, message: messages.Round, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
+    def score_known_clients(self, message: messages.Round, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
         """Scores clients that live here and answer with models of their own."""
         self._check_restored()
         scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)

@@ -97,7 +97,7 @@ _T = TypeVar("_T")
 _Runtime = TypeVar("_Runtime", bound=RestartsActors)
 
 
-def retry_when_moved(method: Callable[Concatenate[_Runtime, _P], _T]) -> Callable[Concatenate[_Runtime, _P], _T]:
+def retry_on_cluster_change(method: Callable[Concatenate[_Runtime, _P], _T]) -> Callable[Concatenate[_Runtime, _P], _T]:
     """Makes a method of a runtime start again after the runtime had to replace its actors."""
 
     @wraps(method)

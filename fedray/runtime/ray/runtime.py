@@ -27,7 +27,7 @@ from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.ray.actors import Call, ClientActors
-from fedray.runtime.ray.cluster import retry_when_moved
+from fedray.runtime.ray.cluster import retry_on_cluster_change
 from fedray.runtime.ray.random_walk import RandomWalks
 from fedray.runtime.worker_info import join_worker_facts
 from fedray.scenario.schema import Scenario
@@ -80,12 +80,12 @@ class RayRuntime:
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def facts(self) -> dict[str, Any]:
         """Facts on the client actors for the manifest."""
         return join_worker_facts(self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
         if self.walks is not None:
@@ -104,7 +104,7 @@ class RayRuntime:
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
         return merge_stats(list(stats)), messages.in_order(parts, rows)
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def _evaluate(self, state: State, kind: str, models: int, worlds: int | None) -> Pieces:
         pieces = evaluation.list_pieces(self.study, kind, worlds)
         shared, n = ray.put(messages.to_round(0, [], state)), len(self.actors)
@@ -126,8 +126,8 @@ class RayRuntime:
         """Mean knowledge uncertainty of the ensemble on the rows of known clients, `[1, c]`, by piece."""
         return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
 
-    @retry_when_moved
-    def known(self, state: State) -> Pieces:
+    @retry_on_cluster_change
+    def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
         keys, shared = known_clients(self.study), ray.put(messages.to_round(0, [], state))
         client = np.array([client for _, client in keys])
@@ -135,14 +135,16 @@ class RayRuntime:
         parts: list[list[tuple[int, int]]] = [[] for _ in self.actors]
         for key, a in zip(keys, home, strict=True):
             parts[a].append(key)
-        return self._join_arrays([(a, self.actors[a].known, (shared, part)) for a, part in enumerate(parts)])
+        return self._join_arrays(
+            [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
+        )
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def gather(self, state: State) -> State:
         """A state with all models, also those that walk from actor to actor."""
         return state if self.walks is None else self.walks.gather(state)
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def private(self) -> dict[str, Tensor]:
         """Private vectors of all clients, for a checkpoint."""
         if not self.has_private:
@@ -162,7 +164,7 @@ class RayRuntime:
         finally:
             self.has_private = True
 
-    @retry_when_moved
+    @retry_on_cluster_change
     def _send_private(self, private: dict[str, Tensor]) -> None:
         parts = deal_private(
             private, partial(placement.assign_homes, self.study.clients, self.clients.specs), len(self.actors)
