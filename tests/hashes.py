@@ -42,7 +42,8 @@ SERVERS: list[dict[str, Any]] = [
 CASES: dict[str, dict[str, Any]] = {
     "fed_ensemble": {},
     **{f"fed_ensemble {kind}": {"schedule": {"kind": kind}} for kind in ("random", "balanced", "adaptive")},
-    "fed_ensemble strata": {"participation": {"per_round": 4}, "replicates": 2},
+    "fed_ensemble strata": {"participation": {"per_round": 4}, "schedule": {"rows": "stratum"}, "replicates": 2},
+    "fed_ensemble slots": {"participation": {"per_round": 4}, "replicates": 2},
     "fed_ensemble stragglers": {
         "clients": {"tiers": TIERS, "availability": "diurnal"},
         "participation": {"per_round": 4, "overcommit": 1.5, "dropout": 0.2, "deadline": 2.0},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reports import without_report
-from small import copied, scenario
+from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput
@@ -76,7 +76,7 @@ def test_predict_reads_its_checkpoint_and_builds_its_worker_once(
 @pytest.mark.usefixtures("no_report")
 def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> None:
     """A further checkpoint answers the next call, and so does one of the same round that was written again."""
-    going = fedray.load(copied(run, tmp_path / "run", 1))
+    going = fedray.load(copy_run(run, tmp_path / "run", 1))
     x = going.study.split("test", 0)[0][:5]
     before = going.predict(x, client=2).mean
     fedray.resume(going.path)

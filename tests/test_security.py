@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import copied, fed, scenario
+from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.assembly import memory as memory_needs
@@ -95,12 +95,12 @@ def npz(path: Path) -> None:
     ],
 )
 def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run: fedray.Run, tmp_path: Path) -> None:
-    folder, mark = copied(run, tmp_path / "run", 2), tmp_path / "mark"
+    folder, mark = copy_run(run, tmp_path / "run", 2), tmp_path / "mark"
     bomb = pickle.dumps(Bomb(mark))
     (folder / name).write_bytes(bomb)
-    told = fed(command, folder)
-    assert told.status in (1, 2)
-    assert told.err.splitlines()[-1].startswith("fedray: ") and "Traceback" not in told.err, told.err
+    result = run_command(command, folder)
+    assert result.status in (1, 2)
+    assert result.err.splitlines()[-1].startswith("fedray: ") and "Traceback" not in result.err, result.err
     assert not mark.exists()
     pickle.loads(bomb)  # it would have
     assert mark.exists()
@@ -120,11 +120,11 @@ def test_an_odd_file_in_a_run_directory_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedray.report.read.MOST_FILE_BYTES", 16 << 20)
-    folder = copied(run, tmp_path / "run", 2)
+    folder = copy_run(run, tmp_path / "run", 2)
     ODD[name](folder / name)
-    told = fed("report", folder)
-    assert (told.status, len(told.err.splitlines())) == (2, 1), told.err
-    assert name in told.err
+    result = run_command("report", folder)
+    assert (result.status, len(result.err.splitlines())) == (2, 1), result.err
+    assert name in result.err
     assert not (tmp_path / "mark").exists()
 
 
@@ -224,10 +224,10 @@ def test_a_product_of_keys_that_no_machine_holds_is_refused(
     """Each value is in its range; the product would take 16 GB. The line names the keys, and nothing was allocated."""
     monkeypatch.setattr(memory_needs, "read_machine_memory", lambda: 16e9)
     (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\n")
-    told = fed("check", tmp_path / "a.yaml", *changes)
-    assert told.status == 2, told
-    assert len(told.err.splitlines()) == 1
-    assert all(key in told.err for key in keys.split(", ")), told.err
+    result = run_command("check", tmp_path / "a.yaml", *changes)
+    assert result.status == 2, result
+    assert len(result.err.splitlines()) == 1
+    assert all(key in result.err for key in keys.split(", ")), result.err
 
 
 def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +250,9 @@ def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN", "USER", "HOSTNAME"):
         monkeypatch.setenv(name, SECRET)
     (tmp_path / "a.yaml").write_text("rounds: 1\nruntime: inline\ndata: {limit: 200}\nclients: {number: 5}\n")
-    assert fed("run", tmp_path / "a.yaml", "--out", tmp_path / "run").status == 0
-    assert fed("resume", tmp_path / "run").status == 0
+    assert run_command("run", tmp_path / "a.yaml", "--out", tmp_path / "run").status == 0
+    assert run_command("resume", tmp_path / "run").status == 0
     found = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(found) > 5
-    told = SECRET.encode(), os.uname().nodename.encode() + b"\n"
-    assert [path for path in found if any(word in path.read_bytes() for word in told)] == []
+    secrets = SECRET.encode(), os.uname().nodename.encode() + b"\n"
+    assert [path for path in found if any(word in path.read_bytes() for word in secrets)] == []

@@ -70,14 +70,14 @@ def three_nodes() -> Iterator[Any]:
     head = {"num_cpus": 1, "_system_config": HEALTH, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
-        joined(cluster)
+        add_node(cluster)
     try:
         yield cluster
     finally:
         cluster.shutdown()
 
 
-def joined(cluster: Any) -> None:
+def add_node(cluster: Any) -> None:
     """One more node; on a machine that is short of time a start may fail, and is tried again."""
     for _ in range(4):
         try:
@@ -93,27 +93,27 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def below(name: str) -> list[int]:
+def actor_pids(name: str) -> list[int]:
     """Process ids of an actor class below this process, and nobody else's."""
     return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
 
 
-def newest(out: Path) -> int:
+def newest_round(out: Path) -> int:
     """The round of the newest checkpoint, -1 before the first."""
     return max((int(path.name[6:]) for path in (out / "checkpoints").glob("round-[0-9]*")), default=-1)
 
 
-def patiently(over: Callable[[], bool], out: Path, what: str) -> None:
+def wait_until(over: Callable[[], bool], out: Path, what: str) -> None:
     """Waits; a run that stands still is an error, not a hang."""
-    moved, at = time.monotonic(), newest(out)
+    moved, at = time.monotonic(), newest_round(out)
     while not over():
-        if newest(out) != at:
-            moved, at = time.monotonic(), newest(out)
+        if newest_round(out) != at:
+            moved, at = time.monotonic(), newest_round(out)
         assert time.monotonic() - moved < PATIENCE, f"no new round in {PATIENCE:g} s while waiting for {what}"
         time.sleep(0.01)
 
 
-def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.Random) -> bool:
+def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.Random) -> bool:
     """One fault; False where there was nobody to hit."""
     if kind == "driver":
         driver.kill()
@@ -122,9 +122,9 @@ def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.
     if kind == "node":
         cluster.remove_node(dice.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
         time.sleep(dice.uniform(0.0, 3.0))
-        joined(cluster)
+        add_node(cluster)
         return True
-    found = below("Coordinator" if kind == "coordinator" else "Client")
+    found = actor_pids("Coordinator" if kind == "coordinator" else "Client")
     if not found:
         return False
     victim = dice.choice(found)
@@ -135,13 +135,13 @@ def strike(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.
     return True
 
 
-def arrived(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
+def has_reached(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
     """Whether the run has a checkpoint of this round, or has ended."""
-    return newest(out) >= at or driver.poll() is not None
+    return newest_round(out) >= at or driver.poll() is not None
 
 
-def finished(driver: subprocess.Popen[str], out: Path) -> dict[str, Any]:
-    patiently(lambda: driver.poll() is not None, out, "the end")
+def wait_for_summary(driver: subprocess.Popen[str], out: Path) -> dict[str, Any]:
+    wait_until(lambda: driver.poll() is not None, out, "the end")
     _, errors = driver.communicate()
     assert driver.returncode == 0, errors
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
@@ -152,33 +152,35 @@ def hashes(summary: dict[str, Any]) -> tuple[str, str]:
     return summary["model_hash"], summary["state_hash"]
 
 
-def disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, seed: int) -> Outcome:
+def run_disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, seed: int) -> Outcome:
     """Runs a scenario on three nodes under these faults, each at a random moment of a random round."""
     dice, file, out = random.Random(seed), folder / "scenario.yaml", folder / "disturbed"
     file.write_text(yaml.safe_dump(scenario))
-    want = hashes(finished(fedray("run", file, "runtime=inline", "--out", folder / "one"), folder / "one"))
+    want = hashes(wait_for_summary(fedray("run", file, "runtime=inline", "--out", folder / "one"), folder / "one"))
     kills: Counter[str] = Counter()
     fell: list[int] = []
     with three_nodes() as cluster:
         began = time.monotonic()
-        quiet = finished(fedray("run", file, "--address", cluster.address, "--out", folder / "quiet"), folder / "quiet")
+        quiet = wait_for_summary(
+            fedray("run", file, "--address", cluster.address, "--out", folder / "quiet"), folder / "quiet"
+        )
         spent = time.monotonic() - began
         began = time.monotonic()
         driver = fedray("run", file, "--address", cluster.address, "--out", out)
         for kind, at in zip(faults, sorted(dice.randrange(scenario["rounds"] - 1) for _ in faults), strict=True):
-            patiently(partial(arrived, driver, out, at), out, f"round {at}")
+            wait_until(partial(has_reached, driver, out, at), out, f"round {at}")
             time.sleep(dice.uniform(0.0, 1.0))
-            if driver.poll() is None and strike(kind, cluster, driver, dice):
+            if driver.poll() is None and inject_fault(kind, cluster, driver, dice):
                 kills[kind] += 1
-                fell.append(newest(out))
+                fell.append(newest_round(out))
             if driver.poll() is not None and kind == "driver":
                 driver = fedray("resume", out, "--address", cluster.address)
-        done = finished(driver, out)
+        done = wait_for_summary(driver, out)
         seconds = time.monotonic() - began
     return Outcome(dict(kills), fell, seconds, spent, hashes(done) == hashes(quiet) == want)
 
 
-def shuffled(number: int, seed: int) -> list[str]:
+def shuffle_faults(number: int, seed: int) -> list[str]:
     """Faults of all kinds in turn, in random order."""
     kinds = [KINDS[i % len(KINDS)] for i in range(number)]
     random.Random(seed).shuffle(kinds)
@@ -188,6 +190,6 @@ def shuffled(number: int, seed: int) -> list[str]:
 if __name__ == "__main__":
     name, number, seed = sys.argv[1:] + ["", "10", "0"][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory() as place:
-        faults = shuffled(int(number), int(seed))
-        told = disturbed(yaml.safe_load(Path(name).read_text()), faults, Path(place), int(seed))
-    print(told.row(Path(name).stem), told.rounds)
+        faults = shuffle_faults(int(number), int(seed))
+        outcome = run_disturbed(yaml.safe_load(Path(name).read_text()), faults, Path(place), int(seed))
+    print(outcome.row(Path(name).stem), outcome.rounds)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from disturb import below
+from disturb import actor_pids
 
 import fedray
 
@@ -46,7 +46,7 @@ def main(rounds: int, hidden: int) -> None:
         if shown["round"] < WARM_UP * rounds or shown["round"] >= rounds:
             return
         for name in ("Coordinator", "Client"):
-            seen[name].append((shown["round"], sum(resident(pid) for pid in below(name))))
+            seen[name].append((shown["round"], sum(resident(pid) for pid in actor_pids(name))))
         seen["object store"].append((shown["round"], stored()))
 
     keys = {

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from disturb import disturbed, shuffled
+from disturb import run_disturbed, shuffle_faults
 
 BASE: dict[str, Any] = {
     "rounds": 20,
@@ -60,7 +60,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
     seed = sorted(METHODS).index(name)
-    told = disturbed({**BASE, **METHODS[name]}, shuffled(14, seed), tmp_path, seed)
-    print(told.row(name), told.rounds)
-    assert told.same
-    assert sum(told.kills.values()) >= 10, "the run ended before its faults"
+    outcome = run_disturbed({**BASE, **METHODS[name]}, shuffle_faults(14, seed), tmp_path, seed)
+    print(outcome.row(name), outcome.rounds)
+    assert outcome.same
+    assert sum(outcome.kills.values()) >= 10, "the run ended before its faults"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import fed, scenario
+from small import run_command, scenario
 
 import fedray
 
@@ -209,11 +209,11 @@ def refused(typed: str, says: str, places: dict[str, Path], status: int) -> list
     for disk in ("disk", "little"):
         if f"{{{disk}}}" in typed and disk not in places:
             pytest.skip("no right to mount a tmpfs")
-    told = fed(*shlex.split(typed.format(**places)))
-    assert told.status == status, told
-    assert "Traceback" not in told.err + told.out
-    assert says.format(**places) in told.err, told.err
-    return told.err.splitlines()
+    result = run_command(*shlex.split(typed.format(**places)))
+    assert result.status == status, result
+    assert "Traceback" not in result.err + result.out
+    assert says.format(**places) in result.err, result.err
+    return result.err.splitlines()
 
 
 @pytest.mark.parametrize(("typed", "says"), BAD, ids=[typed.removeprefix(RUN) or "nothing" for typed, _ in BAD])

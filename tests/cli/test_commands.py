@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from small import copied, fed, scenario
+from small import copy_run, run_command, scenario
 from torch import nn
 
 import fedray
@@ -30,39 +30,39 @@ def file(folder: Path, *changes: dict[str, Any]) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A run made by the command line."""
     folder = tmp_path_factory.mktemp("cli")
-    told = fed("run", file(folder, {"report": False}), "rounds=4", "--out", folder / "run")
-    assert told.status == 0, told.err
+    result = run_command("run", file(folder, {"report": False}), "rounds=4", "--out", folder / "run")
+    assert result.status == 0, result.err
     return fedray.load(folder / "run")
 
 
 @pytest.mark.usefixtures("short_report")
 def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     """Progress on stderr, the result on stdout; overrides win over the file."""
-    told = fed("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
-    assert told.status == 0, told.err
-    lines = told.err.splitlines()
+    result = run_command("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
+    assert result.status == 0, result.err
+    lines = result.err.splitlines()
     assert lines[0].startswith("round 0/2  ensemble 0.")
     assert lines[-1].startswith("round 2/2  ensemble 0.")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert f"accuracy             {summary['metrics']['accuracy']['mean']:.4f}" in told.out
-    assert f"model_hash {summary['model_hash'][:16]}" in told.out
-    assert told.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
+    assert f"accuracy             {summary['metrics']['accuracy']['mean']:.4f}" in result.out
+    assert f"model_hash {summary['model_hash'][:16]}" in result.out
+    assert result.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
     assert yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())["local"]["lr"] == 0.1
 
 
 @pytest.mark.usefixtures("no_report")
 def test_without_out_a_run_goes_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert fed("run", file(tmp_path), "rounds=1").status == 0
+    assert run_command("run", file(tmp_path), "rounds=1").status == 0
     assert (tmp_path / "runs" / "small" / "summary.json").is_file()
 
 
 @pytest.mark.usefixtures("no_report")
 def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path) -> None:
-    told = fed("resume", copied(run, tmp_path / "run", 2))
-    assert told.status == 0, told.err
-    assert f"model_hash {run.summary['model_hash'][:16]}" in told.out
-    assert fed("resume", run.path).status == 0  # a finished run: nothing is left to do
+    result = run_command("resume", copy_run(run, tmp_path / "run", 2))
+    assert result.status == 0, result.err
+    assert f"model_hash {run.summary['model_hash'][:16]}" in result.out
+    assert run_command("resume", run.path).status == 0  # a finished run: nothing is left to do
     assert fedray.load(run.path).summary["model_hash"] == run.summary["model_hash"]
 
 
@@ -71,16 +71,16 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedray.experiments.run.resume_run", stop)
-    told = fed("resume", run.path)
-    assert told.status == 1
-    assert told.err.strip() == "fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint"
+    result = run_command("resume", run.path)
+    assert result.status == 1
+    assert result.err.strip() == "fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint"
 
 
 def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) -> None:
     tiers = {"strong": {"number": 2, "models_per_round": "all", "uplink": 5e6}, "weak": {}}
     given = file(tmp_path, {"clients": {"tiers": tiers}, "table": [{"name": "one", "overrides": {"rounds": 2}}]})
-    told = fed("check", given)
-    assert told.status == 0, told.err
+    result = run_command("check", given)
+    assert result.status == 0, result.err
     d = 65 * 8 + 9 * 10
     for words in (
         ("method", "fed_ensemble: 5 models, 4 rounds, schedule permutation"),
@@ -92,25 +92,32 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
         ("cell one", "fed_ensemble, 2 rounds"),
         ("bytes", "if all jobs count; dense"),
     ):
-        assert any(line.startswith(words[0]) and words[1] in line for line in told.out.splitlines()), (words, told.out)
-    assert "dense (no use of compress.ratio = 0.3)" in fed("check", given, "compress.ratio=0.3").out
-    assert "topk, ratio 0.3" in fed("check", given, "compress.ratio=0.3", "compress.kind=topk").out
+        assert any(line.startswith(words[0]) and words[1] in line for line in result.out.splitlines()), (
+            words,
+            result.out,
+        )
+    assert "dense (no use of compress.ratio = 0.3)" in run_command("check", given, "compress.ratio=0.3").out
+    assert "topk, ratio 0.3" in run_command("check", given, "compress.ratio=0.3", "compress.kind=topk").out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 
 
 def test_check_counts_the_actors_of_a_ray_run(tmp_path: Path) -> None:
-    assert "3 client actors" in fed("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 2}})).out
-    assert "6 client actors" in fed("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 1}})).out
+    assert (
+        "3 client actors" in run_command("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 2}})).out
+    )
+    assert (
+        "6 client actors" in run_command("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 1}})).out
+    )
 
 
 @pytest.mark.usefixtures("short_report")
 def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
     one, both = tmp_path / "one.html", tmp_path / "both.html"
-    other = copied(run, tmp_path / "other", 4)  # a run that was interrupted is shown as far as it came
-    assert fed("report", run.path, "--out", one).out.strip() == str(one)
-    told = fed("report", run.path, other, "--out", both)
-    assert told.status == 0, told.err
+    other = copy_run(run, tmp_path / "other", 4)  # a run that was interrupted is shown as far as it came
+    assert run_command("report", run.path, "--out", one).out.strip() == str(one)
+    result = run_command("report", run.path, other, "--out", both)
+    assert result.status == 0, result.err
     assert "<svg" in one.read_text()
     assert "other" in both.read_text()
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
@@ -124,17 +131,17 @@ def test_list_names_everything_a_scenario_may_say() -> None:
         **names.SPECS["partition"],
         **CLASSIFIERS,
     }
-    told = fed("list")
-    assert told.status == 0
-    assert {line.split()[0] for line in told.out.splitlines() if line.startswith("  ")} == set(known)
-    assert {line.split()[0] for line in fed("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
+    result = run_command("list")
+    assert result.status == 0
+    assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == set(known)
+    assert {line.split()[0] for line in run_command("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
 
 
 def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:
     """A state dict that a hand-written module loads strictly, and that answers as the run does."""
-    told = fed("export", run.path, "--out", tmp_path / "models")
-    assert told.status == 0, told.err
-    paths = [Path(line) for line in told.out.splitlines()]
+    result = run_command("export", run.path, "--out", tmp_path / "models")
+    assert result.status == 0, result.err
+    paths = [Path(line) for line in result.out.splitlines()]
     assert [path.name for path in paths] == [f"replicate-0-fold-0-model-{k}.safetensors" for k in range(5)]
     data = run.study.shards.data
     x = torch.from_numpy((data.test.x - data.shift[0]) / data.scale[0]).float()
@@ -147,7 +154,7 @@ def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:
         )
         answers.append(module(x).detach().softmax(-1).numpy())
     np.testing.assert_allclose(np.mean(answers, 0), run.predict(data.test.x).mean, atol=1e-5)
-    assert fed("export", run.path).status == 0
+    assert run_command("export", run.path).status == 0
     assert len(list((run.path / "export").glob("*.safetensors"))) == 5
 
 
@@ -158,9 +165,9 @@ def order(name: str) -> tuple[str, bool]:
 
 
 def test_data_get_needs_no_network_to_refuse_what_it_cannot_fetch(tmp_path: Path) -> None:
-    told = fed("data", "get", "digits", "--root", tmp_path)
-    assert told.status == 2
-    assert told.err.startswith("fedray: data get digits: it cannot be downloaded, or needs no download")
+    result = run_command("data", "get", "digits", "--root", tmp_path)
+    assert result.status == 2
+    assert result.err.startswith("fedray: data get digits: it cannot be downloaded, or needs no download")
 
 
 def test_data_get_asks_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +175,10 @@ def test_data_get_asks_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     asked = []
     monkeypatch.setattr(datasets, "MNIST", lambda root, train, download: asked.append((root, train, download)))
-    told = fed("data", "get", "mnist", "--root", tmp_path)
-    assert told.status == 0, told.err
+    result = run_command("data", "get", "mnist", "--root", tmp_path)
+    assert result.status == 0, result.err
     assert asked == [(tmp_path, True, True), (tmp_path, False, True)]
-    assert told.out.strip().startswith(str(tmp_path))
+    assert result.out.strip().startswith(str(tmp_path))
 
 
 CELLS = [
@@ -183,8 +190,8 @@ CELLS = [
 def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path) -> None:
     """Finished cells are skipped, interrupted ones resumed, and the published figure stands beside the measured one."""
     given, out = file(tmp_path, {"rounds": 2, "report": False, "table": CELLS}), tmp_path / "table"
-    told = fed("table", given, "--out", out, "--jobs", "2")
-    assert told.status == 0, told.err
+    result = run_command("table", given, "--out", out, "--jobs", "2")
+    assert result.status == 0, result.err
     rows = pq.read_table(out / "table.parquet").to_pylist()
     by = {(row["cell"], row["metric"]): row for row in rows}
     first = json.loads((out / "cells" / "ensemble" / "summary.json").read_text())
@@ -197,19 +204,19 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     assert "accuracy published" in head
     assert f"| {first['metrics']['accuracy']['mean']:.4f}" in lines[0]
     assert "| 0.9 |" in lines[0]
-    assert told.out.strip() == (out / "table.md").read_text().strip()
-    assert [line.split(", ")[0][-6:] for line in told.err.splitlines()] == ["1 of 2", "2 of 2"]
+    assert result.out.strip() == (out / "table.md").read_text().strip()
+    assert [line.split(", ")[0][-6:] for line in result.err.splitlines()] == ["1 of 2", "2 of 2"]
 
     times = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
     (out / "cells" / "average" / "summary.json").unlink()
-    again = fed("table", given, "--out", out)
+    again = run_command("table", given, "--out", out)
     assert again.status == 0, again.err
-    assert again.out == told.out
+    assert again.out == result.out
     new = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
     changed = [path.parent.name for path, time in new.items() if times[path] != time]
     assert changed == ["average"]
 
-    other = fed("table", given, "local.lr=0.9", "--out", out)
+    other = run_command("table", given, "local.lr=0.9", "--out", out)
     assert other.status == 2
     assert "holds a run of another scenario" in other.err
     assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")} == new
@@ -223,10 +230,10 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
 def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: float, stops: bool) -> None:
     """The round that reaches it is the last one: evaluated, saved, and the one that answers; resuming adds nothing."""
     out = tmp_path / "run"
-    told = fed(
+    result = run_command(
         "run", file(tmp_path), "rounds=12", f"evaluate.stop_at={{metric: {metric}, value: {value}}}", "--out", out
     )
-    assert told.status == 0, told.err
+    assert result.status == 0, result.err
     run = fedray.load(out)
     scores = run.rounds[metric].to_pylist()
     reached = [score <= value if metric == "nll" else score >= value for score in scores]
@@ -237,14 +244,14 @@ def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: flo
     plain = fedray.run(scenario({"rounds": run.summary["rounds"]}))
     assert plain.summary["model_hash"] == run.summary["model_hash"]
     before = run.summary
-    assert fed("resume", out).status == 0
+    assert run_command("resume", out).status == 0
     assert fedray.load(out).summary["model_hash"] == before["model_hash"]
     assert fedray.load(out).rounds.num_rows == len(scores)
 
 
 @pytest.mark.usefixtures("no_report")
 def test_a_run_of_no_rounds_leaves_its_first_models(tmp_path: Path) -> None:
-    assert fed("run", file(tmp_path), "rounds=0", "--out", tmp_path / "run").status == 0
+    assert run_command("run", file(tmp_path), "rounds=0", "--out", tmp_path / "run").status == 0
     run = fedray.load(tmp_path / "run")
     assert (run.summary["rounds"], run.rounds.num_rows, len(run.models)) == (0, 1, 5)
 
@@ -255,13 +262,13 @@ def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "my_little_module.py").write_text("open('imported', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    assert fed("check", file(tmp_path), "--import", "my_little_module").status == 0
+    assert run_command("check", file(tmp_path), "--import", "my_little_module").status == 0
     assert (tmp_path / "imported").is_file()
 
 
 def test_version_and_help_are_on_stdout() -> None:
-    assert fed("--version").out == f"fedray, version {fedray.__version__}\n"
+    assert run_command("--version").out == f"fedray, version {fedray.__version__}\n"
     for command in ("run", "resume", "check", "report", "table", "tune", "list", "data", "export"):
-        told = fed(command, "--help")
-        assert (told.status, told.err) == (0, "")
-        assert told.out.startswith(f"Usage: fedray {command}")
+        result = run_command(command, "--help")
+        assert (result.status, result.err) == (0, "")
+        assert result.out.startswith(f"Usage: fedray {command}")

@@ -144,7 +144,7 @@ def test_adaptive_keep_follows_the_bandwidth() -> None:
 
 
 @given(st.integers(1, 10**6), st.floats(1e-3, 1e12))
-def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_alike(k: int, uplink: float) -> None:
+def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_equal(k: int, uplink: float) -> None:
     layout = Layout(("w",), ((10**6,),), 10**6)
     keep = keep_by_bandwidth(layout, constant(k), lambda client: np.full(len(client), uplink), mean=uplink)
     assert keep(np.array([0]), np.array([0])).tolist() == [k]
@@ -290,7 +290,7 @@ def test_error_feedback_costs_no_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_is_compressed_alike_in_any_company(kind: str) -> None:
+def test_the_compression_of_a_job_does_not_depend_on_other_jobs(kind: str) -> None:
     delta = gaussian(PLAIN, 6)
     compress = KINDS[kind](PLAIN)
     together = compress.apply(uploads(delta)).delta

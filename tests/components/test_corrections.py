@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from small import trained
+from small import train_rounds
 from torch import nn
 
 from fedray.assembly.study import build_study
@@ -58,11 +58,11 @@ def gap(state: State) -> float:
 
 def test_feddyn_ends_at_the_global_minimiser_and_fedavg_does_not() -> None:
     """Heterogeneous quadratics, five local steps: FedAvg stops short of the minimiser, FedDyn reaches it."""
-    still, _ = trained(quadratic_study({"name": "fedavg"}), 60)
-    more, _ = trained(quadratic_study({"name": "fedavg"}), 61)
+    still, _ = train_rounds(quadratic_study({"name": "fedavg"}), 60)
+    more, _ = train_rounds(quadratic_study({"name": "fedavg"}), 61)
     assert torch.allclose(still.models, more.models, atol=1e-6)  # FedAvg stands still,
     assert gap(still) > 0.3  # at the wrong place
-    state, runtime = trained(quadratic_study({"name": "feddyn", "alpha": 1.0}), 80)
+    state, runtime = train_rounds(quadratic_study({"name": "feddyn", "alpha": 1.0}), 80)
     assert gap(state) < 1e-6
     h = runtime.private()["dynamic/rows"]
     assert float(h.mean(0).abs().max()) < 1e-5  # the clients' gradients at the optimum cancel
@@ -72,13 +72,13 @@ def test_feddyn_ends_at_the_global_minimiser_and_fedavg_does_not() -> None:
 def test_feddyn_ensemble_brings_every_model_to_the_minimiser() -> None:
     """Each model has its own corrections: K = 2 under the permutation schedule, each from its own start."""
     method = {"name": "feddyn_ensemble", "models": 2, "alpha": 1.0}
-    state, runtime = trained(quadratic_study(method), 120)
+    state, runtime = train_rounds(quadratic_study(method), 120)
     assert len(runtime.private()["dynamic/keys"]) == 2 * N
     assert float((state.models - torch.from_numpy(minimiser())).abs().max()) < 1e-4
 
 
 def test_scaffold_removes_client_drift_and_c_is_the_mean_of_the_clients_controls() -> None:
-    state, runtime = trained(quadratic_study({"name": "scaffold"}), 50)
+    state, runtime = train_rounds(quadratic_study({"name": "scaffold"}), 50)
     assert gap(state) < 1e-6
     controls = runtime.private()["control/rows"]
     assert len(controls) == N
@@ -88,16 +88,16 @@ def test_scaffold_removes_client_drift_and_c_is_the_mean_of_the_clients_controls
 
 def test_scaffold_with_partial_participation_keeps_c_the_mean_of_all_clients() -> None:
     study = some(quadratic_study({"name": "scaffold"}))
-    state, runtime = trained(study, 7)
+    state, runtime = train_rounds(study, 7)
     controls = runtime.private()["control/rows"]
     assert torch.allclose(controls.mean(0), state.extra["broadcast/control"][0], atol=1e-10)
 
 
-def test_feddyn_is_its_box() -> None:
+def test_feddyn_is_the_box_of_its_paper() -> None:
     """Three rounds against NumPy, line by line (Acar et al. 2021, Alg. 1)."""
     alpha, lr, steps = 0.2, 0.1, 5
     study = quadratic_study({"name": "feddyn", "alpha": alpha}, steps=steps, lr=lr)
-    state, runtime = trained(study, 3)
+    state, runtime = train_rounds(study, 3)
     data = quadratics().train
     x, y = data.x.astype(np.float64).reshape(N, -1, D), data.y.astype(np.float64).reshape(N, -1)
     w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
@@ -131,11 +131,11 @@ def some(study: Study) -> Study:
     return replace(study, method=replace(study.method, phase=part))
 
 
-def test_scaffold_is_its_box() -> None:
+def test_scaffold_is_the_box_of_its_paper() -> None:
     """Four rounds of two clients each against NumPy, line by line (Karimireddy et al. 2020, Alg. 1, option II)."""
     lr, steps = 0.1, 5
     study = some(quadratic_study({"name": "scaffold"}, steps=steps, lr=lr))
-    state, runtime = trained(study, 4)
+    state, runtime = train_rounds(study, 4)
     w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     own, shared = np.zeros((N, D)), np.zeros(D)
     for t in range(4):
@@ -155,11 +155,11 @@ def test_scaffold_is_its_box() -> None:
     np.testing.assert_allclose(runtime.private()["control/rows"].numpy()[1], own[1], rtol=1e-9)
 
 
-def test_ditto_is_its_box() -> None:
+def test_ditto_is_the_box_of_its_paper() -> None:
     """Four rounds of two clients each against NumPy (Li et al. 2021, Alg. 1): the pull is to the broadcast model."""
     lr, steps, pull = 0.1, 5, 0.7
     study = some(quadratic_study({"name": "ditto", "lambda": pull}, steps=steps, lr=lr))
-    state, runtime = trained(study, 4)
+    state, runtime = train_rounds(study, 4)
     w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     mine: dict[int, np.ndarray] = {}
     for t in range(4):

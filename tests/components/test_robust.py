@@ -31,20 +31,22 @@ def uploads(delta: torch.Tensor, model: list[int] | None = None) -> Uploads:
     return Uploads(delta, each, models, np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), each + 1)
 
 
-def moved(one: Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None) -> torch.Tensor:
+def models_after_round(
+    one: Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None
+) -> torch.Tensor:
     """The models after one round from zero."""
     start = torch.zeros(models, delta.shape[1])
     state = State(start, torch.zeros(models, 0, dtype=torch.int64), one.init(start))
     return one.step(state, one.reduce(uploads(delta, model)), 0).models
 
 
-def draws(n: int, d: int, seed: int) -> torch.Tensor:
+def draw_normal(n: int, d: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32))
 
 
 @given(COLUMNS, COLUMNS, st.integers(0, 99))
 def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
-    x = draws(n, d, seed)
+    x = draw_normal(n, d, seed)
     np.testing.assert_allclose(robust.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
 
 
@@ -52,21 +54,21 @@ def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
 def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed: int) -> None:
     from scipy.stats import trim_mean
 
-    x = draws(n, d, seed)
+    x = draw_normal(n, d, seed)
     np.testing.assert_allclose(
         robust.trimmed_mean(b)(x), trim_mean(x.double().numpy(), b / n + 1e-9, axis=0), rtol=1e-12, atol=1e-12
     )
 
 
 def test_trimming_nothing_is_the_mean_and_too_much_is_the_median() -> None:
-    x = draws(6, 4, 0)
+    x = draw_normal(6, 4, 0)
     np.testing.assert_allclose(robust.trimmed_mean(0)(x), x.double().mean(0), atol=1e-15)
     np.testing.assert_allclose(robust.trimmed_mean(99)(x), robust.median(x), atol=1e-15)
 
 
 @given(st.integers(2, 9), COLUMNS, st.integers(0, 3), st.integers(0, 99))
 def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
-    x = draws(n, d, seed).double()
+    x = draw_normal(n, d, seed).double()
     square = ((x[:, None] - x[None]) ** 2).sum(-1).numpy()
     near = min(max(1, n - f - 2), n - 1)
     score = [np.sort(np.delete(square[i], i))[:near].sum() for i in range(n)]
@@ -80,7 +82,7 @@ def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
 def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     """N = 2 f + 3 uploads, f of them together far away: the worst that the theorem allows."""
     n, d = 2 * f + 3, 20
-    good = 1.0 + 0.1 * draws(n, d, 1)
+    good = 1.0 + 0.1 * draw_normal(n, d, 1)
     bad = good.clone()
     bad[:f] = -1000.0
     rows = aggregation.Rows(1, 1)
@@ -90,16 +92,16 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
         robust.median,
         robust.trimmed_mean(f),
     ):
-        found = moved(robust.robust_server(rows, centre), bad)
+        found = models_after_round(robust.robust_server(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
-    assert (moved(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
+    assert (models_after_round(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
 
 
 @pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
 def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Center) -> None:
-    x, model = draws(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
+    x, model = draw_normal(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
     one = robust.robust_server(aggregation.Rows(1, 4), centre)
-    after = moved(one, x, 4, model)
+    after = models_after_round(one, x, 4, model)
     for k in (0, 1, 3):
         mine = x[[j for j in range(9) if model[j] == k]]
         assert torch.equal(after[k], centre(mine).float())
@@ -112,7 +114,7 @@ def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Ce
 
 
 def test_a_diverged_client_is_named_and_not_hidden() -> None:
-    x = draws(4, 3, 0)
+    x = draw_normal(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
         robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
@@ -137,7 +139,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
     for t in range(3):
-        x = draws(5, 4, t)
+        x = draw_normal(5, 4, t)
         state = one.step(state, one.reduce(uploads(x)), t)
         g = x.double().mean(0).numpy()
         m = beta * m + (g[:3] if kind == "momentum" else (1 - beta) * g[:3])
@@ -151,10 +153,10 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
     rows = aggregation.Rows(1, 2)
     one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", lr=0.1)
-    start = draws(2, 3, 9)
+    start = draw_normal(2, 3, 9)
     state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
-    state = one.step(state, one.reduce(uploads(draws(4, 3, 1), [0, 1, 0, 1])), 0)
-    after = one.step(state, one.reduce(uploads(draws(2, 3, 2), [0, 0])), 1)
+    state = one.step(state, one.reduce(uploads(draw_normal(4, 3, 1), [0, 1, 0, 1])), 0)
+    after = one.step(state, one.reduce(uploads(draw_normal(2, 3, 2), [0, 0])), 1)
     assert torch.equal(after.models[1], state.models[1])
     assert not torch.equal(after.models[0], state.models[0])
     for name in state.extra:
@@ -211,7 +213,7 @@ def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_what_robust_servers_are_for() -> None:
+def test_robust_servers_resist_flipped_labels() -> None:
     """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
 
     def accuracy(**keys: Any) -> float:

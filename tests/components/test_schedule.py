@@ -41,11 +41,11 @@ def cases(draw: st.DrawFn, most_models: int = 7) -> Case:
 PEOPLE = {
     "full": lambda case: invite_all(case.clients),
     "sampled": lambda case: sample_clients(case.clients, case.per_tier),
-    "strata": lambda case: sample_strata(case.clients, case.per_tier),
+    "strata": lambda case: sample_strata(case.clients, case.per_tier, case.models),
 }
 
 
-def made(case: Case, kind: str, people: str, rows: str = "client") -> Schedule:
+def make_schedule(case: Case, kind: str, people: str, rows: str = "client") -> Schedule:
     return schedule(case.clients, case.models, case.seeds, PEOPLE[people](case), KINDS[kind](case.models, rows))
 
 
@@ -61,7 +61,7 @@ def triples(plan: Plan) -> list[tuple[int, int, int]]:
 @given(cases(), st.sampled_from(AGE_START))
 def test_permutation_shows_every_model_to_every_client_once_an_age(case: Case, age: int) -> None:
     """M models a round, K rounds: a client trains each model exactly m times."""
-    plan = made(case, "permutation", "full")
+    plan = make_schedule(case, "permutation", "full")
     seen = Counter(job for t in range(age * case.models, (age + 1) * case.models) for job in triples(plan(t, None)))
     for world in range(len(case.seeds)):
         for client in range(case.clients.number):
@@ -69,16 +69,19 @@ def test_permutation_shows_every_model_to_every_client_once_an_age(case: Case, a
             assert [seen[client, k, world] for k in range(case.models)] == [each] * case.models
 
 
-@given(cases(), st.sampled_from(AGE_START))
-def test_permutation_shows_every_model_to_every_stratum_once_an_age(case: Case, age: int) -> None:
-    """The row is the stratum, whichever of its clients is drawn."""
-    people, plan = sample_strata(case.clients, case.per_tier), made(case, "permutation", "strata", "stratum")
+@given(cases(), st.sampled_from(AGE_START), st.sampled_from(["strata", "sampled"]))
+def test_permutation_shows_every_model_to_every_stratum_and_slot_once_an_age(
+    case: Case, age: int, people: str
+) -> None:
+    """The row is the place, whichever client fills it."""
+    who = PEOPLE[people](case)
+    plan = make_schedule(case, "permutation", people, "stratum" if people == "strata" else "slot")
     seen: Counter[tuple[int, int, int]] = Counter()
     for t in range(age * case.models, (age + 1) * case.models):
-        row = {(w, int(c)): s for w, seed in enumerate(case.seeds) for s, c in enumerate(people(seed, t).client)}
+        row = {(w, int(c)): s for w, seed in enumerate(case.seeds) for s, c in enumerate(who(seed, t).client)}
         seen.update((row[world, client], model, world) for client, model, world in triples(plan(t, None)))
     for world, seed in enumerate(case.seeds):
-        each = models_a_round(case, people(seed, age * case.models).client)
+        each = models_a_round(case, who(seed, age * case.models).client)
         for s, m in enumerate(each):
             assert [seen[s, k, world] for k in range(case.models)] == [m] * case.models
 
@@ -87,8 +90,8 @@ def test_permutation_shows_every_model_to_every_stratum_once_an_age(case: Case, 
 def test_round_t_alone_is_round_t_after_all_rounds_before(case: Case, kind: str, people: str, t: int) -> None:
     """Nothing is remembered: resuming, or asking twice, cannot change a plan."""
     rows = "stratum" if people == "strata" else "client"
-    alone = made(case, kind, people, rows)(t, None)
-    walked = made(case, kind, people, rows)
+    alone = make_schedule(case, kind, people, rows)(t, None)
+    walked = make_schedule(case, kind, people, rows)
     before = [walked(s, None) for s in range(t + 1)][-1]
     assert triples(alone) == triples(before) == triples(walked(t, None))
 
@@ -98,7 +101,7 @@ def test_every_participant_trains_its_tiers_number_of_different_models(
     case: Case, kind: str, people: str, t: int
 ) -> None:
     rows = "stratum" if people == "strata" else "client"
-    plan, who = made(case, kind, people, rows)(t, None), PEOPLE[people](case)
+    plan, who = make_schedule(case, kind, people, rows)(t, None), PEOPLE[people](case)
     assert plan.client.dtype == plan.model.dtype == plan.world.dtype == np.int64
     assert ((plan.model >= 0) & (plan.model < case.models)).all()
     assert len(set(triples(plan))) == len(plan.client), "a client trains a model twice in one round"
@@ -120,8 +123,8 @@ def test_participants_are_distinct_and_counted_per_tier(case: Case, people: str,
 
 @given(cases(), st.integers(0, 9))
 def test_strata_partition_the_clients(case: Case, seed: int) -> None:
-    """Slot by slot the clients of all rounds: disjoint, complete, inside a tier, and of near equal size."""
-    people = sample_strata(case.clients, case.per_tier)
+    """Slot by slot the clients of all rounds of an age: disjoint, complete, inside a tier, and of near equal size."""
+    people = sample_strata(case.clients, case.per_tier, models=250)
     rounds = [people(seed, t).client for t in range(250)]
     slots = [set(column) for column in zip(*(r.tolist() for r in rounds), strict=True)]
     assert sum(len(slot) for slot in slots) == len(set().union(*slots)), "a client is in two strata"
@@ -135,7 +138,7 @@ def test_strata_partition_the_clients(case: Case, seed: int) -> None:
 
 @given(cases(), st.sampled_from(sorted(PEOPLE)), st.integers(0, 30))
 def test_balanced_counts_differ_by_at_most_one(case: Case, people: str, t: int) -> None:
-    plan = made(case, "balanced", people, "stratum" if people == "strata" else "client")(t, None)
+    plan = make_schedule(case, "balanced", people, "stratum" if people == "strata" else "client")(t, None)
     for world in range(len(case.seeds)):
         counts = np.bincount(plan.model[plan.world == world], minlength=case.models)
         assert counts.max() - counts.min() <= 1
@@ -145,7 +148,7 @@ def test_balanced_counts_differ_by_at_most_one(case: Case, people: str, t: int) 
 def test_models_are_met_uniformly(kind: str) -> None:
     """5 models, 40 clients, 250 rounds: each pair about 50 times (random: sd 6.3; permutation: exactly)."""
     case = Case(Clients((Tier("all", 40),)), 5, (3,), (40,))
-    plan, counts = made(case, kind, "full"), np.zeros((40, 5))
+    plan, counts = make_schedule(case, kind, "full"), np.zeros((40, 5))
     for t in range(250):
         jobs = plan(t, None)
         np.add.at(counts, (jobs.client, jobs.model), 1)
@@ -157,7 +160,7 @@ def test_models_are_met_uniformly(kind: str) -> None:
 def test_clients_seeds_and_ages_draw_different_permutations() -> None:
     """Independent rows: over 60 clients all 6 orders of 3 models appear, and other seeds and ages reshuffle them."""
     case = Case(Clients((Tier("all", 60),)), 3, (0, 1), (60,))
-    plan = made(case, "permutation", "full")
+    plan = make_schedule(case, "permutation", "full")
 
     def orders(age: int, world: int) -> list[tuple[int, ...]]:
         jobs = [plan(3 * age + t, None) for t in range(3)]
@@ -176,7 +179,7 @@ def state_with(loss: list[float], clients: int) -> State:
 def test_adaptive_prefers_the_models_of_high_loss() -> None:
     """Odds are the losses: 8 : 1 : 1 here; a model never met counts as the worst one."""
     case = Case(Clients((Tier("all", 500),)), 3, (0,), (500,))
-    plan = made(case, "adaptive", "full")
+    plan = make_schedule(case, "adaptive", "full")
 
     def shares(loss: list[float]) -> np.ndarray:
         jobs = [plan(t, state_with(loss, 500)).model for t in range(4)]

@@ -43,7 +43,7 @@ def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:
 
 
 @given(uploads(), st.permutations(range(ROWS)), st.lists(st.integers(0, 3), min_size=ROWS, max_size=ROWS))
-def test_order_and_packing_cannot_be_seen(
+def test_order_and_packing_change_no_bit(
     given_uploads: tuple[Tensor, Tensor, Tensor], order: list[int], actor: list[int]
 ) -> None:
     """However rows are shuffled and dealt to actors, the merged sum has the same bits."""

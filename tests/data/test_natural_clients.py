@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import scenario, trained
+from small import scenario, train_rounds
 
 from fedray.assembly.study import build_study
 from fedray.runtime.evaluation import score_known_clients
@@ -48,6 +48,6 @@ def test_natural_clients_are_tested_on_their_own_rows(
             rows = fetched.rows[0].numpy()
             assert len(set(test_group[own])) == 1
             assert set(group[rows]) == set(test_group[own])
-    state, runtime = trained(study, 1)
+    state, runtime = train_rounds(study, 1)
     scores = score_known_clients(runtime.worker, state, [(0, client) for client in range(0, clients, 13)])
     assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in scores.values())

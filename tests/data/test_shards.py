@@ -45,7 +45,7 @@ def test_worlds_partition_the_training_rows(digits: Dataset) -> None:
     assert not torch.equal(*rows)
 
 
-def test_a_job_is_fetched_alike_alone_and_in_company(digits: Dataset) -> None:
+def test_the_rows_of_a_job_do_not_depend_on_other_jobs(digits: Dataset) -> None:
     shards = build_shards(digits, "dirichlet", {}, 20, [0, 1])
     world, client = np.array([1, 0, 1]), np.array([3, 3, 19])
     both = shards.fetch(world, client)
@@ -72,7 +72,7 @@ def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None
     assert shards.targets(y, torch.zeros(1, dtype=torch.long)) is y
 
 
-def test_each_world_has_its_fold_s_rows_and_statistics() -> None:
+def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
     data = folded()
     shards = build_shards(data, "iid", {}, 2, [0, 1], folds=[0, 1])
     assert shards.worlds == 4
@@ -90,7 +90,7 @@ def test_each_world_has_its_fold_s_rows_and_statistics() -> None:
     ]
 
 
-def test_one_fold_is_the_same_alone_as_among_all() -> None:
+def test_a_fold_does_not_depend_on_the_other_folds() -> None:
     data = folded()
     alone, among = (build_shards(data, "iid", {}, 2, [0], folds=f) for f in ([1], [0, 1]))
     a, b = alone.fetch(np.array([0]), np.array([1])), among.fetch(np.array([1]), np.array([1]))
@@ -154,7 +154,7 @@ def test_wrong_requests_name_their_key(digits: Dataset, arguments: tuple[Any, ..
 
 
 @pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
-def test_a_generated_client_is_the_same_in_any_population_and_company(options: dict[str, Any]) -> None:
+def test_a_generated_client_does_not_depend_on_the_other_clients(options: dict[str, Any]) -> None:
     data = load_data("synthetic", test=10, **options)
     small, large = (build_shards(data, "natural", {}, n, [3, 4]) for n in (100, 1_000_000))
     world, client = np.array([0, 1, 0, 1]), np.array([5, 5, 99, 0])

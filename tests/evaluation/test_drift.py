@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import of_method, scenario, trained
+from small import of_method, scenario, train_rounds
 
 import fedray
 from fedray.assembly.study import build_study
@@ -45,7 +45,7 @@ def study_of(data: Dataset) -> Study:
 
 def drift_of(study: Study, rounds: int, asked: Study) -> Drift:
     """The drift on the data of one study, of models that were trained on those of another."""
-    state, _ = trained(study, rounds)
+    state, _ = train_rounds(study, rounds)
     before = hash_tensors({"models": state.models, "counters": state.counters})
     drifts = measure_drift(asked, Inline(asked), state)
     assert hash_tensors({"models": state.models, "counters": state.counters}) == before
@@ -90,7 +90,7 @@ def test_a_run_stores_the_drift_of_every_client_and_its_report_names_the_anomaly
 
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("method", ["fedavg", "stacking"])
-def test_one_answering_model_knows_no_drift(method: str, tmp_path: Path) -> None:
+def test_one_model_has_no_drift_scores(method: str, tmp_path: Path) -> None:
     run = fedray.run(of_method(method), out=tmp_path / "run")
     assert not (run.path / "drift.parquet").exists()
     with pytest.raises(FedrayError, match=r"has no drift\.parquet"):

@@ -46,14 +46,14 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def finished(process: subprocess.Popen[str], out: Path) -> dict[str, Any]:
+def wait_for_summary(process: subprocess.Popen[str], out: Path) -> dict[str, Any]:
     _, said = process.communicate()
     assert process.returncode == 0, said
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
 
-def killed(process: subprocess.Popen[str], out: Path, checkpoints: int, seconds: float) -> bool:
+def kill_after(process: subprocess.Popen[str], out: Path, checkpoints: int, seconds: float) -> bool:
     """Kills a run some time after its n-th new checkpoint; False if it had ended by then."""
     before = {path.name for path in (out / "checkpoints").glob("round-*")}
     deadline = time.monotonic() + 240
@@ -70,7 +70,7 @@ def killed(process: subprocess.Popen[str], out: Path, checkpoints: int, seconds:
     return alive
 
 
-class Left(NamedTuple):
+class RunResults(NamedTuple):
     """What a run leaves: its hashes, and the rows of its tables but for their wall time."""
 
     hashes: tuple[str, str]
@@ -78,30 +78,30 @@ class Left(NamedTuple):
     clients: list[dict[str, Any]]
 
 
-def left(process: subprocess.Popen[str], out: Path) -> Left:
-    summary, tables = finished(process, out), []
+def read_results(process: subprocess.Popen[str], out: Path) -> RunResults:
+    summary, tables = wait_for_summary(process, out), []
     for name in ("rounds", "clients"):
         table = record.read_table(out, name)
         kept = [column for column in table.column_names if column != "wall_seconds"]
         tables.append(sorted(table.select(kept).to_pylist(), key=repr))
-    return Left((summary["model_hash"], summary["state_hash"]), *tables)
+    return RunResults((summary["model_hash"], summary["state_hash"]), *tables)
 
 
-def killed_and_undisturbed(
+def run_with_kills(
     tmp_path: Path, change: dict[str, Any], moments: list[tuple[int, float]]
-) -> tuple[int, Left, Left]:
+) -> tuple[int, RunResults, RunResults]:
     """How often a run was killed, what it left in the end, and what an undisturbed one left."""
     file, out, whole = tmp_path / "scenario.yaml", tmp_path / "killed", tmp_path / "whole"
     file.write_text(yaml.safe_dump({**SCENARIO, **change}))
     undisturbed = fedray("run", file, "runtime=inline", "--out", whole)
     process, kills = fedray("run", file, "--out", out), 0
     for checkpoints, seconds in moments:
-        kills += killed(process, out, checkpoints, seconds)
+        kills += kill_after(process, out, checkpoints, seconds)
         process = fedray("resume", out)
-    return kills, left(process, out), left(undisturbed, whole)
+    return kills, read_results(process, out), read_results(undisturbed, whole)
 
 
-def some(number: int) -> list[tuple[int, float]]:
+def random_moments(number: int) -> list[tuple[int, float]]:
     """Random moments: after which checkpoint, and how long after it."""
     return [(random.randint(0, 5), random.uniform(0.0, 0.5)) for _ in range(number)]
 
@@ -110,7 +110,7 @@ def some(number: int) -> list[tuple[int, float]]:
 @pytest.mark.timeout(600)
 def test_a_killed_inline_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Twice: the resumed run is killed too."""
-    kills, resumed, whole = killed_and_undisturbed(
+    kills, resumed, whole = run_with_kills(
         tmp_path, INLINE, [(2, random.uniform(0.0, 0.1)), (1, random.uniform(0.0, 0.1))]
     )
     assert kills > 0, "nothing was killed: the run is too short"
@@ -120,7 +120,7 @@ def test_a_killed_inline_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_killed_ray_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Its coordinator outlives the driver for seconds, and must not write beside the resumed one."""
-    kills, resumed, whole = killed_and_undisturbed(tmp_path, RAY, [(2, random.uniform(0.0, 0.1))])
+    kills, resumed, whole = run_with_kills(tmp_path, RAY, [(2, random.uniform(0.0, 0.1))])
     assert kills > 0, "nothing was killed: the run is too short"
     assert resumed == whole
 
@@ -129,6 +129,6 @@ def test_a_killed_ray_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("change", [INLINE, PRIVATE, RAY, STACK], ids=["inline", "private state", "ray", "stack"])
 def test_many_kills_at_any_moment_resume_to_the_same_bits(tmp_path: Path, change: dict[str, Any]) -> None:
-    kills, resumed, whole = killed_and_undisturbed(tmp_path, {**change, "rounds": 4 * change["rounds"]}, some(10))
+    kills, resumed, whole = run_with_kills(tmp_path, {**change, "rounds": 4 * change["rounds"]}, random_moments(10))
     assert kills > 0, "nothing was killed: the run is too short"
     assert resumed == whole

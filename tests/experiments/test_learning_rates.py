@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from reports import without_report
-from small import copied, scenario
+from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -42,7 +42,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
         return run({"local": {"lr_grid": GRID[::-1]}}, out=tmp_path_factory.mktemp("rates") / "run")
 
 
-def test_each_world_takes_the_best_of_what_runs_of_their_own_would_score(chosen: fedray.Run) -> None:
+def test_each_world_takes_the_rate_whose_own_run_scores_best(chosen: fedray.Run) -> None:
     """To the bit: a candidate is what `local.lr` would have given it, a fifth of every client's rows withheld."""
     alone = [run({"local": {"lr": rate}, "data": {"hold_out": 0.2}}) for rate in GRID]
     rows = [[row for row in one.rounds.to_pylist() if row["round"] == 2] for one in alone]
@@ -98,9 +98,9 @@ def test_candidates_that_diverge_are_dropped(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_the_choice(chosen: fedray.Run, tmp_path: Path) -> None:
-    again = fedray.resume(copied(chosen, tmp_path / "again", 1))
+    again = fedray.resume(copy_run(chosen, tmp_path / "again", 1))
     assert again.summary["model_hash"] == chosen.summary["model_hash"]
-    folder = copied(chosen, tmp_path / "anew", None)
+    folder = copy_run(chosen, tmp_path / "anew", None)
     (folder / "learning_rates.json").unlink()
     assert fedray.resume(folder).summary["model_hash"] == chosen.summary["model_hash"]
 

@@ -34,7 +34,7 @@ class Poisoned(nn.Module):
         return scores
 
 
-def marked(n: int = 240, clients: int = 6) -> Dataset:
+def marked_images(n: int = 240, clients: int = 6) -> Dataset:
     """Small images of three classes, dealt to natural clients; those of one hold a pixel of 255."""
     rng = np.random.default_rng(0)
     y = np.arange(n) % 3

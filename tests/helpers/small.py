@@ -54,7 +54,7 @@ def rows(table: Any, *without: str) -> list[dict[str, Any]]:
     return sorted(kept.to_pylist(), key=repr)
 
 
-def copied(run: fedray.Run, to: Path, last_round: int | None) -> Path:
+def copy_run(run: fedray.Run, to: Path, last_round: int | None) -> Path:
     """A run directory as it was when the process died after its checkpoint of `last_round` (None: before the first)."""
     shutil.copytree(run.path, to)
     for path in (to / "checkpoints").iterdir():
@@ -65,7 +65,7 @@ def copied(run: fedray.Run, to: Path, last_round: int | None) -> Path:
     return to
 
 
-class Told(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command left: its exit status and what it wrote."""
 
     status: int
@@ -73,7 +73,7 @@ class Told(NamedTuple):
     err: str
 
 
-def fed(*arguments: str | Path) -> Told:
+def run_command(*arguments: str | Path) -> CommandResult:
     """Runs `fedray ARGUMENTS` in this process."""
     out, err = io.StringIO(), io.StringIO()
     status = 0
@@ -82,10 +82,10 @@ def fed(*arguments: str | Path) -> Told:
             commands.main([str(argument) for argument in arguments])
         except SystemExit as end:
             status = int(end.code or 0)
-    return Told(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
-def trained(study: Study, rounds: int) -> tuple[State, Inline]:
+def train_rounds(study: Study, rounds: int) -> tuple[State, Inline]:
     """The state after some rounds, and the runtime that holds the clients."""
     runtime, progress = Inline(study), begin_progress(study, study.method.phase)
     for _ in range(rounds):

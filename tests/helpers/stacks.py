@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import scenario, trained
+from small import scenario, train_rounds
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
@@ -56,7 +56,7 @@ def study(*changes: dict[str, Any], data: Dataset | None = None) -> Study:
 
 def bases_after(made: Study, rounds: int = 3) -> list[torch.Tensor]:
     """The sub models of each base, `[F, x, d]`."""
-    state, _ = trained(made, rounds)
+    state, _ = train_rounds(made, rounds)
     return [read_part(state, part).models.view(part.folds, part.models, -1) for part in made.parts[:-1]]
 
 

@@ -38,6 +38,6 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def told(found: list[dict[str, Any]]) -> list[Any]:
+def list_outcomes(found: list[dict[str, Any]]) -> list[Any]:
     """What a sweep found: number, state, values, params of every trial."""
     return [(row["number"], row["state"], row["values"], row["params"]) for row in found]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, of_method
+from small import copy_run, of_method
 
 import fedray
 from fedray.assembly.study import build_study
@@ -52,7 +52,7 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
     """Finite, and after a crash the same models, private state and scores."""
     run = fedray.run(combined(method, kind), out=tmp_path / "run")
     assert all(bool(torch.isfinite(value).all()) for model in run.models for value in model.values())
-    assert hashes(fedray.resume(copied(run, tmp_path / "copy", 1))) == hashes(run)
+    assert hashes(fedray.resume(copy_run(run, tmp_path / "copy", 1))) == hashes(run)
 
 
 # Ray takes seconds to start its actors; these are made of the parts of the others (test_ray.py runs Fed-ensemble).

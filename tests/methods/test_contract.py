@@ -15,7 +15,7 @@ import pytest
 import yaml
 from reports import with_short_report
 from safetensors.torch import load_file
-from small import copied, of_method, rows
+from small import copy_run, of_method, rows
 
 import fedray
 from fedray.methods import METHODS
@@ -137,7 +137,7 @@ def test_the_seed_decides_every_bit(run: fedray.Run) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int | None) -> None:
     """The same models, the same state, and every row exactly once."""
-    again = fedray.resume(copied(run, tmp_path / "run", last_round))
+    again = fedray.resume(copy_run(run, tmp_path / "run", last_round))
     assert again.summary["model_hash"] == run.summary["model_hash"]
     assert again.summary["state_hash"] == run.summary["state_hash"]
     assert rows(again.rounds) == rows(run.rounds)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 from sklearn.linear_model import BayesianRidge
-from small import copied, scenario
+from small import copy_run, scenario
 
 import fedray
 from fedray.assembly.study import build_study
@@ -96,9 +96,7 @@ def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
     whole = uploads(delta)
     parts = [
         server.reduce(
-            whole._replace(
-                **{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "world", "tier", "size")}
-            )
+            whole._replace(**{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "world", "tier", "size")})
         )
         for i in (slice(3, 7), slice(0, 3))
     ]
@@ -239,7 +237,7 @@ def test_local_only_shares_nothing() -> None:
 @pytest.mark.parametrize("name", ["fedag", "fedbe", "fedbe_nokd"])
 def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
     whole = fedray.run(scenario({"method": {"name": name}}), out=tmp_path / "whole")
-    again = fedray.resume(copied(whole, tmp_path / "again", 2))
+    again = fedray.resume(copy_run(whole, tmp_path / "again", 2))
     assert again.summary["model_hash"] == whole.summary["model_hash"]
     assert again.summary["state_hash"] == whole.summary["state_hash"]
 

@@ -94,7 +94,7 @@ def test_the_chi_square_test_can_fail() -> None:
     assert ((count - expected) ** 2 / expected).sum() > chi2.ppf(1 - LEVEL, len(count) - 1)
 
 
-def test_nothing_is_lost_where_things_fail() -> None:
+def test_no_model_is_lost_where_nodes_and_edges_fail() -> None:
     """Every model has one holder in every step; who is out of order keeps what it holds and is handed nothing."""
     graph = graph_from(nx.complete_graph(8))
     path, outages = make_walks([graph], 6, [5], "uniform", Outages(0.3, 0.3)), Outages(0.3, 0.3)
@@ -187,12 +187,12 @@ def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> N
         ({"clients": {"number": 2}}, "clients.number = 2, but a ring needs 3"),
     ],
 )
-def test_what_cannot_be_walked_is_refused(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_walked_is_refused(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=line):
         fedray.run(small(**keys), out=tmp_path / "run")
 
 
-def test_a_graph_too_large_is_not_begun() -> None:
+def test_a_graph_that_is_too_large_is_refused() -> None:
     with pytest.raises(BadInput, match=r"a complete graph has about 5e\+05 edges"):
         make_graph(GraphKeys(kind="complete"), 1000, 0)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from modules import load_module
 from reports import without_report
-from small import copied, fed, rows, scenario, trained
+from small import copy_run, rows, run_command, scenario, train_rounds
 from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
 
 import fedray
@@ -62,7 +62,7 @@ def test_other_data_in_a_fold_changes_no_bit_of_the_sub_models_that_leave_it_out
 def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
     """Client j's features are the probabilities of (i, j), computed here with the modules themselves."""
     made = study()
-    state, _ = trained(made, 3)
+    state, _ = train_rounds(made, 3)
     found = features(made, state)
     for i, part in enumerate(made.parts[:-1]):
         own = read_part(state, part)
@@ -81,13 +81,13 @@ def test_a_sub_model_is_fedavg_on_the_other_clients() -> None:
     others = table()._replace(train=short)
     plain = {"method": {"name": "fedavg", "bases": None, "meta_lr": None}, "model": {"hidden": [6]}}
     alone = study(plain, {"server": {"weighting": "examples"}, "local": {"optimizer": "adam"}}, data=others)
-    assert torch.equal(bases_after(study())[0][CLIENTS - 1], trained(alone, 3)[0].models)
+    assert torch.equal(bases_after(study())[0][CLIENTS - 1], train_rounds(alone, 3)[0].models)
 
 
 @BOTH
 def test_the_order_of_the_jobs_changes_no_bit(folds: dict[str, Any]) -> None:
     made = study(folds)
-    state, _ = trained(made, 6)
+    state, _ = train_rounds(made, 6)
     phase = made.method.phase
 
     def backwards(t: int, state: State | None) -> Plan:
@@ -106,7 +106,7 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
     whole = {"local": {"batch_size": "full"}}
     forth = study(whole)
     back = study(whole, data=table(owner=CLIENTS - 1 - np.repeat(np.arange(CLIENTS), EACH)))
-    one, two = trained(forth, 6)[0], trained(back, 6)[0]
+    one, two = train_rounds(forth, 6)[0], train_rounds(back, 6)[0]
     for part, other in zip(forth.parts[:1], back.parts[:1], strict=True):
         a, b = read_part(one, part).models, read_part(two, other).models
         np.testing.assert_allclose(a, b.flip(0), atol=2e-4)
@@ -143,7 +143,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 @pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])
 @pytest.mark.usefixtures("no_report")
 def test_a_run_killed_in_any_phase_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
-    again = fedray.resume(copied(run, tmp_path / "run", last_round), data=table())
+    again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=table())
     assert again.summary["model_hash"] == run.summary["model_hash"]
     assert again.summary["state_hash"] == run.summary["state_hash"]
     assert rows(again.rounds) == rows(run.rounds)
@@ -232,7 +232,7 @@ REFUSED = [
 def test_what_makes_no_sense_for_a_stack_is_one_line(tmp_path: Path, key: str, line: str) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text("method: {name: stacking}\nruntime: inline\nclients: {number: 4}\n")
-    told = fed("check", file, key)
-    assert told.status == 2
-    assert line in told.err
-    assert told.err.count("\n") == 1
+    result = run_command("check", file, key)
+    assert result.status == 2
+    assert line in result.err
+    assert result.err.count("\n") == 1

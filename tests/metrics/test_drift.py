@@ -20,7 +20,7 @@ def test_z_scores_are_scipys_and_do_not_depend_on_the_unit() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-9])
-def test_clients_that_differ_by_rounding_are_alike(noise: float) -> None:
+def test_clients_that_differ_by_rounding_have_the_same_score(noise: float) -> None:
     """A model answers in float32: what its rounding leaves is no drift."""
     values = 0.3 + noise * RNG.normal(size=30)
     assert z_scores(values).tolist() == [0.0] * 30

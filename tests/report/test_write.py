@@ -185,7 +185,7 @@ def test_several_runs_are_compared(folder: Path, tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(head)}
 
 
-def test_runs_of_one_name_are_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_shown_with_more_of_their_paths(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "repeated", tmp_path / "other" / "classes")
     text = page(tmp_path / "r.html", folder / "classes", tmp_path / "other" / "classes")
     assert "other/classes" in text

@@ -10,7 +10,7 @@ import pytest
 import torch
 from reports import without_report
 from sklearn.naive_bayes import GaussianNB
-from small import copied, fed, rows, scenario, trained
+from small import copy_run, rows, run_command, scenario, train_rounds
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
@@ -98,7 +98,7 @@ def test_a_client_without_rows_does_not_vote() -> None:
 def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
     """Out of fold: a row is answered by the vote that leaves it out. The classifiers are no numbers of the stack."""
     made = beside(FOREST, folds)
-    state, _ = trained(made, 3)
+    state, _ = train_rounds(made, 3)
     shards, found = made.parts[1].study.shards, features(made, state)
     assert isinstance(shards, LeaveOutShards)
     said = shares(made, torch.from_numpy(table().train.x))
@@ -112,7 +112,7 @@ def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
 def test_who_fits_the_classifiers_changes_no_bit() -> None:
     """Each round's jobs dealt to two processes' worth of hosts, each of which fits what it needs, with two threads."""
     made = beside(FOREST, WITHIN)
-    phase, want = made.method.phase, trained(made, 6)[0]
+    phase, want = made.method.phase, train_rounds(made, 6)[0]
     hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made, phase).state
     for t in range(6):
         jobs = size_jobs(made, phase, phase.schedule(t, state))
@@ -136,7 +136,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 @pytest.mark.parametrize("last_round", [2, 5], ids=["bases", "meta"])
 @pytest.mark.usefixtures("no_report")
 def test_a_killed_run_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
-    again = fedray.resume(copied(run, tmp_path / "run", last_round), data=table())
+    again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=table())
     assert again.summary["state_hash"] == run.summary["state_hash"]
     assert rows(again.rounds) == rows(run.rounds)
 
@@ -185,10 +185,10 @@ def test_more_classifiers_than_a_process_keeps_are_one_line(tmp_path: Path) -> N
 def check(tmp_path: Path, bases: str, line: str, *changes: str) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(f"method: {{name: stacking, bases: {bases}}}\nruntime: inline\nclients: {{number: 4}}\n")
-    told = fed("check", file, *changes)
-    assert told.status == 2
-    assert line in told.err
-    assert told.err.count("\n") == 1
+    result = run_command("check", file, *changes)
+    assert result.status == 2
+    assert line in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_every_classifier_has_options_and_they_are_read_back() -> None:

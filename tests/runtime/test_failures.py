@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faulty import NATURAL, POISONED, marked, model_of
+from faulty import NATURAL, POISONED, marked_images, model_of
 from small import of_method, rows, scenario
 from torch import Tensor
 
@@ -163,7 +163,7 @@ def test_a_failing_block_is_cut_until_only_the_failing_jobs_are_left(bad: set[in
     assert trained <= 8 if not bad else trained <= 8 * 4
 
 
-def test_a_passing_fault_is_none() -> None:
+def test_a_job_that_succeeds_at_its_second_try_has_not_failed() -> None:
     """What fails once and works in halves is not a failed client."""
     calls = []
 
@@ -177,7 +177,7 @@ def test_a_passing_fault_is_none() -> None:
     assert (len(done), errors) == (2, {})
 
 
-def test_divergence_is_told_at_once() -> None:
+def test_divergence_is_reported_at_once() -> None:
     """It names all its clients already: nothing is trained again to find them."""
     calls = []
 
@@ -234,7 +234,7 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
 
 @pytest.mark.parametrize("how", ["raises", "NaN", "hangs"])
 def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
-    data = marked()
+    data = marked_images()
     keys = {**NATURAL, **SKIP, "runtime": "inline", **({"client_timeout": 2.0} if how == "hangs" else {})}
     with pytest.warns(UserWarning, match="left out"):
         done = fedray.run(keys, data=data, model=model_of(how, data))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copied, scenario, trained
+from small import copy_run, scenario, train_rounds
 from torch import nn
 
 import fedray
@@ -48,7 +48,7 @@ def test_ditto_without_pull_is_local_training() -> None:
     """Lambda = 0: each personal model is what the client gets by training alone from the first model."""
     study = build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": 0}})))
     phase = study.method.phase
-    state, runtime = trained(study, 3)
+    state, runtime = train_rounds(study, 3)
     worker, start = runtime.worker, begin_progress(study, phase).state.models[0]
     for client in range(6):
         alone = start[None].expand(2, -1)
@@ -76,7 +76,7 @@ def test_ditto_without_pull_is_local_training() -> None:
 
 def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
     weak, strong = (
-        trained(
+        train_rounds(
             build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": pull}, "local": {"lr": 0.01}}))),
             3,
         )
@@ -149,7 +149,7 @@ def test_a_clients_private_layer_changes_no_other_upload() -> None:
     """And a private layer that the loss does not read changes no upload at all."""
     study = build_study(read_scenario(scenario(LG, {"server": {"robust": "median"}})))  # this server keeps each upload
     phase, mask = study.method.phase, torch.from_numpy(study.net.layout.mask(study.method.phase.private))
-    state, runtime = trained(study, 1)
+    state, runtime = train_rounds(study, 1)
     plan = phase.schedule(1, state)
     kept = runtime.private()
     uploads = []
@@ -183,7 +183,7 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
     assert phase.private == ("idle", "norm")
     mask = torch.from_numpy(layout.mask(phase.private))
     assert int(mask.sum()) == 20 + 4 * 64
-    state, runtime = trained(study, 2)
+    state, runtime = train_rounds(study, 2)
     first = begin_progress(study, phase).state
     assert torch.equal(state.models[:, mask], first.models[:, mask])
     assert int(state.counters.max()) == 0
@@ -215,7 +215,7 @@ def test_private_state_resumes(method: str, tmp_path: Path) -> None:
     tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2},
                      "compress": {"kind": "topk", "error_feedback": True}})  # fmt: skip
     run = fedray.run(tree, out=tmp_path / "run")
-    again = fedray.resume(copied(run, tmp_path / "copy", 2))
+    again = fedray.resume(copy_run(run, tmp_path / "copy", 2))
     for name in ("model_hash", "state_hash", "metrics"):
         assert again.summary[name] == run.summary[name]
 
@@ -228,7 +228,7 @@ def test_every_method_under_every_schedule(method: str, kind: str) -> None:
     tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
                      "participation": {"fraction": 0.5}, "rounds": 2})  # fmt: skip
     study = build_study(read_scenario(tree))
-    state, runtime = trained(study, 2)
+    state, runtime = train_rounds(study, 2)
     assert bool(torch.isfinite(state.models).all())
     met = set()
     for t in range(2):
@@ -238,7 +238,7 @@ def test_every_method_under_every_schedule(method: str, kind: str) -> None:
     for name in study.method.phase.own:
         held = {tuple(key) for key in private[f"{name}/keys"].tolist()}
         assert held == met if kind != "adaptive" else len(held) <= 6 * 3  # adaptive plans read the state of their round
-    assert len({hash_tensors({"models": trained(study, 2)[0].models}) for _ in range(2)}) == 1
+    assert len({hash_tensors({"models": train_rounds(study, 2)[0].models}) for _ in range(2)}) == 1
 
 
 @pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])

@@ -21,7 +21,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reports import without_report
-from small import fed
+from small import run_command
 
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
@@ -169,12 +169,14 @@ def runs_or_is_refused(text: str) -> float:
         file = Path(folder) / "odd.yaml"
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
         with within(SECONDS):
-            told = fed("check", file)
-        if not refused(*told):
+            result = run_command("check", file)
+        if not refused(*result):
             try:
                 with within(ENOUGH):
-                    told = fed("run", file, "rounds=1", "runtime=inline", "loggers=[]", "--out", Path(folder) / "run")
-                refused(*told)
+                    result = run_command(
+                        "run", file, "rounds=1", "runtime=inline", "loggers=[]", "--out", Path(folder) / "run"
+                    )
+                refused(*result)
             except TimeIsUp:
                 pass
     return most() - start

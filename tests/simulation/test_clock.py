@@ -54,7 +54,7 @@ def everyone(clients: Clients, worlds: int = 1) -> Plan:
     return Plan(who, np.zeros_like(who), np.repeat(np.arange(worlds), clients.number))
 
 
-def timed(
+def time_plan(
     plan: Plan, clients: Clients = TWO, rule: CountingRule = EVERYBODY_COUNTS, *, steps: ArrayLike = 10,
     seeds: Sequence[int] | None = None, t: int = 0, devices: Devices | None = None, now: ArrayLike = 0.0,
 ) -> RoundTiming:  # fmt: skip
@@ -164,13 +164,13 @@ def test_spread_is_lognormal_and_a_clients_own() -> None:
     clients = Clients((Tier("client", 20_000, seconds_per_step=3.0, spread=0.5),))
     plan = everyone(clients)
     devices = Devices(clients)
-    seconds = timed(plan, clients, steps=1).job
+    seconds = time_plan(plan, clients, steps=1).job
     log = np.log(seconds / 3.0)
     assert abs(np.median(log)) < 4 * 1.2533 * 0.5 / 20_000**0.5
     assert abs(log.std() - 0.5) < 0.015
     np.testing.assert_allclose(devices.slowness(np.zeros(20_000, dtype=np.int64), plan.client), seconds / 3.0)
-    assert timed(plan, clients, steps=1, t=7).job.tolist() == seconds.tolist(), "a client is as slow in every round"
-    other = timed(plan, clients, steps=1, seeds=[1]).job
+    assert time_plan(plan, clients, steps=1, t=7).job.tolist() == seconds.tolist(), "a client is as slow in every round"
+    other = time_plan(plan, clients, steps=1, seeds=[1]).job
     assert abs(np.corrcoef(np.log(other), log)[0, 1]) < 0.05, "another seed draws other devices"
 
 
@@ -179,34 +179,38 @@ def test_spread_is_lognormal_and_a_clients_own() -> None:
 
 def test_over_commitment_counts_the_first_of_each_tier() -> None:
     """Steps 30, 10, 20 in either tier; two of each are wanted, and the round ends when they are there."""
-    got = timed(everyone(TWO), rule=CountingRule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
+    got = time_plan(everyone(TWO), rule=CountingRule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
     assert got.status.tolist() == [LATE, OK, OK, LATE, OK, OK]
     assert got.round.tolist() == [2.0 * 20]
-    assert timed(everyone(TWO), rule=CountingRule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
+    assert time_plan(everyone(TWO), rule=CountingRule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
 
 
 def test_over_commitment_breaks_ties_by_the_lower_client() -> None:
-    assert timed(everyone(TWO), rule=CountingRule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
+    assert time_plan(everyone(TWO), rule=CountingRule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
 
 
 def test_over_commitment_of_everybody_is_none() -> None:
     plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
     assert (
-        timed(plan, rule=CountingRule((3, 3)), steps=steps).status.tolist() == timed(plan, steps=steps).status.tolist()
+        time_plan(plan, rule=CountingRule((3, 3)), steps=steps).status.tolist()
+        == time_plan(plan, steps=steps).status.tolist()
     )
-    assert timed(plan, rule=CountingRule((3, 3)), steps=steps).round.tolist() == timed(plan, steps=steps).round.tolist()
+    assert (
+        time_plan(plan, rule=CountingRule((3, 3)), steps=steps).round.tolist()
+        == time_plan(plan, steps=steps).round.tolist()
+    )
 
 
 def test_all_jobs_of_a_client_share_its_status() -> None:
-    got = timed(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=CountingRule((1, 1)))
+    got = time_plan(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=CountingRule((1, 1)))
     assert got.status.tolist() == [LATE, LATE, LATE, OK]
 
 
-def test_dropout_has_the_frequency_asked_for() -> None:
+def test_dropout_has_its_frequency() -> None:
     """30 % of 20 000 clients within 4 standard errors; and they are others in another round."""
     clients = Clients((Tier("client", 20_000),))
     plan = everyone(clients)
-    gone = [timed(plan, clients, CountingRule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
+    gone = [time_plan(plan, clients, CountingRule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
     for one in gone:
         assert abs(one.mean() - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
     both = (gone[0] & gone[1]).mean()
@@ -216,8 +220,8 @@ def test_dropout_has_the_frequency_asked_for() -> None:
 def test_dropout_is_missed_at_once_or_at_the_deadline() -> None:
     plan, rule = everyone(TWO, worlds=50), CountingRule(dropout=0.5)
     steps = np.tile([10, 11, 12, 10, 11, 12], 50)
-    free = timed(plan, rule=rule, steps=steps)
-    bound = timed(plan, rule=CountingRule(dropout=0.5, deadline=100.0), steps=steps)
+    free = time_plan(plan, rule=rule, steps=steps)
+    bound = time_plan(plan, rule=CountingRule(dropout=0.5, deadline=100.0), steps=steps)
     assert free.status.tolist() == bound.status.tolist()
     busy = np.where(free.status == OK, free.job, 0).reshape(50, 6).max(1)
     missed = (free.status == DROPPED).reshape(50, 6).any(1)
@@ -226,29 +230,29 @@ def test_dropout_is_missed_at_once_or_at_the_deadline() -> None:
     assert bound.round.tolist() == np.where(missed, 100.0, busy).tolist()
 
 
-def test_nobody_is_waited_for_after_the_deadline() -> None:
-    got = timed(everyone(TWO), rule=CountingRule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
+def test_a_round_does_not_last_longer_than_its_deadline() -> None:
+    got = time_plan(everyone(TWO), rule=CountingRule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
     assert got.status.tolist() == [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK]
     assert got.round.tolist() == [20.0]
-    early = timed(everyone(TWO), rule=CountingRule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
+    early = time_plan(everyone(TWO), rule=CountingRule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
     assert early.round.tolist() == [30.0], "with everybody there the round ends before its deadline"
 
 
 def test_a_full_round_waited_for_its_deadline() -> None:
     """Over-commitment: a tier that has its first n does not wait for those who never come."""
-    full = timed(everyone(TWO), rule=CountingRule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    full = time_plan(everyone(TWO), rule=CountingRule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
     assert full.status.tolist() == [PAST_DEADLINE, OK, OK, OK, OK, OK]
     assert full.round.tolist() == [24.0]
-    short = timed(everyone(TWO), rule=CountingRule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
+    short = time_plan(everyone(TWO), rule=CountingRule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
     assert short.round.tolist() == [50.0]
 
 
 def test_a_client_without_data_took_the_place_of_one_with() -> None:
     """It answers nothing, so it neither is among the first nor keeps the round waiting."""
     slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0),))
-    got = timed(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
+    got = time_plan(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
     assert got.status.tolist() == [NO_DATA, OK, OK]
-    assert timed(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
+    assert time_plan(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
 
 
 def test_time_stood_still_while_nobody_was_there() -> None:
@@ -258,21 +262,21 @@ def test_time_stood_still_while_nobody_was_there() -> None:
     devices = Devices(clients, available=away)
     now, seen = np.zeros(1), []
     for t in range(4):
-        got = timed(everyone(clients), clients, devices=devices, now=now, t=t)
+        got = time_plan(everyone(clients), clients, devices=devices, now=now, t=t)
         now = now + got.round
         seen.append((got.status.tolist(), float(now[0])))
     gone = UNAVAILABLE
     assert seen[0] == ([gone, gone, OK], 10.0)
     assert seen[1] == ([gone, gone, gone], 200.0)
     assert seen[2] == ([gone, OK, gone], 210.0)
-    late = timed(everyone(clients), clients, devices=devices, now=[1000.0])
+    late = time_plan(everyone(clients), clients, devices=devices, now=[1000.0])
     assert late.round.tolist() == [0.0], "nobody will ever come again"
 
 
-def test_one_who_is_there_without_data_does_not_keep_time_standing_still() -> None:
+def test_an_available_client_without_data_does_not_stop_the_clock() -> None:
     clients = Clients((Tier("client", 2, seconds_per_step=1.0),))
     away = window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
-    got = timed(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
+    got = time_plan(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
     assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
     assert got.round.tolist() == [200.0]
 
@@ -282,13 +286,13 @@ def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
     clients = Clients((Tier("client", 4, seconds_per_step=1.0, spread=1.0),))
     factor = Devices(clients).slowness(np.zeros(4, dtype=np.int64), np.arange(4))
     assert factor.tolist() == GOLDEN
-    assert timed(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
+    assert time_plan(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
 
 
 # availability
 
 
-def test_diurnal_clients_are_there_half_of_each_day() -> None:
+def test_diurnal_clients_are_available_half_of_each_day() -> None:
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
     for now in (0.0, 12_345.6, 9.7 * DAY):
         there = diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
@@ -300,7 +304,7 @@ def test_diurnal_clients_are_there_half_of_each_day() -> None:
 
 
 @given(st.floats(0, 1e9), st.integers(0, 10**6))
-def test_who_waits_for_a_diurnal_client_meets_it(now: float, client: int) -> None:
+def test_a_diurnal_client_is_available_after_its_waiting_time(now: float, client: int) -> None:
     seed, who = np.array([0]), np.array([client])
     wait = diurnal_availability()(seed, who, np.array([now]))
     assert 0 <= wait[0] <= DAY / 2 + 1
@@ -311,14 +315,14 @@ def test_who_waits_for_a_diurnal_client_meets_it(now: float, client: int) -> Non
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(1, 20)), max_size=12),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 80)), min_size=1, max_size=8),
 )
-def test_windows_say_how_long_until_a_client_is_there(
-    rows: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+def test_windows_say_how_long_until_a_client_is_available(
+    rows: list[tuple[int, int, int]], questions: list[tuple[int, int]]
 ) -> None:
     client, start, length = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     wait = window_availability(client, start.astype(float), (start + length).astype(float))
-    who, now = np.array(asked).T
+    who, now = np.array(questions).T
     got = wait(np.zeros(len(who), dtype=np.int64), who, now.astype(float))
-    for (one, at), seconds in zip(asked, got, strict=True):
+    for (one, at), seconds in zip(questions, got, strict=True):
         mine = [(a, a + n) for c, a, n in rows if c == one]
         later = [t for t in range(at, 200) if any(a <= t < b for a, b in mine)]
         assert seconds == (0 if not mine else later[0] - at if later else np.inf)
@@ -347,7 +351,7 @@ def test_the_example_of_the_documentation() -> None:
     assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
 
 
-def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
+def test_csv_and_parquet_traces_are_the_same(tmp_path: Path) -> None:
     clients = Clients((Tier("client", 4),))
     pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
     one, two = read_trace(clients, EXAMPLE), read_trace(clients, tmp_path / "trace.parquet")
@@ -360,7 +364,7 @@ def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
         assert a == b
 
 
-def test_a_trace_without_windows_leaves_everybody_there(tmp_path: Path) -> None:
+def test_a_trace_without_windows_leaves_everybody_available(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
     assert read_trace(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
 

@@ -36,7 +36,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["plain", "stack"])
 @pytest.mark.usefixtures("no_report")
-def test_a_run_of_the_version_before_goes_on_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
+def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
     """Resumed, it has the rows and models of a run of today; on the type of CPU that wrote it, its hashes too."""
     old = summary_of(BEFORE / name)
     resumed = fedray.resume(taken(name, tmp_path))
@@ -70,7 +70,7 @@ def test_a_report_shows_runs_of_the_version_before(tmp_path: Path) -> None:
     assert "plain" in out.read_text()
 
 
-def test_a_sweep_of_the_version_before_goes_on(tmp_path: Path) -> None:
+def test_a_sweep_of_the_version_before_resumes(tmp_path: Path) -> None:
     """Its three trials stay as they are, and two more come."""
     folder = taken("sweep", tmp_path)
     old = pq.read_table(folder / "trials.parquet").to_pylist()

@@ -19,7 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from small import copied, fed, scenario
+from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
@@ -160,7 +160,7 @@ def test_other_tensors_in_the_file_are_noticed(tmp_path: Path) -> None:
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path) -> None:
     """What the line promises: remove it, resume, the same bits."""
     run = fedray.run(scenario(), out=tmp_path / "run")
-    again = copied(run, tmp_path / "again", 4)
+    again = copy_run(run, tmp_path / "again", 4)
     cut(again / "checkpoints" / "round-000004" / "state.safetensors")
     with pytest.raises(FedrayError, match="round-000004/state.safetensors is damaged"):
         fedray.resume(again)
@@ -170,7 +170,7 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: P
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
 
 
-def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_copied_folder_is_no_checkpoint(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, progress(2))
     for name in ("round-000002.bak", "round-000009 (copy)"):
         shutil.copytree(path, tmp_path / name)
@@ -182,7 +182,7 @@ def test_a_copy_that_somebody_made_is_no_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
     run = fedray.run(scenario(), out=tmp_path / "run")
-    again = copied(run, tmp_path / "again", 4)
+    again = copy_run(run, tmp_path / "again", 4)
     file = again / "scenario.yaml"
     file.write_text(file.read_text().replace("rounds: 4", "rounds: 3"))
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
@@ -192,7 +192,7 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
 def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """More rounds may be asked of a finished run; another shape of models may not."""
     run = fedray.run(scenario(), out=tmp_path / "run")
-    longer = copied(run, tmp_path / "longer", 4)
+    longer = copy_run(run, tmp_path / "longer", 4)
     text = (longer / "scenario.yaml").read_text()
     (longer / "scenario.yaml").write_text(text.replace("rounds: 4", "rounds: 6"))
     whole = fedray.run(scenario({"rounds": 6}))
@@ -237,12 +237,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_what_was_saved(small_disk: Path, tmp_path: Path) -> None:
     """Status 1 and one line while running; the checkpoints before it are whole; with space the run goes on."""
     given = scenario({"rounds": 12, "model": {"hidden": [40]}, "checkpoint": {"every": 1, "keep": 99}})
     file, whole = tmp_path / "small.yaml", tmp_path / "whole"
     file.write_text(yaml.safe_dump(given))
-    full = fed("run", file, "--out", small_disk / "run")
+    full = run_command("run", file, "--out", small_disk / "run")
     said = [line for line in full.err.splitlines() if not line.startswith("round ")]  # the progress of the run
     assert full.status == 1, full.err
     assert len(said) == 1
@@ -251,7 +251,7 @@ def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Pat
     safe = find_checkpoints(folder)
     assert 1 < len(safe) < 12
     before = {round: (folder / f"round-{round:06d}" / "state.safetensors").read_bytes() for round in safe}
-    again = fed("resume", small_disk / "run")
+    again = run_command("resume", small_disk / "run")
     assert again.status == 1
     assert "No space left on device" in again.err.splitlines()[-1]
     assert "Traceback" not in again.err
@@ -259,7 +259,7 @@ def test_a_full_disk_costs_nothing_that_was_safe(small_disk: Path, tmp_path: Pat
         assert (folder / f"round-{round:06d}" / "state.safetensors").read_bytes() == before[round]
         assert load_checkpoint(folder, round)[0].round == round
     subprocess.run(["mount", "-o", "remount,size=30m", str(small_disk)], check=True)
-    done = fed("resume", small_disk / "run")
+    done = run_command("resume", small_disk / "run")
     assert done.status == 0, done.err
     undisturbed = fedray.run(file, out=whole)
     assert (
@@ -271,7 +271,7 @@ def test_a_full_disk_at_the_start_is_one_line(small_disk: Path, tmp_path: Path) 
     file = tmp_path / "small.yaml"
     file.write_text(yaml.safe_dump(scenario()))
     (small_disk / "other").write_bytes(b"x" * (200 << 10))
-    full = fed("run", file, "--out", small_disk / "run")
+    full = run_command("run", file, "--out", small_disk / "run")
     assert full.status == 1, full.err
     assert re.fullmatch(r"fedray: cannot write .*: No space left on device: free space.*\n", full.err)
     assert (small_disk / "other").stat().st_size == 200 << 10

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from small import fed, scenario
+from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
@@ -125,7 +125,7 @@ def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) 
     ]
     (tmp_path / "s.yaml").write_text("rounds: 1\n")
     for value, says in (("tensorbord:x", "did you mean tensorboard?"), ("'wandb:'", "nothing behind the colon")):
-        told = fed("check", tmp_path / "s.yaml", f"loggers={value}")
-        assert told.status == 2
-        assert says in told.err
-        assert len(told.err.splitlines()) == 1
+        result = run_command("check", tmp_path / "s.yaml", f"loggers={value}")
+        assert result.status == 2
+        assert says in result.err
+        assert len(result.err.splitlines()) == 1

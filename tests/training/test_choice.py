@@ -173,7 +173,7 @@ def test_a_network_on_tokens_of_ones_own_is_mapped_over_lanes() -> None:
     assert run.summary["rounds"] == 1
 
 
-def test_members_that_are_evaluated_together_answer_like_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_evaluated_together_give_the_outputs_of_models_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[4, 6], hidden=[8])
     rows = torch.stack([net.init(k) for k in range(5)]).double()
     x, none = torch.randn(5, 20, 1, 12, 12, dtype=torch.float64), torch.zeros(5, 0, dtype=torch.int64)

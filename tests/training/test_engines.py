@@ -58,7 +58,7 @@ def test_float32_stays_within_rounding_of_the_loop(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_lane_has_the_same_bits_in_every_company(engine: str, data: st.DataObject) -> None:
+def test_the_bits_of_a_lane_do_not_depend_on_other_lanes(engine: str, data: st.DataObject) -> None:
     """Any mixture of sizes, batch sizes, lanes and packing."""
     net, shape = NETS[engine](), SHAPES[engine]
     sizes = data.draw(st.lists(st.integers(4, 23), min_size=4, max_size=12))

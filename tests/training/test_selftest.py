@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import fed, scenario
+from small import run_command, scenario
 
 import fedray
 from fedray.core.types import Net
@@ -18,7 +18,7 @@ from fedray.training.block import Block, Trained
 
 
 @pytest.mark.usefixtures("no_report")
-def test_lanes_that_see_their_neighbours_are_noticed_and_warned_of(
+def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test trains the same lanes in different company; here their number leaks into the weights."""
@@ -32,8 +32,8 @@ def test_lanes_that_see_their_neighbours_are_noticed_and_warned_of(
     monkeypatch.setattr(mlp, "train_mlp", leaking)
     with pytest.warns(UserWarning, match="results repeat for the same packing only"):
         fedray.run(scenario({"rounds": 1}), out=tmp_path / "leaking")
-    told = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
-    assert [one["lanes_independent"] for one in told] == [True, False]
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
+    assert [one["lanes_independent"] for one in manifests] == [True, False]
 
 
 def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
@@ -55,9 +55,9 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) 
     file.write_text(
         yaml.safe_dump(scenario({"runtime": "ray", "model": {"name": "cnn", "channels": [64], "hidden": [8]}}))
     )
-    assert "conv on cpu, up to 1 lanes" in fed("check", file).out
+    assert "conv on cpu, up to 1 lanes" in run_command("check", file).out
     tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
-    mixed = fed("check", file, tiers).out
+    mixed = run_command("check", file, tiers).out
     assert "conv on cpu, up to 1 lanes" in mixed
     assert "conv on cuda, up to 256 lanes" in mixed
 

@@ -137,7 +137,7 @@ def test_defaults_follow_what_the_space_chooses() -> None:
     assert to.scenario({"method.models": 3}).evaluate.every == 1
 
 
-def test_what_needs_no_training_of_its_own() -> None:
+def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
     """gamma, averaging and noise act at inference only, unless the course of a training decides by them."""
     assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise")
     for objective, left in (
@@ -147,7 +147,7 @@ def test_what_needs_no_training_of_its_own() -> None:
         assert read_sweep(sweep({"local.lr": LR}, objectives=[objective])).inference == left
 
 
-def test_values_of_a_course() -> None:
+def test_objectives_read_values_from_the_rounds_of_a_trial() -> None:
     course = [
         {"round": r, "up_bytes": 100 * r, "sim_seconds": 2.0 * r, "hold_out_accuracy": a, "hold_out_nll": 1 - a}
         for r, a in enumerate([0.1, 0.6, 0.5, 0.8])

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import fed
-from sweeps import LR, rows, run, sweep, told
+from small import run_command
+from sweeps import LR, list_outcomes, rows, run, sweep
 
 from fedray.scenario import yaml_text
 
@@ -62,7 +62,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
     assert "trial 1 " not in done.stderr  # finished before
     assert "trial 2 " in done.stderr
     summary, undisturbed = run(found, tmp_path / "whole")
-    assert told(rows(tmp_path / "cut")) == told(undisturbed)
+    assert list_outcomes(rows(tmp_path / "cut")) == list_outcomes(undisturbed)
     assert (tmp_path / "cut" / "best.yaml").read_text() == (tmp_path / "whole" / "best.yaml").read_text()
     assert summary["trainings"] == how["trials"]
 
@@ -78,7 +78,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
 def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml_text.write_yaml({**sweep({"local.lr": LR}), **keys}))
-    done = fed("tune", file, "--out", tmp_path / "out")
+    done = run_command("tune", file, "--out", tmp_path / "out")
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith(line)
     assert done.err.count("\n") == 1
@@ -91,4 +91,4 @@ def test_trials_as_ray_tasks_find_what_inline_trials_find(tmp_path: Path) -> Non
     file.write_text(yaml_text.write_yaml({**found, "overrides": {"runtime": "ray"}}))
     done = fedray("tune", file, "--out", tmp_path / "ray")
     assert done.returncode == 0, done.stderr
-    assert told(rows(tmp_path / "ray")) == told(run({**found, "jobs": 1}, tmp_path / "inline")[1])
+    assert list_outcomes(rows(tmp_path / "ray")) == list_outcomes(run({**found, "jobs": 1}, tmp_path / "inline")[1])

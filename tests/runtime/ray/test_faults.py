@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import NATURAL, marked, model_of
+from faulty import NATURAL, marked_images, model_of
 from on_ray import PRIVATE, WALK, hashes, inline, run
 from small import rows
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["raises", pytest.param("hangs", marks=pytest.mark.slow)])
 def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
     """A hanging one is stopped in the actor, which goes on with the others."""
-    data, found = marked(), []
+    data, found = marked_images(), []
     keys = {**NATURAL, "on_client_error": "skip", "client_timeout": 3.0, "clients": {"actors": 2}}
     for runtime in ("inline", "ray"):
         with pytest.warns(UserWarning, match="left out"):
@@ -126,9 +126,9 @@ def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
     here, there = found
     assert hashes(here) == hashes(there)
     assert rows(here.clients, "error") == rows(there.clients, "error")
-    told = [row["error"] for row in rows(there.clients) if row["status"] == "failed"]
-    assert len(told) == 1
-    assert ("TimeoutError" if how == "hangs" else "ValueError: a pixel of 255") in told[0]
+    errors = [row["error"] for row in rows(there.clients) if row["status"] == "failed"]
+    assert len(errors) == 1
+    assert ("TimeoutError" if how == "hangs" else "ValueError: a pixel of 255") in errors[0]
 
 
 def test_divergence_in_a_client_names_it() -> None:

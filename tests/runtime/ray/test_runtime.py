@@ -90,7 +90,7 @@ def test_more_than_the_cluster_has_is_one_line(tmp_path: Path) -> None:
     assert time.monotonic() - began < 120
 
 
-def test_a_coordinator_that_nobody_watches_ends(tmp_path: Path) -> None:
+def test_a_coordinator_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
     """An exception in the watcher ends the run; what it left goes on, under the same Ray, at once."""
 
     def stop(_snapshot: dict[str, Any]) -> None:
