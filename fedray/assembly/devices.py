@@ -43,7 +43,7 @@ def make_participation(scenario: Scenario, clients: Clients) -> Participation:
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Which of the chosen count."""
+    """Whose uploads the server will use, of the clients that were chosen."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline)

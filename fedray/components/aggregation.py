@@ -1,4 +1,7 @@
-"""How uploads become the next state: reduce where the client runs, add up, then one step at the coordinator.
+"""Servers: how the uploads of a round become the next state.
+
+`reduce` turns a block of uploads into sums, in the process that trained them; the sums of all blocks are added; `step`
+computes the next models from the total, at the coordinator.
 
 Example:
     >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])

@@ -1,4 +1,4 @@
-"""What survives the uplink, and how many bytes it takes.
+"""Compression of uploads, and their size in bytes.
 
 Bytes are what would really be sent: float32 values, and for sparse deltas k indices of 4 bytes or a bitmap of d bits,
 whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before training.
@@ -45,9 +45,9 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
 def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float) -> Keep:
     """The entries that each tier keeps (SHEFL section 3.2).
 
-    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A tier that
-    trains m > 1 models, or all K, has `resource_ratio` times that budget in all: `min(1, ratio * resource_ratio / m) d`
-    for each model.
+    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
+    trains m > 1 models, or all K, may send `resource_ratio` times as many entries in total, split equally over its m
+    models: `min(1, ratio * resource_ratio / m) d` for each model.
 
     Args:
         layout: of one model.
@@ -67,7 +67,7 @@ def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: floa
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work).
+    """Keeps entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work).
 
     Args:
         layout: of one model.
@@ -104,7 +104,9 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 
 
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
-    """Keeps k random entries; both sides know their address, so values alone are sent (and 8 bytes of the address).
+    """Keeps k random entries of each delta.
+
+    Client and server draw the same indices from a shared random key, so only the values and the 8-byte key are sent.
 
     Args:
         layout: of one model.
@@ -183,8 +185,8 @@ def error_feedback(compress: Compress) -> Compress:
 def find_largest(row: Tensor, k: int) -> Tensor:
     """Mask `[d]` of the k entries of largest magnitude; ties go to the lower index; exactly k are kept.
 
-    A strided sample gives a threshold that surely keeps at least k; the exact choice is then made among the survivors,
-    several times faster than a full selection for large d.
+    For large d a strided sample gives a threshold that usually keeps at least k entries; if not, all entries are
+    searched. The exact choice is then made among the entries above the threshold, several times faster than among all.
     """
     d = len(row)
     if k >= d:

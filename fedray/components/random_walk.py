@@ -1,9 +1,10 @@
 """Training without a server: models walk over a graph of clients (FE section V-H).
 
 `make_walks` says where each model is in each step, `walk_schedule` makes a plan of it, and `handover_server` says what
-a model becomes on its way from one client to the next. A hop sends the difference to the first models, which every
-client can draw by itself. Entries that the compression leaves alone arrive exactly, so that keeping all of them is the
-dense hop, bit for bit.
+a model becomes on its way from one client to the next, which is called a *hop*. With compression a hop sends the
+difference between the model and its first version, the random start that every client can compute from the seed. Entries
+that the compression does not change arrive exactly as they left, so that a compression which keeps every entry gives the
+same bits as none.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -40,7 +41,7 @@ def handover_server(
         walk: where the models are.
         clients: the nodes of the graph.
         seeds: one for each world.
-        compress: what survives a hop; None: everything.
+        compress: how a model is compressed on a hop; None: not at all.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -202,7 +203,7 @@ def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
     Args:
         walk: Where the models are.
         clients: The population, whose tiers compress differently.
-        compress: What survives a hop.
+        compress: How a model is compressed on a hop.
     """
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:

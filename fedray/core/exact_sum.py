@@ -1,8 +1,8 @@
 """Sums that do not depend on their order, and the small arithmetic on rows of parameters.
 
-A float64 sum is exact, and so independent of order, grouping and number of workers, as long as every term is a
-multiple of one power of two and every partial sum stays below 2**53 of it. So each number is split into *limbs*:
-limb i keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and Nguyen,
+Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`, and an exact sum
+does not depend on order, grouping or number of workers. So each number is split into *limbs* with a unit each: limb i
+keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and Nguyen,
 *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each limb, in which
 BLAS may add in any order. Rows with entries above 1 in magnitude also use a coarse limb; whether one does depends on
 that row alone.

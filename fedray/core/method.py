@@ -60,7 +60,7 @@ class Compressed(NamedTuple):
 
 
 class Compress(NamedTuple):
-    """What the uplink transmits.
+    """How uploads are compressed, and how many bytes they take.
 
     Attributes:
         bytes: Bytes that each job sends, `[J]`, from clients and tiers `[J]`; known before anything is trained.
@@ -154,15 +154,16 @@ class Phase:
         schedule: Writes the plan of each round.
         local: How a client trains.
         server: How uploads become the next state.
-        compress: What the uplink transmits.
+        compress: How uploads are compressed.
         down_vectors: Vectors of d numbers that a client receives for each job.
         up_vectors: Dense vectors of d numbers that a client sends beside its compressed delta.
         private: Layers that stay with the client, who starts from its own ones (LG-FedAvg).
-        personal: Passes that train a model of the client's own, pulled towards the received one (Ditto).
+        personal: Extra local trainings, one personal model each, pulled towards the received one (Ditto: one for each
+            lambda).
         walk: Which client holds which model, where there is no server; None with a server.
         sizes: Training samples of each job; None means those of its client.
         traffic: Bytes of each job; None means from the server to the client and back.
-        remember: What the state keeps of the jobs that counted; None means nothing.
+        remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
     """
 
     models: int

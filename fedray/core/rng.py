@@ -1,9 +1,9 @@
-"""Every random number has an address.
+"""Random numbers are computed from (seed, purpose, round, client, model); that tuple is called an *address*.
 
-`stream(seed, "batches", round, client, model)` names a source of numbers: the same address gives the same numbers on
-any machine, in any order, with any packing. Two forms exist. `stream` is a NumPy generator (Philox) for one address.
-`keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once (splitmix64, Steele, Lea
-and Flood 2014), because a generator object for each client would cost more than training a small client.
+The same address gives the same numbers on any machine, so neither the order of execution matters nor how clients are
+packed into actors. Two forms exist. `stream(seed, "batches", round, client, model)` is a NumPy generator (Philox) for
+one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once (splitmix64,
+Steele, Lea and Flood 2014), because a generator object for each client would cost more than training a small client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Partitions: which client holds which training rows.
 
-Every row goes to exactly one client. A partition never draws again until a condition is met; it meets its conditions by
-construction.
+Every row goes to exactly one client. No rejection sampling: empty clients, say, are filled directly.
 """
 
 from __future__ import annotations

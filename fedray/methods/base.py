@@ -70,7 +70,7 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """What survives the uplink: the scenario's compression, or the given one."""
+    """How uploads are compressed: as the scenario says, or in the given way."""
     return (compress if setting.compress is None else setting.compress)(setting.layout)
 
 

@@ -1,14 +1,18 @@
-"""FedDyn: every client bends its objective so that the local optima agree at a stationary point of the global one.
+"""FedDyn adds a linear and a quadratic term to each client's loss.
+
+With these terms a minimum of the global loss is also a minimum of every client's.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
 ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III): one correction `[d]` per
 client and model, one server vector per model.
 
 Deviations:
-    1. alpha -> 0 does not tend to FedAvg: `h / alpha` stays finite.
-    2. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
-    3. With compression a client's correction follows what it computed, the server's what was sent.
-    4. Any way to merge uploads may stand for the mean; the server's h then follows the merged delta.
+    1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
+    2. With compression a client's correction follows what it computed, the server's what was sent.
+    3. Any way to merge uploads may stand for the mean; the server's h then follows the merged delta.
+
+Note:
+    With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, so that `h / alpha` stays finite.
 
 Example:
     >>> import fedray

@@ -5,12 +5,13 @@ beside Fed-ensemble's are two tiers of devices (HPC and LPC, `clients.tiers`), a
 an average over tiers instead of over clients.
 
 Deviations:
-    1. Aggregation is the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`, a group that sent
-       nothing leaving its weight to the others (`server.coefficients: equal_groups`). The printed eq. 2 is there as
-       `paper_eq2`; the two agree exactly when L = K and one LPC trained the model.
+    1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`: tiers without
+       uploads of a model are skipped, and the rest weigh equally (`server.coefficients: equal_groups`). The printed
+       eq. 2 is there as `paper_eq2`. The two agree exactly when L = K and one LPC client trained the model; L is the
+       number of LPC clients of the round.
     2. Coefficients are applied at the server: scaling commutes with top-k.
     3. The paper says "10 local iterations"; 10 local *epochs* give its convergence rounds.
-    4. Any number of tiers, each contributing group weighing the same.
+    4. There may be any number of tiers; all tiers with uploads of a model weigh the same.
     5. `mu` > 0 adds FedProx's pull, `alpha` > 0 FedDyn's corrections and its server's step (a private vector `[d]` for
        each client and model).
 

@@ -1,7 +1,9 @@
-"""Which clients' data look unusual to an ensemble: z-scores of its uncertainty over the clients. No labels are needed.
+"""Data drift: which clients have data that look unusual to an ensemble (not SCAFFOLD's drift of local training).
 
 A client whose data moved away from what the models were trained on makes them disagree, so its knowledge uncertainty
-stands out from that of the other clients. `metrics.ensemble.uncertainty` measures both kinds of uncertainty.
+stands out from that of the other clients: the scores are z-scores over the clients, and no labels are needed.
+`metrics.ensemble.uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: it is how
+far the local training of a client leads away from the minimum of the global loss.
 
 Example:
     >>> drift = score_drift(total=[0.5] * 20, knowledge=[0.1] * 19 + [0.9])

@@ -52,7 +52,7 @@ class LocalKeys:
 
 @dataclass(frozen=True, config=_STRICT)
 class CompressKeys:
-    """What survives the uplink.
+    """Compression of uploads.
 
     Attributes:
         kind: of compression.

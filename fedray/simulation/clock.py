@@ -1,11 +1,14 @@
-"""Virtual seconds of a plan, and which of its jobs count: pure functions of plan, devices and seed.
+"""Virtual seconds of a round, and which uploads the server will use: pure functions of plan, devices and seed.
 
 A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness`, where a batch counts the
 samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`. A client trains its models
-one after another or side by side (a setting of its tier); models side by side share its link, so each of them takes all
-its transfers. A synchronous round lasts as long as its slowest client that counts. Everything is known before training,
-so that jobs which do not count are not computed. A client that drops out is missed at once, or at the deadline if there
-is one. Whether a client is available is asked at the start of the round.
+one after another or side by side (a setting of its tier). Models that are trained side by side share the client's link,
+so each upload finishes only when all of the client's uploads have.
+
+The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped out.
+A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out; with a
+deadline it lasts until the deadline. All this is known before training, so that other jobs are not computed. An upload
+of a job that fails in training is not used either.
 
 Example:
     Two clients with steps of 0.5 s; the round waits for the first one to finish.
@@ -38,11 +41,12 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 @dataclass(frozen=True)
 class CountingRule:
-    """Which participants of a round count.
+    """Whose uploads of a round the server will use.
 
     Attributes:
-        first: How many clients of each tier end a round, the fastest first; None: all that were chosen.
-        dropout: Probability that a participant never answers, in [0, 1).
+        first: How many clients of each tier a round waits for, the fastest first; later ones are `late`. None: all that
+            were chosen.
+        dropout: Probability that a participant drops out and sends nothing, in [0, 1).
         deadline: Virtual seconds after which the round waits for no client; None: no deadline.
     """
 
@@ -52,11 +56,11 @@ class CountingRule:
 
 
 class RoundTiming(NamedTuple):
-    """When the jobs of a round end, and which of them count.
+    """When the jobs of a round end, and which of their uploads the server will use.
 
     Attributes:
         job: Virtual seconds of each job, `[J]`.
-        status: Why each job counts or not, an index into `STATUS`, `[J]`.
+        status: Whether the upload of each job will be used, and if not, why: an index into `STATUS`, `[J]`.
         round: Virtual seconds of the round in each world, `[R]`.
     """
 
@@ -104,11 +108,11 @@ class Participants(NamedTuple):
 def time_round(
     devices: Devices, rule: CountingRule, plan: Plan, costs: JobCosts, *, seeds: IntArray, t: int, now: FloatArray
 ) -> RoundTiming:
-    """Times a round and says which jobs count.
+    """Times a round and says which uploads the server will use.
 
     Args:
         devices: What the clients' devices are like.
-        rule: Which participants count.
+        rule: Whose uploads the server will use.
         plan: The jobs, `[J]`.
         costs: What they do, `[J]`.
         seeds: Seed of each world, `[R]`.

@@ -150,7 +150,7 @@ class JobTable(NamedTuple):
         up_bytes: Bytes sent; 0 where the job did not count.
         down_bytes: Bytes received; 0 where the client was never reached.
         sim_seconds: Virtual seconds that the job takes.
-        status: Why the job counts or not, an index into `fedray.simulation.clock.STATUS`.
+        status: Whether the upload was used, and if not, why: an index into `fedray.simulation.clock.STATUS`.
         error: Traceback of a job that failed, else None.
     """
 

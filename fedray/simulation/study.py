@@ -97,7 +97,7 @@ class Study:
         hold_out: Whether rows of the clients are held out of training.
         evaluation: What is measured, and when.
         devices: What the simulated devices are like.
-        rule: Which participants of a round count.
+        rule: Which uploads of a round the server will use (not late, dropped or failed).
         checkpoint_every: Rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
         scenario: The scenario in plain types, for the manifest.

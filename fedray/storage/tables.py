@@ -1,6 +1,6 @@
 """The tables of a run directory: `rounds.parquet` and `clients.parquet`, written part by part as the run goes.
 
-Parts never straddle a checkpoint, so resuming drops whole parts that are newer than its checkpoint.
+A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
 
 Example:
     >>> import tempfile

@@ -1,8 +1,10 @@
 """The backward pass through linear layers, together with the optimizer's step.
 
-With plain SGD one call folds the gradient and the step: the samples' weights carry the learning rate, so that the
-update is `w <- beta w - g^T h + shift` whether lanes share their rates or not. With momentum or Adam the gradients are
-computed first.
+With plain SGD the gradient of a weight is never stored: one matrix product computes it and subtracts it from the
+weight, `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, g is the gradient of its outputs times the
+learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and pull, and
+shift the constant terms of the local gradient. Lanes may have one learning rate or each its own. With momentum or Adam
+the gradients are computed first, and then the optimizer's step.
 
 Example:
     The gradient of half the squared error is the error, and the loss of a lane is its weighted sum.

@@ -1,7 +1,8 @@
 """The parameters of linear layers, stacked over lanes for batched products.
 
-The longer side of a weight lies contiguous in memory, `[W, out, in]` as in the layout or, where a layer widens,
-`[W, in, out]`: products with rows of a few numbers run at a third of the speed or less.
+A weight is stored so that its longer side is contiguous in memory: as `[W, out, in]`, as in the layout, or as
+`[W, in, out]` where a layer has more outputs than inputs. With the shorter side contiguous, a matrix product runs at a
+third of the speed or less.
 
 Example:
     Two models of one layer, 3 inputs and 2 outputs, on one row each.

@@ -1,4 +1,4 @@
-"""What survives the uplink: exactly the k largest, as many bytes as were promised, and nothing lost for good."""
+"""Compression of uploads: exactly the k largest, as many bytes as were promised, and nothing lost for good."""
 
 from __future__ import annotations
 

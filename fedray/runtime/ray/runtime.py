@@ -123,7 +123,7 @@ class RayRuntime:
         return self._evaluate(state, evaluation.LOSSES, models, worlds)
 
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
-        """Mean knowledge uncertainty of the ensemble on the rows of known clients, `[1, c]`, by piece."""
+        """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
         return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
 
     @retry_on_cluster_change
