@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Clients, IntArray, Plan
+from fedray.core.types import Clients, IntArray, Plan, Tier
 
 MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
@@ -61,7 +61,8 @@ def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int 
         room: The resources of the cluster.
         per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
         actors: Actors of the run, shared among the tiers by their clients. Where both are `auto`, the actors fill the
-            cluster: each tier gets its share of the actors that fit (CPUs, GPUs, custom resources), but at least one.
+            cluster: each tier gets its share of the CPUs, GPUs and custom resources that it asks for, at least one
+            actor, and what these shares leave over goes to further actors until no other one fits.
 
     Returns:
         The actors, tier by tier. Where a tier leaves `num_cpus` open, its actors share its CPUs.
@@ -71,61 +72,95 @@ def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int 
     """
     populated = [c for c, tier in enumerate(clients.tiers) if tier.number > 0]
     shares = _share_cpus(clients, populated, room.cpus)
+    counts = _count_actors(clients, populated, room, per_actor, actors)
     specs: list[ActorSpec] = []
     for c in populated:
-        tier = clients.tiers[c]
-        share = shares[c]
-        if per_actor != "auto":
-            count = math.ceil(tier.number / int(per_actor))
-        elif actors != "auto":
-            count = max(1, round(int(actors) * tier.number / clients.number))
-        else:
-            count = max(1, int(_fit(tier.num_cpus or 1.0, share)))
-            if tier.num_gpus:
-                count = max(1, int(_fit(tier.num_gpus, room.gpus * tier.number / clients.number)))
-            count = min(count, _count_pinned(clients, c, room))
-        count = min(count, tier.number)
+        tier, count = clients.tiers[c], counts[c]
         if len(specs) + count > MOST_ACTORS:
             raise BadInput(
                 f"clients.per_actor = {per_actor} makes {count:,} actors of tier {tier.name}: {MOST_ACTORS:,} at most; "
                 "raise it, or write auto"
             )
-        cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * share / count) / 1e4)
+        cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * shares[c] / count) / 1e4)
         specs += [ActorSpec(c, cpus, tier.num_gpus, dict(tier.resources))] * count
     _check_room(specs, room)
     return specs
 
 
+def _count_actors(
+    clients: Clients, populated: list[int], room: Room, per_actor: int | str, actors: int | str
+) -> dict[int, int]:
+    """Actors of each tier, at least one and at most its clients."""
+    number = {c: clients.tiers[c].number for c in populated}
+    if per_actor != "auto":
+        return {c: math.ceil(number[c] / int(per_actor)) for c in populated}
+    if actors != "auto":
+        return {c: min(number[c], max(1, round(int(actors) * number[c] / clients.number))) for c in populated}
+    have = {"CPU": room.cpus, "GPU": room.gpus, **room.resources}
+    needs = {c: _list_needs(clients.tiers[c]) for c in populated}
+    fits = {c: [number[c]] for c in populated}
+    for name in {name for need in needs.values() for name in need}:
+        asking = [c for c in populated if name in needs[c]]
+        least = {c: 0.0 if name == "CPU" and not clients.tiers[c].num_cpus else needs[c][name] for c in asking}
+        for c, share in _share_out(number, least, have.get(name, 0.0)).items():
+            fits[c].append(_fit(needs[c][name], share))
+    counts = {c: max(1, min(fits[c])) for c in populated}
+    return _fill_rest(counts, number, needs, have)
+
+
+def _list_needs(tier: Tier) -> dict[str, float]:
+    """What one actor of a tier takes of each resource; a whole CPU where the tier leaves that open."""
+    needs = {"CPU": tier.num_cpus or 1.0, "GPU": tier.num_gpus, **tier.resources}
+    return {name: need for name, need in needs.items() if need > 0}
+
+
+def _fill_rest(
+    counts: dict[int, int], number: dict[int, int], needs: dict[int, dict[str, float]], have: dict[str, float]
+) -> dict[int, int]:
+    """Gives what the shares left over to further actors, those of the tiers with fewest actors a client first."""
+    counts = dict(counts)
+    free = dict(have)
+    for c, count in counts.items():
+        for name, need in needs[c].items():
+            free[name] = free.get(name, 0.0) - count * need
+    open_tiers = set(counts)
+    while open_tiers and sum(counts.values()) < MOST_ACTORS:
+        c = min(open_tiers, key=lambda one: (counts[one] / number[one], one))
+        if counts[c] == number[c] or any(need > free[name] + 1e-9 for name, need in needs[c].items()):
+            open_tiers.remove(c)
+            continue
+        counts[c] += 1
+        for name, need in needs[c].items():
+            free[name] -= need
+    return counts
+
+
 def _share_cpus(clients: Clients, populated: list[int], cpus: float) -> dict[int, float]:
     """CPUs of each tier: in proportion to its clients, but never less than one of its actors needs."""
-    left = list(populated)
+    number = {c: clients.tiers[c].number for c in populated}
+    return _share_out(number, {c: clients.tiers[c].num_cpus or 0.0 for c in populated}, cpus)
+
+
+def _share_out(number: dict[int, int], least: dict[int, float], total: float) -> dict[int, float]:
+    """Shares of a resource for the tiers of `least`: in proportion to their clients, but never less than that."""
+    left = list(least)
     shares: dict[int, float] = {}
     while left:
-        number = sum(clients.tiers[c].number for c in left)
-        each = {c: cpus * clients.tiers[c].number / number for c in left}
-        short = [c for c in left if (clients.tiers[c].num_cpus or 0.0) > each[c]]
+        clients = sum(number[c] for c in left)
+        each = {c: total * number[c] / clients for c in left}
+        short = [c for c in left if least[c] > each[c]]
         if not short:
             return shares | each
         for c in short:
-            shares[c] = clients.tiers[c].num_cpus or 0.0
-            cpus = max(0.0, cpus - shares[c])
+            shares[c] = least[c]
+            total = max(0.0, total - shares[c])
             left.remove(c)
     return shares
 
 
-def _count_pinned(clients: Clients, c: int, room: Room) -> int:
-    """How many actors its custom resources allow a tier, at least one; tiers that need the same resource share it."""
-    most = MOST_ACTORS
-    for name, amount in clients.tiers[c].resources.items():
-        sharing = sum(tier.number for tier in clients.tiers if tier.resources.get(name))
-        share = room.resources.get(name, 0.0) * clients.tiers[c].number / max(1, sharing)
-        most = min(most, int(_fit(amount, share)) if amount else most)
-    return max(1, most)
-
-
-def _fit(each: float, room: float) -> float:
+def _fit(each: float, room: float) -> int:
     """How many actors that need `each` fit into `room`."""
-    return math.floor(room / each + 1e-9) if each > 0 else 1
+    return math.floor(room / each + 1e-9)
 
 
 def _check_room(specs: list[ActorSpec], room: Room) -> None:
