@@ -2,9 +2,9 @@
 
 `make_walks` says where each model is in each step, `walk_schedule` makes a plan of it, and `handover_server` says what
 a model becomes on its way from one client to the next, which is called a *hop*. With compression a hop sends the
-difference between the model and its first version, the random start that every client can compute from the seed. Entries
-that the compression does not change arrive exactly as they left, so that a compression which keeps every entry gives the
-same bits as none.
+difference between the model and its first version, the random start that every client can compute from the seed.
+Entries that the compression does not change arrive exactly as they left, so that a compression which keeps every entry
+gives the same bits as none.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))

@@ -1,10 +1,22 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
-The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds (a *world* is one replicate of one
-fold), M = R * K rows of parameters, W lanes of a block, S steps, B samples a batch, d numbers a model, C classes.
+The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of parameters, W
+lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So are these words:
 
-A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1). A `Plan` is the list of the
-jobs of a round. Every method is a way to write plans, to train one job, and to merge what the jobs send back.
+- A *world* is one replicate (seed) of one fold of the data.
+- A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
+- A *row* of a state is the d numbers of one model of one world. A row of a schedule is what gets a permutation of its
+  own: a client, a slot or a stratum.
+- An *age* is K rounds in a row, in which every row of a permutation schedule trains every model once.
+- A *block* is a set of jobs that are trained together as one computation, and a *lane* is one of them.
+- A *known client* is a client of the run; a *new client* is one that the run has never seen.
+- An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
+
+In docstrings, FE is the paper of Fed-ensemble (FE-arXiv: its preprint), HPC and LPC are SHEFL's clients of high and low
+performance, and `omc` is FedAG's sample by ordinary Monte Carlo.
+
+A `Plan` is the list of the jobs of a round. Every method is a way to write plans, to train one job, and to merge what
+the jobs send back.
 
 Example:
     >>> plan = Plan(client=np.array([4, 7]), model=np.array([0, 1]), world=np.array([0, 0]))

@@ -2,8 +2,8 @@
 
 A client whose data moved away from what the models were trained on makes them disagree, so its knowledge uncertainty
 stands out from that of the other clients: the scores are z-scores over the clients, and no labels are needed.
-`metrics.ensemble.uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: it is how
-far the local training of a client leads away from the minimum of the global loss.
+`metrics.ensemble.uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: how far
+the local training of a client leads away from the minimum of the global loss.
 
 Example:
     >>> drift = score_drift(total=[0.5] * 20, knowledge=[0.1] * 19 + [0.9])

@@ -24,18 +24,19 @@ class TierKeys:
     """A class of devices.
 
     Attributes:
-        share: of the clients that no `number` claims; neither: what is left.
-        number: of clients.
-        models_per_round: models that a client trains in a round it takes part in, or `all`.
+        share: the tier's share of the clients that are in no tier with a `number`. A tier with neither key gets the
+            clients that are left.
+        number: number of clients in the tier.
+        models_per_round: how many models a client trains in a round that it takes part in, or `all`.
         num_cpus: CPUs that an actor of the tier reserves; None: an equal share of the machine.
         num_gpus: GPUs that an actor reserves: 0, 1/n or 1.
         resources: custom resources of Ray that an actor reserves.
         seconds_per_step: virtual seconds of an optimizer step.
         seconds_per_sample: virtual seconds of each sample in a step.
-        spread: sd of the logarithm of a client's slowness (lognormal).
-        uplink: bytes/s.
-        downlink: bytes/s.
-        latency: virtual seconds of a transfer.
+        spread: standard deviation of the logarithm of a client's slowness (lognormal).
+        uplink: bandwidth of a client's uploads, bytes/s.
+        downlink: bandwidth of a client's downloads, bytes/s.
+        latency: virtual seconds that a transfer takes beside its bytes.
         side_by_side: whether a client trains its models of a round at the same time.
     """
 
@@ -59,11 +60,11 @@ class ClientKeys:
     """The population, and how clients are packed into actors.
 
     Attributes:
-        number: N; None: as a natural partition gives.
-        per_actor: clients that an actor hosts.
-        actors: actors of the run.
-        trace: a CSV or Parquet file of measured devices (`docs/traces.md`).
-        availability: `diurnal`: clients come and go over a day.
+        number: number of clients, N; None: as many as a natural partition has.
+        per_actor: how many clients an actor hosts, or `auto`.
+        actors: how many actors the run has, or `auto`.
+        trace: path of a CSV or Parquet file of measured devices (`docs/traces.md`).
+        availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
         tiers: the classes of devices by name.
     """
 
@@ -80,11 +81,11 @@ class ParticipationKeys:
     """Who takes part in a round.
 
     Attributes:
-        per_round: number of clients.
-        fraction: share of the clients.
-        overcommit: invites so many times the clients that are waited for.
-        dropout: probability that a participant never answers.
-        deadline: virtual seconds after which nobody is waited for.
+        per_round: how many clients take part.
+        fraction: the share of the clients that takes part; instead of `per_round`.
+        overcommit: how many times as many clients are invited as the round waits for; later ones are not used.
+        dropout: probability that a participant drops out and sends nothing.
+        deadline: virtual seconds after which the round waits for no client.
     """
 
     per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
@@ -99,7 +100,7 @@ class ScheduleKeys:
     """Who trains what.
 
     Attributes:
-        kind: of schedule.
+        kind: kind of schedule: which rule assigns models to participants.
         rows: what a row of the permutation is; by default `client` with full participation, else `stratum`.
     """
 

@@ -52,7 +52,7 @@ class MethodKeys:
     """The method.
 
     Attributes:
-        name: of the method (`fedray list methods`).
+        name: name of the method (`fedray list methods`).
         models: K, the number of models.
         options: the method's own options (mu, alpha, lambda, samples, ...).
     """
@@ -67,7 +67,7 @@ class PartitionKeys:
     """How samples are dealt to clients.
 
     Attributes:
-        name: of the partition (`fedray list partitions`).
+        name: name of the partition (`fedray list partitions`).
         options: the partition's own options (shards, classes, alpha, column, ...).
     """
 
@@ -80,7 +80,7 @@ class DataKeys:
     """The data set.
 
     Attributes:
-        name: of the data set (`fedray list datasets`).
+        name: name of the data set (`fedray list datasets`).
         root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
         fold: which of its folds is run, or `all`.
         hold_out: share of the training rows that is kept aside for tuning.
@@ -101,7 +101,7 @@ class ModelKeys:
     """The network.
 
     Attributes:
-        name: of the network (`fedray list models`).
+        name: name of the network (`fedray list models`).
         objective: what is minimized; `auto`: cross entropy for classes, squared error for real targets.
         options: the network's own options (hidden, channels, norm, ...).
     """
@@ -116,7 +116,7 @@ class PredictKeys:
     """How the ensemble answers.
 
     Attributes:
-        average: of probabilities or of logits.
+        average: what is averaged over the models: their probabilities or their logits.
         gamma: temperature of a known client's weights over the models; infinity: uniform.
         noise: observation noise that is added to a regression's variance.
     """
@@ -132,7 +132,7 @@ class StopKeys:
 
     Attributes:
         metric: its name in `rounds.parquet`.
-        value: to be reached.
+        value: the value that it is to reach.
     """
 
     metric: Annotated[str, _V(label)]
@@ -162,7 +162,7 @@ class CheckpointKeys:
 
     Attributes:
         every: rounds between checkpoints.
-        keep: how many stay.
+        keep: how many checkpoints stay on the disk, the newest ones.
     """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 10
@@ -174,9 +174,9 @@ class CellKeys:
     """One cell of a table.
 
     Attributes:
-        name: a file name.
-        overrides: what it changes in the scenario (dotted or nested keys).
-        published: published figures by metric.
+        name: name of the cell, and of the directory of its run.
+        overrides: what the cell changes in the scenario (dotted or nested keys).
+        published: the paper's figures for this cell, by metric.
     """
 
     name: Annotated[str, _V(_file_name)]
@@ -189,9 +189,9 @@ class Scenario:
     """Everything that decides a result, and how to compute it.
 
     Attributes:
-        seed: of replicate 0; replicate r has `seed + r`.
-        rounds: T.
-        runtime: `ray`: actors of a cluster; `inline`: this process.
+        seed: seed of replicate 0; replicate r has `seed + r`.
+        rounds: rounds of training, T.
+        runtime: where clients are trained: `ray` in the actors of a cluster, `inline` in this process.
         method: which method.
         data: which data set, dealt to clients how.
         model: which network.
@@ -199,7 +199,7 @@ class Scenario:
         participation: who takes part in a round.
         schedule: who trains what.
         local: how a client trains.
-        compress: what survives the uplink.
+        compress: how uploads are compressed.
         server: how uploads become the next models.
         predict: how the ensemble answers.
         graph: where models walk when there is no server.
@@ -213,7 +213,7 @@ class Scenario:
             left out of the round (`skip`).
         client_timeout: wall seconds that a client's training may take; None: no limit.
         table: the cells of a table.
-        published: published figures of the scenario itself.
+        published: the paper's figures for the scenario itself, by metric.
     """
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0

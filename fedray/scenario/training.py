@@ -24,16 +24,16 @@ class LocalKeys:
     """How a client trains.
 
     Attributes:
-        optimizer: sgd or adam.
+        optimizer: the optimizer, sgd or adam.
         lr: learning rate.
         lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows.
         lr_decay: factor of the learning rate.
         lr_decay_every: rounds between two decays.
-        momentum: of SGD.
+        momentum: momentum of SGD.
         weight_decay: L2 penalty on the weights.
-        batch_size: samples of a step, or `full`.
+        batch_size: samples in a step, or `full` for all samples of the client.
         epochs: passes over the client's rows in a round.
-        steps: steps in a round, in the place of epochs.
+        steps: optimizer steps in a round, in the place of epochs.
         pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
     """
 
@@ -55,12 +55,12 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: of compression.
-        ratio: share of the entries that is kept.
-        resource_ratio: r: budget of a client that trains several models, in budgets of one that trains one; None: K, so
-            that every model is compressed alike.
-        error_feedback: whether a client keeps what was dropped and adds it next time.
-        adaptive: whether the entries kept are in proportion to each client's uplink bandwidth.
+        kind: kind of compression.
+        ratio: share of the entries that a client which trains one model sends.
+        resource_ratio: r: how many times the entries of a client that trains one model a client that trains several may
+            send in total; None: K, so that every model is compressed alike.
+        error_feedback: whether a client keeps the entries that it did not send and adds them to its next upload.
+        adaptive: whether clients send entries in proportion to their uplink bandwidth.
     """
 
     kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
@@ -75,14 +75,15 @@ class ServerKeys:
     """How uploads become the next models.
 
     Attributes:
-        coefficients: of the tiers in the mean.
-        weighting: of the uploads in the mean.
-        optimizer: acts on the mean delta.
-        lr: of the server optimizer.
-        momentum: of the server optimizer: beta, or beta_1.
-        robust: what takes the place of the mean.
-        trim: b, the values that trimmed_mean drops at each end.
-        byzantine: f, the bad clients that krum and multi_krum survive.
+        coefficients: how tiers weigh in the mean: `fedavg` (as their uploads do), `equal_groups` (all alike) or
+            `paper_eq2` (SHEFL's equation 2).
+        weighting: how uploads weigh in the mean: all alike, or by their clients' numbers of samples.
+        optimizer: the server optimizer, which makes its step from the mean delta.
+        lr: learning rate of the server optimizer.
+        momentum: momentum of the server optimizer (beta; beta_1 of adam and yogi).
+        robust: the robust statistic that takes the place of the mean.
+        trim: b, how many values trimmed_mean drops at each end.
+        byzantine: f, how many bad clients krum and multi_krum are to withstand.
     """
 
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"

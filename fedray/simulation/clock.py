@@ -5,10 +5,10 @@ samples it really holds, and each of its two transfers takes `latency + bytes / 
 one after another or side by side (a setting of its tier). Models that are trained side by side share the client's link,
 so each upload finishes only when all of the client's uploads have.
 
-The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped out.
-A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out; with a
-deadline it lasts until the deadline. All this is known before training, so that other jobs are not computed. An upload
-of a job that fails in training is not used either.
+The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
+out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out;
+with a deadline it lasts until the deadline. All this is known before training, so that other jobs are not computed. The
+upload of a job that fails in training is not used either.
 
 Example:
     Two clients with steps of 0.5 s; the round waits for the first one to finish.

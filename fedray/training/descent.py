@@ -2,9 +2,9 @@
 
 With plain SGD the gradient of a weight is never stored: one matrix product computes it and subtracts it from the
 weight, `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, g is the gradient of its outputs times the
-learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and pull, and
-shift the constant terms of the local gradient. Lanes may have one learning rate or each its own. With momentum or Adam
-the gradients are computed first, and then the optimizer's step.
+learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and pull,
+and shift the constant terms of the local gradient. Lanes may have one learning rate or each its own. With momentum or
+Adam the gradients are computed first, and then the optimizer's step.
 
 Example:
     The gradient of half the squared error is the error, and the loss of a lane is its weighted sum.
