@@ -35,11 +35,11 @@ def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def make_participation(scenario: Scenario, clients: Clients) -> Participation:
-    """Who is chosen in a round."""
-    rows, counts = scenario.schedule.rows, invited_per_tier(scenario, clients)
-    if sum(counts) == clients.number and rows == "client":
-        return invite_all(clients)
-    return (sample_clients if rows == "client" else sample_strata)(clients, counts)
+    """Who is chosen in a round: uniform draws without replacement, or one client of each stratum."""
+    counts = invited_per_tier(scenario, clients)
+    if scenario.schedule.rows == "stratum":
+        return sample_strata(clients, counts, scenario.method.models)
+    return invite_all(clients) if sum(counts) == clients.number else sample_clients(clients, counts)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:

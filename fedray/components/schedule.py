@@ -1,4 +1,4 @@
-"""WHO trains WHAT: schedules turn (round, state) into a `Plan`.
+"""Who trains what: schedules turn (round, state) into a `Plan`.
 
 A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
 equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
@@ -84,7 +84,11 @@ def invite_all(clients: Clients) -> Participation:
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """`per_tier[c]` clients of tier c, drawn without replacement in every round (FE section II, SHEFL Alg. 1)."""
+    """`per_tier[c]` clients of tier c, drawn without replacement in every round (FE section II).
+
+    Every client of a tier has the same odds in every round. Slots go by client id inside a tier, so a slot belongs to
+    one tier for ever, and where everybody takes part slot i is client i.
+    """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
     def draw(seed: int, t: int) -> Drawn:
@@ -99,24 +103,35 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     return draw
 
 
-def sample_strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """One client from each stratum: clients are split at random into strata once, inside their tiers.
+def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
+    """One client from each stratum: clients are split at random into strata, inside their tiers.
 
-    The strata of a tier are of equal size, up to one client. The stratum is the row of the schedule (FE-arXiv; SHEFL
-    section 4).
+    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata are drawn once where they are of equal
+    size. Where `per_tier[c]` does not divide its tier they differ by one client, and a client of a small one is drawn
+    more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the same odds, while a
+    row stays one set of clients as long as it meets every model once.
+
+    Args:
+        clients: the population.
+        per_tier: strata of each tier.
+        models: K, the rounds of an age.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
     @lru_cache(maxsize=64)
-    def cut(seed: int) -> list[IntArray]:
+    def cut(seed: int, age: int) -> list[IntArray]:
         parts: list[IntArray] = []
         for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
-            order = rng.stream(seed, "strata", c).permutation(tier.number) + starts[c]
-            parts += np.array_split(order, n) if n else []
+            if n:
+                address = (c,) if tier.number % n == 0 else (c, age)
+                order = rng.stream(seed, "strata", *address).permutation(tier.number) + starts[c]
+                parts += np.array_split(order, n)
         return parts
 
+    uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
+
     def draw(seed: int, t: int) -> Drawn:
-        parts = cut(seed)
+        parts = cut(seed, t // models if uneven else 0)
         u = rng.uniform(rng.keys(seed, "stratum", t), len(parts))
         client = np.array([part[int(x * len(part))] for part, x in zip(parts, u, strict=True)], dtype=np.int64)
         return Drawn(client, np.arange(len(parts)))
@@ -127,12 +142,13 @@ def sample_strata(clients: Clients, per_tier: Sequence[int]) -> Participation:
 def permutation(models: int, rows: str = "client") -> Assignment:
     """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P; in round t it trains the model `P[t mod K]`.
 
-    So every row meets every model exactly once an age. A tier with m models a round takes the entries
+    So every row meets every model exactly once in every K rounds (an *age*). A tier with m models a round takes the entries
     `P[(t + j) mod K]`, j < m (SHEFL).
 
     Args:
         models: K.
-        rows: what a row is: `client`, or `stratum` (the participation slot).
+        rows: what a row is: `client`; `slot` (a place among the participants of a round) or `stratum` (the same place,
+            filled from one set of clients).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -148,7 +164,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """Rows are cyclic shifts of one permutation an age (a Latin rectangle): model counts differ by at most 1."""
+    """Rows are cyclic shifts of one permutation, drawn once in every K rounds (a Latin rectangle): model counts differ by at most 1."""
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models), models)

@@ -6,7 +6,7 @@ Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE
 Deviations:
     1. The personal weights of eq. 4 are `softmax(-loss / gamma)`. The paper's printed closed form `exp(-gamma * loss)`
        and the sign in its objective contradict its own sentence that a large gamma tends to uniform weights.
-    2. Under partial participation a row of the schedule may be a client or a stratum (`schedule.rows`).
+    2. Under partial participation a row of the schedule may be a client, a slot or a stratum (`schedule.rows`).
 
 Example:
     >>> import fedray

@@ -64,7 +64,7 @@ class Setting:
         participation: who takes part in a round.
         local: how a client trains.
         assign: the kind of schedule: permutation, random, balanced, adaptive; or None.
-        rows: what a row of the schedule is: client or stratum.
+        rows: what a row of the schedule is: client, slot or stratum.
         weighting: of the uploads in a mean: uniform or examples.
         coefficients: of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
         robust: what takes the place of the mean.

@@ -14,6 +14,8 @@ Deviations:
     4. There may be any number of tiers; all tiers with uploads of a model weigh the same.
     5. `mu` > 0 adds FedProx's pull, `alpha` > 0 FedDyn's corrections and its server's step (a private vector `[d]` for
        each client and model).
+    6. Participants are drawn uniformly inside their tier; the paper draws one from each of ten strata (`schedule.rows:
+       stratum`, as in its scenario files).
 
 Example:
     >>> import fedray
@@ -23,7 +25,7 @@ Example:
     0.9
     >>> jobs = run.clients.to_pandas().groupby("tier")
     >>> (jobs["up_bytes"].mean() / 1000).round(1).to_dict()  # kB for each trained model; a dense one takes 15.0
-    {'hpc': 3.0, 'lpc': 2.0}
+    {'hpc': 2.0, 'lpc': 2.0}
 """
 
 from __future__ import annotations

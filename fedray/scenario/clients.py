@@ -101,8 +101,11 @@ class ScheduleKeys:
 
     Attributes:
         kind: kind of schedule: which rule assigns models to participants.
-        rows: what a row of the permutation is; by default `client` with full participation, else `stratum`.
+        rows: what a row of the permutation is, which meets every model once in K rounds: `client` (default with full
+            participation), `slot` (a place among the participants, who are drawn uniformly; default otherwise), or
+            `stratum` (a place filled by one of a fixed set of clients, as in SHEFL). With `client` and partial
+            participation a client meets the models of the rounds it takes part in.
     """
 
     kind: Annotated[str, _V(one_of("permutation", "random", "balanced", "adaptive", "walk"))] = "permutation"
-    rows: Annotated[str, _V(one_of("client", "stratum"))] = "client"
+    rows: Annotated[str, _V(one_of("client", "slot", "stratum"))] = "client"

@@ -4,7 +4,7 @@ Example:
     >>> with_defaults({"method": {"name": "stacking"}})["clients"]
     {'number': 5}
     >>> with_defaults({"participation": {"per_round": 10}})["schedule"]
-    {'rows': 'stratum'}
+    {'rows': 'slot'}
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
     _fill(out, "participation", "fraction", 1.0, unless=("per_round",))
     full = share in (None, 1) and count in (None, everyone)
-    _fill(out, "schedule", "rows", "client" if full else "stratum", unless=())
+    _fill(out, "schedule", "rows", "client" if full else "slot", unless=())
     slow = _part(out, "server").get("optimizer") in ("adam", "yogi")
+    equal = _part(out, "server").get("robust", "none") != "none" or _part(out, "server").get("coefficients") == "paper_eq2"
+    if equal and "weighting" not in _part(given, "server"):  # there every upload weighs the same
+        out["server"] = {**_part(out, "server"), "weighting": "uniform"}
     _fill(out, "server", "lr", 0.01 if slow else 1.0, unless=())
     return out
 

@@ -70,9 +70,7 @@ def test_permutation_shows_every_model_to_every_client_once_an_age(case: Case, a
 
 
 @given(cases(), st.sampled_from(AGE_START), st.sampled_from(["strata", "sampled"]))
-def test_permutation_shows_every_model_to_every_stratum_and_slot_once_an_age(
-    case: Case, age: int, people: str
-) -> None:
+def test_permutation_shows_every_model_to_every_stratum_and_slot_once_an_age(case: Case, age: int, people: str) -> None:
     """The row is the place, whichever client fills it."""
     who = PEOPLE[people](case)
     plan = make_schedule(case, "permutation", people, "stratum" if people == "strata" else "slot")

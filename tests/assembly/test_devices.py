@@ -1,0 +1,78 @@
+"""Who takes part: the scenario's participation, counted over many rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.assembly.devices import make_participation
+from fedray.core.types import Clients, FloatArray, Tier
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.rules import tier_table
+
+ROUNDS = 2000
+TIERS = {"hpc": {"number": 30}, "lpc": {"number": 70}}
+
+
+def count_shares(keys: dict[str, Any], rounds: int = ROUNDS) -> FloatArray:
+    """The share of the rounds that each client of a scenario is invited to, `[N]`."""
+    scenario = read_scenario({"clients": {"number": 100}, **keys})
+    people = make_participation(scenario, Clients(tier_table(scenario, 100)))
+    counts = np.bincount(np.concatenate([people(0, t).client for t in range(rounds)]), minlength=100)
+    share: FloatArray = counts / rounds
+    return share
+
+
+@pytest.mark.parametrize("rows", [None, "client", "slot", "stratum"])
+@pytest.mark.parametrize(
+    ("participation", "expected"),
+    [
+        ({"per_round": 70}, 0.7),
+        ({"per_round": 30}, 0.3),
+        ({"per_round": 10, "overcommit": 1.3}, 0.13),
+        ({"fraction": 0.45}, 0.45),
+    ],
+    ids=["70 of 100", "30 of 100", "10 -> 13", "45 of 100"],
+)
+def test_participation_is_unequal_for_ever(participation: dict[str, Any], expected: float, rows: str | None) -> None:
+    """With fixed strata 40 of 100 clients took part in every round and 60 in every second one (70 a round)."""
+    schedule = {} if rows is None else {"schedule": {"rows": rows}}
+    shares = count_shares({"participation": participation, **schedule})
+    assert shares.sum() == pytest.approx(100 * expected)
+    # strata of one and two clients stay for an age of 5 rounds: the variance of an age's share is at most 1/4
+    sd = np.sqrt(expected * (1 - expected) / ROUNDS) if rows != "stratum" else np.sqrt(0.25 / (ROUNDS / 5))
+    assert np.abs(shares - expected).max() < 5 * sd
+    assert shares.std() < 2 * sd
+
+
+def test_clients_of_a_tier_have_equal_odds_whatever_the_tiers_sizes() -> None:
+    """25 of 30 + 70: 8 and 17 a round (largest remainder), which divide neither tier."""
+    shares = count_shares({"clients": {"number": 100, "tiers": TIERS}, "participation": {"per_round": 25}})
+    for part, expected in ((shares[:30], 8 / 30), (shares[30:], 17 / 70)):
+        assert part.mean() == pytest.approx(expected, abs=1e-9)
+        assert np.abs(part - expected).max() < 5 * np.sqrt(expected * (1 - expected) / ROUNDS)
+
+
+def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> None:
+    """Two clients of one fixed stratum never took part together."""
+    scenario = read_scenario({"clients": {"number": 6}, "participation": {"per_round": 3}})
+    assert scenario.schedule.rows == "slot"
+    people, met = make_participation(scenario, Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)
+    for t in range(600):
+        client = people(0, t).client
+        met[np.ix_(client, client)] += 1
+    pairs = met[np.triu_indices(6, 1)]
+    assert np.abs(pairs - 120).max() < 5 * np.sqrt(600 * 0.2 * 0.8)
+
+
+def test_equal_strata_are_drawn_once_and_unequal_ones_at_every_age() -> None:
+    """Slot by slot: 10 of 100 have ten clients each for ever, 30 of 100 keep theirs for the K = 5 rounds of an age."""
+    for per_round, size in ((10, 10), (30, 4)):
+        keys = {"clients": {"number": 100}, "participation": {"per_round": per_round}, "schedule": {"rows": "stratum"}}
+        people = make_participation(read_scenario(keys), Clients((Tier("all", 100),)))
+        rounds = range(400) if per_round == 10 else range(5)
+        slots = [set(column) for column in zip(*(people(3, t).client.tolist() for t in rounds), strict=True)]
+        assert sum(map(len, slots)) == len(set().union(*slots)), "a client is in two strata"
+        assert max(map(len, slots)) <= size
