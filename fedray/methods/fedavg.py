@@ -4,7 +4,9 @@ Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
 
 Deviations:
-    1. The average is uniform over clients unless `server.weighting: examples`, as in FE Remark 1.
+    1. Uploads are weighted by the examples of their clients, as in FedAvg's line 7; `server.weighting: uniform` is the
+       average of FE Remark 1. FedProx draws clients with odds p_k and averages uniformly; here participants are drawn
+       uniformly, so their uploads are weighted, too.
     2. FedProx: every client does its full local work (the paper's variable gamma-inexactness is not simulated).
 
 Example:
@@ -36,7 +38,7 @@ def fedavg(setting: Setting) -> Method:
         assign=permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
         local=setting.local,  # ClientUpdate: E epochs of SGD over batches of B
         compress=dense,
-        merge=mean,  # line 7: w_{t+1} <- mean of the uploads
+        merge=mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}
     )
     return Method("fedavg", phase)
 

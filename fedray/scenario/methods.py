@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedray.scenario.spec import Option, OptionSpecs
+from fedray.scenario.spec import Needs, Option, OptionSpecs
 from fedray.scenario.stacking import check_bases
 from fedray.scenario.validators import either, list_of, one_of, real, whole
 
@@ -39,6 +39,12 @@ class MethodSpec:
         optimizer: whether `server.optimizer` may act on its mean delta.
         pooled: whether one client holds all rows (references without a federation).
         walks: whether models walk over a graph of clients instead of meeting at a server.
+        trains: whether clients train in rounds, so that `local`, `compress` and `server` act.
+        averages: whether uploads of several clients meet in one mean, so that `server.weighting` acts.
+        coefficients: whether `server.coefficients` may weigh the tiers in that mean.
+        schedules: whether `schedule.kind` says who trains which model.
+        samples: whether an answer is an average even if there is one model.
+        own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
         private: which state its clients keep for themselves between rounds, in words; empty: none.
     """
 
@@ -52,12 +58,20 @@ class MethodSpec:
     optimizer: bool = True
     pooled: bool = False
     walks: bool = False
+    trains: bool = True
+    averages: bool = True
+    coefficients: bool = True
+    schedules: bool = True
+    samples: bool = False
+    own_models: bool = False
     private: str = ""
 
 
 _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
+_BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the paper weighs each upload by n_i
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
+_META = Needs("method.meta", ("softmax", "mlp"))
 _TIERS: dict[str, Any] = {
     "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
     "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
@@ -70,14 +84,14 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     "fedavg": MethodSpec(
         "federated averaging: one model that every client trains (McMahan et al. 2017)",
         models="one",
-        defaults=_ONE,
+        defaults={**_ONE, **_BY_EXAMPLES},
     ),
     "fedprox": MethodSpec(
         "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
         module="fedavg",
         models="one",
         options={"mu": Option(0.01, real("[0, inf)"))},
-        defaults=_ONE,
+        defaults={**_ONE, **_BY_EXAMPLES},
     ),
     "shefl": MethodSpec(
         "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
@@ -93,8 +107,8 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         "FedAG: FedAvg whose server keeps a Gaussian over the weights (Thorgeirsson and Gauterin 2021)",
         options={
             "sampling": Option("bootstrap", one_of("bootstrap", "omc")),
-            "samples": Option("clients", either("clients", whole(1, 10**4))),
-            "beta": Option("target", one_of("target", "residual")),
+            "samples": Option("clients", either("clients", whole(1, 10**4)), Needs("method.sampling", ("omc",))),
+            "beta": Option("target", one_of("target", "residual"), Needs("model.name", ("linear", "rbf"))),
         },
         defaults={
             **_ONE,
@@ -105,6 +119,8 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         clients=10,
         robust=False,
         optimizer=False,
+        coefficients=False,
+        samples=True,
     ),
     "fedbe": MethodSpec(
         "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
@@ -116,17 +132,21 @@ METHOD_SPECS: dict[str, MethodSpec] = {
             "distil_lr": Option(0.01, real("(0, inf)")),
             "distil_batch": Option(32, whole(1, 10**6)),
         },
-        defaults=_ONE,
+        defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,
         optimizer=False,
+        coefficients=False,
+        samples=True,
     ),
     "fedbe_nokd": MethodSpec(
         "FedBE without distillation: the next model is a random sample",
         module="fedbe",
         options=_SAMPLER,
-        defaults=_ONE,
+        defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,
         optimizer=False,
+        coefficients=False,
+        samples=True,
     ),
     "feddyn": MethodSpec(
         "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",
@@ -148,12 +168,14 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options={"lambda": Option([0.1], list_of(real("[0, inf)"), 20, scalar=True))},
         defaults=_ONE,
         private="personal model",
+        own_models=True,
     ),
     "lg_fedavg": MethodSpec(
         "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
         options={"shared_layers": Option(2, whole(0, 1000))},
-        defaults=_ONE,
+        defaults={**_ONE, **_BY_EXAMPLES},
         private="the other layers",
+        own_models=True,
     ),
     "scaffold": MethodSpec(
         "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
@@ -167,17 +189,20 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         robust=False,
         optimizer=False,
         walks=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
     ),
     "stacking": MethodSpec(
         "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
         options={
             "bases": Option([], check_bases),
             "folds": Option("client", one_of("client", "within")),
-            "fold_number": Option(5, whole(2, 1000)),
+            "fold_number": Option(5, whole(2, 1000), Needs("method.folds", ("within",))),
             "meta": Option("softmax", one_of("softmax", "mlp", "average")),
-            "meta_rounds": Option(None, whole(0, 10**7)),  # None: rounds
-            "meta_lr": Option(None, real("(0, inf)")),  # None: local.lr
-            "meta_optimizer": Option(None, one_of("sgd", "adam")),  # None: local.optimizer
+            "meta_rounds": Option(None, whole(0, 10**7), _META),  # None: rounds
+            "meta_lr": Option(None, real("(0, inf)"), _META),  # None: local.lr
+            "meta_optimizer": Option(None, one_of("sgd", "adam"), _META),  # None: local.optimizer
         },
         defaults={
             **_ONE,
@@ -194,18 +219,28 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         models="one",
         defaults=_ONE,
         pooled=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
     ),
     "local_only": MethodSpec(
         "one model for each client, nothing is shared: the lower reference",
         module="references",
         models="clients",
         defaults={**_ONE, "evaluate": {"personal": True}},
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        own_models=True,
     ),
     "deep_ensemble": MethodSpec(
         "K independent networks with a Gaussian head on the pooled data (Lakshminarayanan et al. 2017)",
         module="references",
         defaults={"model": {"objective": "gaussian_nll"}},
         pooled=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
     ),
     "bayesian_linear": MethodSpec(
         "Bayesian linear regression on the pooled data, in closed form",
@@ -215,6 +250,11 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         robust=False,
         optimizer=False,
         pooled=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        trains=False,
+        own_models=True,
     ),
 }
 _UNKNOWN = MethodSpec("your own")

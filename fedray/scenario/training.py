@@ -13,10 +13,17 @@ from typing import Annotated
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.scenario.spec import Needs
 from fedray.scenario.validators import either, flag, list_of, maybe, one_of, real, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
+_SGD = Needs("local.optimizer", ("sgd",))
+_SPARSE = Needs("compress.kind", ("topk", "randomk"))
+_LOSSY = Needs("compress.kind", ("topk", "randomk", "int8"))
+_STEPS = Needs("server.optimizer", ("momentum", "adam", "yogi"))
+_TRIMMED = Needs("server.robust", ("trimmed_mean",))
+_KRUM = Needs("server.robust", ("krum", "multi_krum"))
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -27,7 +34,7 @@ class LocalKeys:
         optimizer: the optimizer, sgd or adam.
         lr: learning rate.
         lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows.
-        lr_decay: factor of the learning rate.
+        lr_decay: factor of the learning rate; 1: it stays.
         lr_decay_every: rounds between two decays.
         momentum: momentum of SGD.
         weight_decay: L2 penalty on the weights.
@@ -40,9 +47,9 @@ class LocalKeys:
     optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
     lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
     lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
-    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 0.99
+    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 1.0
     lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
-    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    momentum: Annotated[float, _V(real("[0, 1)")), _SGD] = 0.0
     weight_decay: Annotated[float, _V(real("[0, inf)"))] = 0.0
     batch_size: Annotated[int | str, _V(either("full", whole(1, 10**9)))] = 16
     epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
@@ -64,10 +71,10 @@ class CompressKeys:
     """
 
     kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
-    ratio: Annotated[float, _V(real("(0, 1]"))] = 0.1
-    resource_ratio: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    error_feedback: Annotated[bool, _V(flag)] = False
-    adaptive: Annotated[bool, _V(flag)] = False
+    ratio: Annotated[float, _V(real("(0, 1]")), _SPARSE] = 0.1
+    resource_ratio: Annotated[float | None, _V(maybe(real("(0, inf)"))), _SPARSE] = None
+    error_feedback: Annotated[bool, _V(flag), _LOSSY] = False
+    adaptive: Annotated[bool, _V(flag), _SPARSE] = False
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -89,8 +96,8 @@ class ServerKeys:
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
     weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
     optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
-    lr: Annotated[float, _V(real("(0, inf)"))] = 1.0
-    momentum: Annotated[float, _V(real("[0, 1)"))] = 0.9
+    lr: Annotated[float, _V(real("(0, inf)")), _STEPS] = 1.0
+    momentum: Annotated[float, _V(real("[0, 1)")), _STEPS] = 0.9
     robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
-    trim: Annotated[int, _V(whole(0, 10**6))] = 1
-    byzantine: Annotated[int, _V(whole(0, 10**6))] = 1
+    trim: Annotated[int, _V(whole(0, 10**6)), _TRIMMED] = 1
+    byzantine: Annotated[int, _V(whole(0, 10**6)), _KRUM] = 1

@@ -17,11 +17,13 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.data.types import Dataset, Split, classification
 from fedray.methods import Setting, federated
+from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
+UNIFORM: dict[str, Any] = {"server": {"weighting": "uniform"}}
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
 ENGINES = pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
 
@@ -50,7 +52,7 @@ def test_fedprox_without_its_term_is_fedavg(engine: dict[str, Any]) -> None:
 )
 def test_fed_ensemble_of_one_model_is_fedavg(engine: dict[str, Any], kind: str) -> None:
     one = run(engine, {"method": {"name": "fed_ensemble", "models": 1}, "schedule": {"kind": kind}})
-    assert same_models(one, run(engine, FED_AVG))
+    assert same_models(one, run(engine, FED_AVG, UNIFORM))
 
 
 def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
@@ -60,6 +62,19 @@ def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
     start = run({"rounds": 0, "method": {"name": "fedprox"}}).progress.state.models
     moved = [float((r.progress.state.models - start).norm()) for r in (kept, free)]
     assert moved[0] < moved[1] / 3
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbe", "fedbe_nokd", "lg_fedavg", "stacking"])
+def test_methods_whose_papers_weigh_by_examples_do_so_by_default(method: str) -> None:
+    """And a robust server, where every upload weighs the same, needs no further key."""
+    assert read_scenario({"method": {"name": method}}).server.weighting == "examples"
+    assert read_scenario({"method": {"name": "fed_ensemble"}}).server.weighting == "uniform"
+    if METHOD_SPECS[method].robust:
+        assert read_scenario({"method": {"name": method}, "server": {"robust": "median"}}).server.weighting == "uniform"
+
+
+def test_the_learning_rate_stays_unless_it_is_told_to_decay() -> None:
+    assert read_scenario({}).local.lr_decay == 1.0
 
 
 @ENGINES

@@ -112,7 +112,8 @@ def test_without_lpc_and_dense_it_is_k_independent_fedavgs(
     for k in range(K):
         alone = rows_of(run(train_only(k), **{**STRONG, **plain, "compress": None}, participation=participation))
         assert torch.equal(together[k::K], alone[k::K])
-    fedavg = run(**{**STRONG, "method": {"name": "fedavg"}, "compress": None}, participation=participation)
+    alone_by_name = {**STRONG, "method": {"name": "fedavg"}, "compress": None, "server": {"weighting": "uniform"}}
+    fedavg = run(**alone_by_name, participation=participation)
     assert torch.equal(together[0::K], rows_of(fedavg))
 
 
@@ -129,7 +130,8 @@ def test_without_hpc_and_dense_it_is_fed_ensemble(run: RunScenario, participatio
 
 def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run: RunScenario) -> None:
     setting = {**WEAK, "method": {"name": "shefl", "models": 1, "mu": 0.5}}
-    prox = run(**{**WEAK, "method": {"name": "fedprox", "mu": 0.5}, "compress": None})
+    uniform = {"weighting": "uniform"}
+    prox = run(**{**WEAK, "method": {"name": "fedprox", "mu": 0.5}, "compress": None, "server": uniform})
     assert model_hash(run(**setting)) == model_hash(prox)
     assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
 

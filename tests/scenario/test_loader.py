@@ -231,7 +231,7 @@ def test_billion_laughs_is_refused_before_it_is_built() -> None:
 def test_defaults_are_those_of_fed_ensemble() -> None:
     s = read_scenario({"seed": 0})
     assert (s.method.name, s.method.models, s.data.name, s.clients.number) == ("fed_ensemble", 5, "digits", 100)
-    assert (s.local.lr, s.local.batch_size, s.local.lr_decay, s.local.lr_decay_every) == (0.01, 16, 0.99, 10)
+    assert (s.local.lr, s.local.batch_size, s.local.lr_decay, s.local.lr_decay_every) == (0.01, 16, 1.0, 10)
     assert (s.local.epochs, s.local.steps, s.participation.fraction, s.schedule.rows) == (10, None, 1.0, "client")
     assert (s.compress.kind, s.server.coefficients, s.predict.gamma) == ("dense", "fedavg", float("inf"))
 
