@@ -72,6 +72,9 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
         refused = None if example is None else vmap.find_refusal(net, example)
         if refused is not None:
             return _loop_engine(f"it cannot be mapped over lanes ({refused})")
+        mixing = None if example is None else vmap.find_mixing(net, example)
+        if mixing is not None:
+            return _loop_engine(mixing)
         return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train_vmap, loop.loop_outputs)
     return _loop_engine(obstacle or f"{d:,} parameters a lane are too many to stack")
 

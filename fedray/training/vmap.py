@@ -6,12 +6,19 @@ Example:
     >>> from fedray.models.catalogue import build_net
     >>> find_refusal(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
     True
+
+    Nor does one row of it see another, so that its batches may be padded.
+
+    >>> find_mixing(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
+    True
 """
 
 from __future__ import annotations
 
+import copy
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from fedray.core import rng
@@ -19,6 +26,8 @@ from fedray.core.types import Net
 from fedray.models.loss import per_sample
 from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer, split_rows
+
+_ROWS = 3  # rows of the batch that is padded on trial
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
@@ -46,11 +55,54 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
     return None
 
 
+def find_mixing(net: Net, example: Tensor) -> str | None:
+    """Why a batch of a module must not be padded, found by padding one batch; None if its rows stand alone.
+
+    Outputs and gradients of three rows are compared with those of the same rows among further ones, in double precision
+    if the module takes it, for its first parameters and for others nearby (a gate that is closed at first hides what
+    is behind it).
+
+    Args:
+        net: The network.
+        example: One network input; its values do not matter.
+    """
+    place, failure = next(net.module.parameters()).device, ""
+    first = net.init(0)
+    moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
+    for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4)):
+        try:
+            module = copy.deepcopy(net.module).to(dtype).train()
+            for row in (first, moved):
+                few, among = (_answer_rows(net, module, row.to(place, dtype), example, n) for n in (_ROWS, 8))
+                scale = 1.0 + torch.nan_to_num(few).abs().max()
+                if not torch.allclose(few, among, rtol=0.0, atol=float(tolerance * scale), equal_nan=True):
+                    return "the rows of a batch see each other (batch statistics, say), so that no batch may be padded"
+        except Exception as error:  # single precision is tried next; then nothing is known, and nothing is padded
+            failure = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        else:
+            return None
+    return f"it could not be tried on a padded batch ({failure})"
+
+
+def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
+    """Outputs of the first three of n rows and the gradient of their weighted sum, as one vector."""
+    numbers = torch.from_numpy(rng.normal(rng.keys(1, "padding"), 8 * max(1, example.numel())))
+    x = numbers.view(8, *example.shape).to(row)
+    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
+        x = (x > 0).to(row.device, example.dtype)
+    tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
+    with rng.torch_scope(0, row.device):
+        out: Tensor = functional_call(module, tensors, (x[:n],))[:_ROWS]
+    weighted = (out * torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)).sum()
+    grads = torch.autograd.grad(weighted, list(tensors.values()), allow_unused=True)
+    return torch.cat([out.detach().flatten(), *(g.flatten() for g in grads if g is not None)])
+
+
 def train_vmap(net: Net, block: Block) -> Trained:
     """Trains every lane of a block, all of them in one call a step.
 
     Args:
-        net: A network whose module `find_refusal` accepts.
+        net: A network whose module `find_refusal` and `find_mixing` accept.
         block: The lanes, `[W, d]`.
     """
     layout, names = net.layout, net.layout.names
