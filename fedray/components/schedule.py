@@ -106,15 +106,15 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
     """One client from each stratum: clients are split at random into strata, inside their tiers.
 
-    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata are drawn once where they are of equal
-    size. Where `per_tier[c]` does not divide its tier they differ by one client, and a client of a small one is drawn
-    more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the same odds, while a
-    row stays one set of clients as long as it meets every model once.
+    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata are drawn once where they are of
+    equal size. Where `per_tier[c]` does not divide its tier they differ by one client, and a client of a small one is
+    drawn more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the same
+    odds, while a row stays one set of clients as long as it meets every model once.
 
     Args:
         clients: the population.
         per_tier: strata of each tier.
-        models: K, the rounds of an age.
+        models: K, which is also the length of an age in rounds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -142,8 +142,8 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 def permutation(models: int, rows: str = "client") -> Assignment:
     """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P; in round t it trains the model `P[t mod K]`.
 
-    So every row meets every model exactly once in every K rounds (an *age*). A tier with m models a round takes the entries
-    `P[(t + j) mod K]`, j < m (SHEFL).
+    So every row meets every model exactly once in every K rounds (an *age*). A tier with m models a round takes the
+    entries `P[(t + j) mod K]`, j < m (SHEFL).
 
     Args:
         models: K.
@@ -164,7 +164,10 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """Rows are cyclic shifts of one permutation, drawn once in every K rounds (a Latin rectangle): model counts differ by at most 1."""
+    """All participants get cyclic shifts of one permutation, which is drawn anew once in every K rounds.
+
+    The shifts form a Latin rectangle, so that in a round the numbers of jobs of two models differ by at most 1.
+    """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models), models)
