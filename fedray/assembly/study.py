@@ -19,10 +19,11 @@ from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.user_objects import UserObjects
+from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.types import Clients
-from fedray.data.deal import build_shards
+from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, limit_rows
@@ -45,25 +46,33 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
-    scenario, own = pool_clients(scenario), own or UserObjects()
+    asked, scenario, own = scenario, pool_clients(scenario), own or UserObjects()
     memory.check_memory(memory.estimate_scenario(scenario))
-    study = assemble(scenario, own)
+    study = assemble(scenario, own, _find_pooled(asked, scenario))
     memory.check_memory(memory.estimate_study(scenario, study))
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study
 
 
-def assemble(scenario: Scenario, own: UserObjects) -> Study:
-    """The study of a scenario whose keys have been checked."""
+def _find_pooled(asked: Scenario, built: Scenario) -> Dealing | None:
+    """The clients whose rows are pooled; None where the scenario is built as it was asked for."""
+    if asked is built:
+        return None
+    part = asked.data.partition
+    return Dealing(part.name, dict(part.options), asked.clients.number)
+
+
+def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None) -> Study:
+    """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has."""
     data = open_data(scenario, own)
     folds = find_folds(scenario, data)
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
-    seeds = [seed for seed in replicates for _ in folds]
+    seeds = [seed_world(seed, fold) for seed in replicates for fold in folds]
     net = make_network(scenario, data, own, len(seeds))
-    shards = deal_shards(scenario, data, replicates, folds)
+    shards = deal_shards(scenario, data, replicates, folds, pooled)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
     pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, devices, tuple(seeds)))
@@ -87,7 +96,7 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
         scenario=to_plain(scenario),
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
-        starts=np.repeat(np.array(starts, dtype=np.int64), len(folds)),
+        starts=np.array([seed_world(start, fold) for start in starts for fold in folds], dtype=np.int64),
         rates=rates if len(rates) else None,
     )
     return (
@@ -95,7 +104,25 @@ def assemble(scenario: Scenario, own: UserObjects) -> Study:
     )
 
 
-def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int]) -> Shards:
+def seed_world(seed: int, fold: int) -> int:
+    """The seed of a world: of its replicate in fold 0, and in every other fold a seed of its own.
+
+    So first models, batches and schedules differ from fold to fold, and the spread over the folds has their share.
+
+    Args:
+        seed: of the replicate.
+        fold: of the data set, from 0.
+
+    Example:
+        >>> seed_world(7, 0), seed_world(7, 1) == seed_world(7, 2)
+        (7, False)
+    """
+    return seed if fold == 0 else int(rng.keys(seed, "fold", fold) >> np.uint64(2))
+
+
+def deal_shards(
+    scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int], pooled: Dealing | None = None
+) -> Shards:
     """The clients' data, dealt as the scenario says.
 
     Args:
@@ -103,6 +130,7 @@ def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list
         data: the data set.
         seeds: of the replicates.
         folds: the folds that are run.
+        pooled: the clients whose rows one client has; None where nothing is pooled.
 
     Raises:
         BadInput: memory does not hold the tables, or no row would be held out.
@@ -117,6 +145,7 @@ def deal_shards(scenario: Scenario, data: Dataset, seeds: list[int], folds: list
         folds=folds,
         hold_out=scenario.data.hold_out,
         server=float(scenario.method.options.get("server_data", 0.0)),
+        pooled=pooled,
     )
     if scenario.data.hold_out and not len(shards.holdout(0)[1]):
         raise BadInput(

@@ -150,7 +150,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
     Args:
         graphs: one for each world (worlds may share one).
         models: K.
-        seeds: one for each world; the folds of a replicate walk alike.
+        seeds: one for each world.
         transition: uniform, lazy or metropolis.
         outages: nodes and edges that fail.
     """

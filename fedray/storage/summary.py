@@ -78,7 +78,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         "data": study.scenario.get("data", {}).get("name", study.name),
         "rounds": progress.round,
         "failed_jobs": progress.failed,
-        "seed": int(study.seeds[0]),
+        "seed": int(study.scenario.get("seed", study.seeds[0])),
         "metrics": metrics,
         "totals": {
             "up_bytes": int(progress.up_bytes.sum()),
