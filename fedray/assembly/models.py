@@ -18,6 +18,7 @@ from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import model_maker
 from fedray.models.net import net_of
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 
 
@@ -39,6 +40,12 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     if (objective == "cross_entropy") != bool(data.classes):
         kind = "classes" if data.classes else "real targets"
+        method = scenario.method.name
+        if method_spec_of(method).defaults.get("model", {}).get("objective") == objective:
+            raise BadInput(
+                f"method.name = {method} has the objective {objective}, but {scenario.data.name} has {kind}: "
+                "choose other data, or another method"
+            )
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device

@@ -23,6 +23,12 @@ _KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a 
     ("data", "partition"): (),
     ("model",): ("objective",),
 }
+_DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
+    ("method",): "fed_ensemble",
+    ("data",): "digits",
+    ("data", "partition"): "iid",
+    ("model",): "mlp",
+}
 
 
 def dotted_key(path: Path) -> str:
@@ -72,7 +78,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()
     out = dict(base)
     if is_renamed(base, over, path):
         kept = _KEPT[path]
-        if path == ("method",) and not (trains_one_model(base["name"]) or trains_one_model(over["name"])):
+        if path == ("method",) and not (trains_one_model(base.get("name")) or trains_one_model(over["name"])):
             kept = ("models",)  # K survives between two ensembles
         out = {key: value for key, value in base.items() if key in kept}
     for one, other in (name_pair(path), name_pair(path)[::-1]):
@@ -102,7 +108,7 @@ def name_pair(path: Path) -> tuple[str, str]:
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
     """Whether `over` gives a section with options another name."""
-    names = base.get("name"), over.get("name")
+    names = base.get("name", _DEFAULT_NAMES.get(path)), over.get("name")
     return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 

@@ -480,3 +480,24 @@ def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject
         read_scenario(damaged)
     except BadInput as wrong:
         assert str(wrong) and str(wrong).isprintable(), repr(str(wrong))
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "section"),
+    [
+        ({"model": {"hidden": [64]}}, {"model": {"name": "linear"}}, "model"),
+        ({"model": {"hidden": [64]}}, {"model.name": "linear"}, "model"),
+        ({"method": {"models": 7}}, {"method.name": "fedavg"}, "method"),
+        ({"data": {"limit": 100}}, {"data": {"name": "sine"}}, "data"),
+    ],
+)
+def test_a_section_whose_name_changes_starts_from_the_defaults_of_that_name(
+    base: dict[str, Any], over: dict[str, Any], section: str
+) -> None:
+    """Also where the base left its name to the default: an option of the old name used to stay and be refused."""
+    fresh = read_scenario({}, over)
+    assert getattr(read_scenario(base, over), section) == getattr(fresh, section)
+
+
+def test_the_models_of_an_ensemble_stay_where_another_ensemble_takes_its_place() -> None:
+    assert read_scenario({"method": {"models": 7}}, {"method": {"name": "shefl"}}).method.models == 7
