@@ -73,6 +73,7 @@ CASES: dict[str, dict[str, Any]] = {
         "clients": {"number": 50}, "participation": {"per_round": 7},
     },
     "fedprox": {"method": {"name": "fedprox"}},
+    "fednova": {"method": {"name": "fednova"}},
     "shefl": {"method": {"name": "shefl"}, "participation": {"per_round": 4}},
     "shefl fedprox": {"method": {"name": "shefl", "mu": 0.1}},
     "shefl feddyn": {"method": {"name": "shefl", "alpha": 0.1}, "compress": {"error_feedback": True}},

@@ -22,6 +22,7 @@ from fedray.methods.fedag import fedag
 from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
+from fedray.methods.fednova import fednova
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.random_walk import random_walk
 from fedray.methods.references import centralized, deep_ensemble, local_only
@@ -49,6 +50,7 @@ __all__ = [
     "feddyn",
     "feddyn_ensemble",
     "federated",
+    "fednova",
     "fedprox",
     "lg_fedavg",
     "local_only",

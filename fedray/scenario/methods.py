@@ -93,6 +93,11 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options={"mu": Option(0.01, real("[0, inf)"))},
         defaults={**_ONE, **_BY_EXAMPLES},
     ),
+    "fednova": MethodSpec(
+        "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
+        defaults={**_ONE, **_BY_EXAMPLES},
+        robust=False,
+    ),
     "shefl": MethodSpec(
         "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
         options={"mu": Option(0.0, real("[0, inf)")), "alpha": Option(0.0, real("[0, inf)"))},
@@ -108,7 +113,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options={
             "sampling": Option("bootstrap", one_of("bootstrap", "omc")),
             "samples": Option("clients", either("clients", whole(1, 10**4)), Needs("method.sampling", ("omc",))),
-            "beta": Option("target", one_of("target", "residual"), Needs("model.name", ("linear", "rbf"))),
+            "beta": Option("residual", one_of("residual", "target"), Needs("model.name", ("linear", "rbf"))),
         },
         defaults={
             **_ONE,

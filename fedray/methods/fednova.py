@@ -1,0 +1,90 @@
+"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
+
+Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
+
+Deviations:
+    1. The sums run over the clients that took part in a round and trained the model, with `p_i` as their shares.
+    2. Local momentum, Adam and the proximal term have other `a_i`; they are refused. Weight decay is part of the loss.
+    3. Float buffers (BatchNorm) are no steps of SGD: they are averaged with `p_i`, as in FedAvg.
+    4. `server.weighting: uniform` (the method's default is `examples`) makes every `p_i` the same.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03}}
+    >>> run = fedray.run({**scenario, "method": {"name": "fednova"}}, runtime="inline", report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from fedray.components.aggregation import Rows, Weighting, apply_delta, group_totals, no_extra, upload_weights
+from fedray.components.compression import dense
+from fedray.components.schedule import permutation
+from fedray.core.errors import BadInput
+from fedray.core.exact_sum import Counts, exact_sum
+from fedray.core.method import Local, Method, Server
+from fedray.core.types import State, Stats, Uploads
+from fedray.methods.base import federated
+from fedray.methods.setting import Setting
+from fedray.training.block import count_steps
+
+
+def fednova(setting: Setting) -> Method:
+    """One or K models `[K, d]` over N clients.
+
+    Raises:
+        BadInput: clients do not train with plain SGD, or the scenario names another mean.
+    """
+    local = setting.local
+    for key, value, plain in (
+        ("local.optimizer", local.optimizer, "sgd"),
+        ("local.momentum", local.momentum, 0.0),
+        ("local.pull", local.pull, 0.0),
+        ("server.coefficients", setting.coefficients or "fedavg", "fedavg"),
+    ):
+        if value != plain:
+            raise BadInput(f"{key} = {value}, but FedNova's mean is written for plain SGD's steps: set it to {plain}")
+    phase = federated(
+        setting,
+        assign=permutation,  # the clients that take part
+        local=local,  # tau_i steps of SGD
+        compress=dense,
+        merge=partial(normalized_mean, local=local, trainable=setting.layout.trainable),  # eq. 7
+    )
+    return Method("fednova", phase)
+
+
+def normalized_mean(rows: Rows, weighting: Weighting, local: Local, trainable: int) -> Server:
+    """`w <- w + tau_eff sum_i p_i delta_i / tau_i` with `tau_eff = sum_i p_i tau_i`; an untrained model stays.
+
+    Args:
+        rows: the rows of the state.
+        weighting: makes p_i: uniform, or examples (n_i / n).
+        local: how clients train, which decides tau_i.
+        trainable: p, the numbers of a row that SGD moves; those behind are averaged as they are.
+    """
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
+        tau = torch.from_numpy(count_steps(uploads.size, local))
+        delta = uploads.delta.to(torch.float64, copy=True)
+        delta[:, :trainable] /= tau.clamp(min=1)[:, None]  # -d_i
+        return {
+            "sum": exact_sum(delta, group, rows.number, weight, limbs=2),  # d_i is small where tau_i is large
+            "steps": Counts(torch.zeros(rows.number, dtype=torch.int64).index_add_(0, group, weight * tau)),
+            **group_totals(uploads, group, weight, rows.number),
+        }
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        total = stats["weight"].total.clamp(min=1)[:, None]
+        delta = stats["sum"].value() / total
+        delta[:, :trainable] *= stats["steps"].total[:, None] / total.double()  # tau_eff
+        return apply_delta(state, delta, stats)
+
+    return Server(no_extra, reduce, step)
