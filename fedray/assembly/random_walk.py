@@ -21,7 +21,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path, read_number_table
 from fedray.core.method import Walk
-from fedray.core.types import IntArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import Scenario
 
@@ -154,27 +154,42 @@ def _refuse(line: str) -> Graph:
 def read_failures(path: Path, nodes: int) -> IntArray:
     """The failure table of a file: rows (first step, last step, node, neighbor or -1), as `Outages` takes them."""
     table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
-    columns = [table["first"], table["last"], table["node"], table.get("neighbour", np.full(len(table["node"]), -1.0))]
-    rows = np.stack([np.where(np.isnan(column), -1, column) for column in columns], axis=1).astype(np.int64)
-    if not ((rows[:, 0] >= 0) & (rows[:, 0] <= rows[:, 1])).all():
+    first, last = (_read_whole("graph.failures", path, table, name) for name in ("first", "last"))
+    if not ((first >= 0) & (first <= last)).all():
         raise BadInput(f"graph.failures = {path}: a row ends before it begins: first <= last are steps from 0")
-    _check_nodes("graph.failures", path, rows[:, 2], nodes)
-    _check_nodes("graph.failures", path, rows[rows[:, 3] != -1, 3], nodes)
-    return rows
+    neighbor = np.full(len(first), -1)
+    if "neighbour" in table:
+        given = ~np.isnan(table["neighbour"])  # an empty cell: the whole node fails
+        neighbor[given] = _read_nodes(
+            "graph.failures", path, {"neighbour": table["neighbour"][given]}, "neighbour", nodes
+        )
+    return np.stack([first, last, _read_nodes("graph.failures", path, table, "node", nodes), neighbor], axis=1)
 
 
 def _read_edges(path: Path, nodes: int) -> IntArray:
     """The edges of a file, `[E, 2]`."""
     table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
-    pairs: IntArray = np.nan_to_num(np.stack([table["node"], table["neighbour"]], axis=1), nan=-1).astype(np.int64)
-    _check_nodes("graph.edges", path, pairs.ravel(), nodes)
+    pairs = np.stack([_read_nodes("graph.edges", path, table, name, nodes) for name in ("node", "neighbour")], axis=1)
     edges: IntArray = pairs[pairs[:, 0] != pairs[:, 1]]
     return edges
 
 
-def _check_nodes(key: str, path: Path, named: IntArray, nodes: int) -> None:
+def _read_whole(key: str, path: Path, table: dict[str, FloatArray], name: str) -> IntArray:
+    """A column as whole numbers; nothing is cut or rounded."""
+    column = table[name]
+    wrong = column[~((np.abs(column) < 2**53) & (column == np.floor(column)))]  # NaN and infinity are wrong too
+    if len(wrong):
+        value = "an empty cell" if np.isnan(wrong[0]) else f"{wrong[0]:g}"
+        raise BadInput(f"{key} = {path}: column {name} holds {value}: give whole numbers")
+    return column.astype(np.int64)
+
+
+def _read_nodes(key: str, path: Path, table: dict[str, FloatArray], name: str, nodes: int) -> IntArray:
+    """A column as ids of nodes, 0 to N - 1."""
+    named = _read_whole(key, path, table, name)
     unknown = named[(named < 0) | (named >= nodes)]
     if len(unknown):
         raise BadInput(
             f"{key} = {path}: it names node {unknown[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
         )
+    return named

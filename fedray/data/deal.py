@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,20 @@ from fedray.data.stored import StoredShards
 from fedray.data.types import Array, Dataset
 
 
+class Dealing(NamedTuple):
+    """How rows are dealt to clients.
+
+    Attributes:
+        name: The partition.
+        options: Of the partition, and of wrong labels.
+        clients: Number of clients, N; None where a natural partition gives it.
+    """
+
+    name: str
+    options: dict[str, Any]
+    clients: int | None
+
+
 def build_shards(
     data: Dataset,
     name: str,
@@ -37,6 +51,7 @@ def build_shards(
     folds: list[int] | None = None,
     hold_out: float = 0.0,
     server: float = 0.0,
+    pooled: Dealing | None = None,
 ) -> Shards:
     """Deals a data set to clients, once for each world.
 
@@ -49,14 +64,25 @@ def build_shards(
         folds: Which folds are worlds; None means the first one.
         hold_out: Share of every client's rows that is withheld for validation, at least 0 and below 1.
         server: Share of all rows that the server holds without their labels, instead of the clients.
+        pooled: The clients whose rows are pooled; their wrong labels stay wrong. None: nothing is pooled.
     """
     options, noise = split_options(options, data.classes)
+    if pooled is not None:
+        noise = split_options(pooled.options, data.classes)[1]
     partition.check_partition_options(name, options)
     folds = folds or [0]
     _check_arguments(data, name, clients, folds, hold_out)
     if data.population:
+        owners = clients if pooled is None else pooled.clients
         return GeneratedShards(
-            data, data.population, clients or 0, seeds, hold_out=hold_out, server=server, label_noise=noise
+            data,
+            data.population,
+            clients or 0,
+            seeds,
+            hold_out=hold_out,
+            server=server,
+            label_noise=noise,
+            owners=owners,
         )
     if clients is None and name not in partition.BY_VALUE:
         raise BadInput("clients.number is missing: give the number of clients")
@@ -65,8 +91,16 @@ def build_shards(
     groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
     shards = _set_rows_aside(data, worlds, cuts, groups, hold_out=hold_out, server=server)
     if noise is not None:
-        shards.mislabel(noise, [seed for seed, _ in worlds])
+        owned = cuts if pooled is None else _deal_clients(data, pooled, worlds)
+        shards.mislabel(noise, [seed for seed, _ in worlds], owned)
     return shards
+
+
+def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]) -> list[Cut]:
+    """The cuts of clients whose rows are pooled, as if they were not."""
+    options = split_options(clients.options, data.classes)[0]
+    partition.check_partition_options(clients.name, options)
+    return _deal_rows(data, clients.name, options, clients.clients, worlds)
 
 
 def _deal_rows(
@@ -111,6 +145,13 @@ def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[
     if data.population and name not in ("iid", "natural"):
         hint = "leave it out and use data.per_client for the classes a client holds"
         raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
+    if data.population and name == "iid":
+        for key, value in (("per_client", data.population.per_client), ("spread", data.population.spread)):
+            if value:
+                raise BadInput(
+                    f"data.{key} = {value:g}, but data.partition.name is iid: leave one of the two out (the partition "
+                    "of synthetic clients is natural)"
+                )
     if clients is not None and clients < 1:
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
 

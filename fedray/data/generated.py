@@ -45,6 +45,7 @@ class GeneratedShards:
         hold_out: float,
         server: float = 0.0,
         label_noise: LabelNoise | None = None,
+        owners: int | None = None,
     ) -> None:
         """Draws the pool of noise.
 
@@ -56,6 +57,8 @@ class GeneratedShards:
             hold_out: Share of every client's rows that is withheld.
             server: Rows of the server, as a share of the clients' rows.
             label_noise: Which clients have wrong labels; None for none.
+            owners: How many clients have wrong labels or right ones; it differs from N where one client has the rows of
+                all, the same number each. None means N.
         """
         if clients < 1:
             raise BadInput(f"clients.number = {clients}: it must be at least 1")
@@ -68,7 +71,8 @@ class GeneratedShards:
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
         table = np.concatenate([draw_class_means(population), noise * np.float32(np.sqrt(0.5))])
         self._table = torch.from_numpy(table)  # [classes + pool, features]
-        self._kinds = None if label_noise is None else label_noise.kinds(seeds, clients)
+        self._owners = owners or clients
+        self._kinds = None if label_noise is None else label_noise.kinds(seeds, self._owners)
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
         """Rows of each client before any are withheld, `[J]`."""
@@ -92,7 +96,9 @@ class GeneratedShards:
             return drawn
         owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # row by row, as drawn
         key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
-        kind = self._kinds[world, client][owner]
+        share = self._owners // self.number  # owners that one client pools
+        first = client[owner] * share
+        kind = self._kinds[world[owner], first + place * share // drawn.size[owner]]
         y = mislabel(drawn.y.numpy(), kind, key, self._population.classes)
         return drawn._replace(y=torch.from_numpy(y))
 

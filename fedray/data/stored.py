@@ -84,14 +84,21 @@ class StoredShards:
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None
 
-    def mislabel(self, noise: LabelNoise, seeds: list[int]) -> None:
-        """Gives some clients wrong training labels; `seeds[w]` is the seed of world w."""
-        kinds = noise.kinds(seeds, self.number)
+    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
+        """Gives some clients wrong training labels.
+
+        Args:
+            noise: How many clients have them.
+            seeds: One for each world.
+            cuts: Whose each row is, one for each world. They differ from the cuts of these shards where the rows of all
+                clients are pooled.
+        """
+        kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1))
-        for world, seed in enumerate(seeds):
-            rows, owner = self._train.of_world(world)
-            key = rng.keys(seed, "noisy labels", rows)
-            labels[world, rows] = mislabel(self.data.train.y[rows], kinds[world, owner], key, self.data.classes)
+        for world, (seed, cut) in enumerate(zip(seeds, cuts, strict=True)):
+            key = rng.keys(seed, "noisy labels", cut.rows)
+            kind = kinds[world, cut.owner]
+            labels[world, cut.rows] = mislabel(self.data.train.y[cut.rows], kind, key, self.data.classes)
         self._labels = torch.from_numpy(labels.ravel())
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:

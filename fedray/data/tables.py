@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.types import FloatArray, IntArray
+from fedray.data.columns import TableColumns, check_columns, choose_columns
 from fedray.data.files import explain_damage, find_file
 from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
 
@@ -155,7 +156,7 @@ def load_table(
     Args:
         path: The file.
         target: The column to predict, or several for a regression.
-        features: Numeric columns; None means all of them but target and group.
+        features: Columns of numbers or truth values; None means all of them but target and group.
         group: Column whose values are the natural clients.
         test: Another file with the test rows; None draws them from the first one.
         test_fraction: Share of the rows that are test rows, between 0 and 1.
@@ -165,79 +166,21 @@ def load_table(
     frame = _read_frame(find_table_file(path))
     other = _read_frame(find_table_file(test, "test")) if test else None
     targets = [target] if isinstance(target, str) else list(target or [])
-    inputs = features or _choose_inputs(path, frame, targets, group)
-    columns = _choose_columns(frame, targets, inputs, group, task)
+    columns = choose_columns(frame, targets, features or None, group, task)
     whole = _make_split(frame, columns)
     if other is None:
         keep, rest = _draw_test_rows(whole.y, bool(columns.names), test_fraction, rng.stream(seed, "table"))
         train, held = whole.take(keep), whole.take(rest)
     else:
-        _check_columns(other, columns.targets, columns.inputs, group)
+        check_columns(other, columns.targets, columns.inputs, group, "data.test")
         train, keep, held = whole, np.arange(len(frame)), _make_split(other, columns)
     names = tuple(map(str, columns.names))
     data = classification("table", train, held, names) if names else regression("table", train, held)
     texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in columns.inputs}
-    return data._replace(columns=texts)
+    return data._replace(columns=texts, remarks=columns.remarks)
 
 
-class _Columns(NamedTuple):
-    """How the columns of a table are read.
-
-    Attributes:
-        targets: Columns to predict.
-        inputs: Columns of the network's input.
-        names: Values of the one target that are the classes; empty for a regression.
-        group: Column of the natural clients, or None.
-        groups: Number of each value of that column.
-    """
-
-    targets: list[str]
-    inputs: list[str]
-    names: list[Any]
-    group: str | None
-    groups: dict[Any, int]
-
-
-def _check_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None) -> None:
-    """Refuses columns that the table lacks, columns with missing values, and inputs that are not numeric."""
-    if not targets:
-        raise BadInput("data.target is missing: name the column to predict")
-    for column in (*targets, *inputs, *([group] if group else [])):
-        if column not in frame:
-            raise BadInput(f"data: the table has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
-        if missing := int(frame[column].isna().sum()):
-            raise BadInput(f"data: column {column} has {missing} missing values: fill them or drop those rows")
-    for column in inputs:
-        if frame[column].dtype.kind not in "iufb":
-            raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
-
-
-def _choose_inputs(path: str | None, frame: Any, targets: list[str], group: str | None) -> list[str]:
-    """The numeric columns beside the targets and the group."""
-    inputs = [column for column in frame.select_dtypes("number") if column not in (*targets, group)]
-    if targets and not inputs:
-        raise BadInput(f"data.path = {path}: the table has no numeric column beside the target: add one")
-    return inputs
-
-
-def _choose_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None, task: str) -> _Columns:
-    """Finds the classes and the natural clients of a table; see `load_table`."""
-    _check_columns(frame, targets, inputs, group)
-    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
-    names = sorted(set(frame[targets[0]].unique())) if classes else []
-    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
-    return _Columns(targets, inputs, names, group, groups)
-
-
-def _is_class(frame: Any, targets: list[str]) -> bool:
-    """Whether the target of `task: auto` is a class."""
-    column = frame[targets[0]]
-    if len(targets) > 1 or column.dtype.kind == "f":
-        return False
-    return column.dtype.kind not in "iu" or bool(column.nunique() <= 20)
-
-
-def _make_split(frame: Any, columns: _Columns) -> Split:
+def _make_split(frame: Any, columns: TableColumns) -> Split:
     """The rows of a table."""
     x = np.ascontiguousarray(frame[columns.inputs].to_numpy(dtype=np.float32))
     target, group = columns.targets[0], columns.group

@@ -81,6 +81,7 @@ class Dataset(NamedTuple):
         columns: Further columns of the training rows by name, `[n]` each, by which rows can be dealt to clients.
         population: How clients are generated; None for stored rows.
         noise: Mean variance of y around E[y|x], in original units, if the test targets are E[y|x]; else None.
+        remarks: What was done to the rows that the user should know, a sentence each.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Dataset(NamedTuple):
     columns: dict[str, Array] = {}  # noqa: RUF012  (nothing changes this default)
     population: Population | None = None
     noise: float | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def kind(self) -> InputKind:

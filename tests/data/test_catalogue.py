@@ -232,7 +232,8 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> 
     assert data.classes == 0
     assert data.train.y.shape == (40, 1)
     assert data.test.y.shape == (40, 1)
-    assert load_data("table", path=str(tmp_path / "t.csv"), target=["a", "b"], features=["b"]).outputs == 2
+    frame.assign(c=range(n)).to_csv(tmp_path / "wide.csv", index=False)
+    assert load_data("table", path=str(tmp_path / "wide.csv"), target=["a", "b"], features=["c"]).outputs == 2
     refused: dict[str, dict[str, Any]] = {
         "no column nope": {"target": "nope"},
         "data.target is missing": {},

@@ -95,6 +95,21 @@ def test_a_damaged_store_is_made_again(tmp_path: Path, cache: Path, harm: Callab
     assert np.array_equal(store.open_dataset("mnist", tmp_path).train.x, whole)
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_flipped_bit_in_a_stored_file_does_not_stay_in_use(tmp_path: Path, cache: Path, part: str) -> None:
+    originals.fake_mnist(tmp_path)
+    whole = getattr(store.open_dataset("mnist", tmp_path), part).x.copy()
+    path = next(cache.glob(f"*-{part}.arrow"))
+    content, stat = bytearray(path.read_bytes()), path.stat()
+    content[content.index(whole.tobytes()) + 1234] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(ValueError, match="not those that were written"):
+        store.map_store(path)
+    assert np.array_equal(getattr(store.open_dataset("mnist", tmp_path), part).x, whole)
+    assert np.array_equal(store.map_store(path).split.x, whole), "the damaged file was replaced"
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

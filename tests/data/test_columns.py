@@ -1,0 +1,73 @@
+"""Tables that are wrong in a quiet way: each test is named after what was false."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedray.core.errors import BadInput
+from fedray.data.catalogue import load_data
+from fedray.data.store import open_dataset
+
+AGES = [str(20 + i) for i in range(40)]
+
+
+def write_table(folder: Path, **columns: Any) -> dict[str, Any]:
+    """A table of 40 rows with an input `a` and a target `kind`, and the options that read it."""
+    frame = {"a": np.arange(40) / 7, "kind": ["no", "yes"] * 20, **columns}
+    pd.DataFrame(frame).to_csv(folder / "t.csv", index=False)
+    return {"path": str(folder / "t.csv"), "target": "kind"}
+
+
+def test_one_question_mark_does_not_turn_a_column_of_numbers_into_text_that_is_dropped(tmp_path: Path) -> None:
+    options = write_table(tmp_path, age=[*AGES[:17], "?", *AGES[18:]])
+    for features in (None, ["a", "age"]):
+        with pytest.raises(BadInput, match=r"column age holds numbers, but '\?' in row 18: correct it, or"):
+            load_data("table", **options, features=features)
+    assert load_data("table", **options, features=["a"]).input_shape == (1,)
+
+
+@pytest.mark.parametrize("task", ["auto", "regression"])
+def test_one_question_mark_does_not_turn_a_target_into_classes(tmp_path: Path, task: str) -> None:
+    options = write_table(tmp_path, age=[*["20"] * 17, "?", *["21"] * 22]) | {"target": "age", "features": ["a"]}
+    with pytest.raises(BadInput, match=r"data.target: column age holds numbers, but '\?' in row 18"):
+        load_data("table", **options, task=task)
+    assert load_data("table", **options, task="classification").classes == 3
+
+
+def test_text_columns_are_not_dropped_and_truth_values_not_left_out_without_a_word(tmp_path: Path) -> None:
+    options = write_table(
+        tmp_path, city=["Rome", "Oslo"] * 20, code=["7", "x", "y", "z"] * 10, smokes=[True, False] * 20
+    )
+    for _ in range(2):  # as read, and from the store
+        with pytest.warns(UserWarning, match="data: ") as said:
+            data = open_dataset("table", None, options)
+        assert data.input_shape == (2,)
+        assert [str(one.message) for one in said] == [
+            "data: columns city, code are text and no input: encode it as numbers, or name the inputs in data.features",
+            "data: column smokes holds truth values, which are read as 0 and 1",
+        ]
+    assert set(data.train.x[:, 1]) == {0.0, 1.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_dataset("table", None, options | {"features": ["a"]}).input_shape == (1,)
+        assert open_dataset("table", None, options | {"features": ["a", "smokes"]}).input_shape == (2,)
+
+
+def test_a_target_is_not_allowed_among_the_features(tmp_path: Path) -> None:
+    options = write_table(tmp_path) | {"target": "a"}
+    with pytest.raises(BadInput, match="data.features: a is also the target"):
+        load_data("table", **options, features=["a"])
+    with pytest.raises(BadInput, match="data.target: column kind is named twice"):
+        load_data("table", **(options | {"target": ["kind", "kind"]}))
+
+
+def test_infinity_in_a_column_does_not_train(tmp_path: Path) -> None:
+    options = write_table(tmp_path, b=[np.inf, *range(39)])
+    with pytest.raises(BadInput, match="column b holds infinity"):
+        load_data("table", **options)
