@@ -157,7 +157,8 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
         "clients": {"number": number},
         "participation": {"per_round": per_round},
         "schedule": {"rows": "client"},
-        "local": {"epochs": 1, "lr": 0.05, "lr_decay": 1.0} | local,
+        "local": {"epochs": 1, "lr": 0.05} | local,
+        "server": {"weighting": "uniform"},  # as the plain loop averages
     }
 
 

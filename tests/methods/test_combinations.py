@@ -55,10 +55,9 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
     assert hashes(fedray.resume(copy_run(run, tmp_path / "copy", 1))) == hashes(run)
 
 
-# Ray takes seconds to start its actors; these are made of the parts of the others (test_ray.py runs Fed-ensemble).
-ALIKE = {"fed_ensemble", "fedavg", "fedprox", "feddyn", "fedbe_nokd", "centralized", "local_only", "deep_ensemble"}
-ALIKE |= {"fedbe", "scaffold", "feddyn_ensemble", "lg_fedavg", "random_walk", "shefl", "bayesian_linear"}
-ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(METHODS)]
+# Ray takes seconds to start its actors; the other methods are made of the parts of these.
+APART = {"ditto", "fedag", "stacking"}
+ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name not in APART else []) for name in sorted(METHODS)]
 
 
 @pytest.mark.parametrize("method", ON_RAY)
