@@ -28,6 +28,7 @@ MEMBER_TARGET_SCORES = (
     "coverage_95",
     "width_95",
     "sharpness",
+    "sharpness_geometric",
 )  # scores of each member by itself
 
 

@@ -85,19 +85,35 @@ def width(variance: ArrayLike, level: float = 0.95) -> float:
 
 
 def sharpness(variance: ArrayLike) -> float:
-    """Determinant sharpness `det(Sigma)^(1 / 2d)`, in the target's units (FedAG section 4, DS).
+    """Determinant sharpness, the mean of `det(Sigma)^(1 / 2d)` over the predictions (FedAG section 4, DS).
+
+    Sigma is the covariance of one prediction and d the dimension of the target, so for scalar targets it is the mean
+    standard deviation, in the target's units.
 
     Args:
-        variance: A full Sigma `[d, d]`, or the diagonal `[d]` of one; then the result is the geometric mean of the
-            standard deviations.
+        variance: Of each prediction, `[n]` or any other shape.
 
     Example:
-        >>> round(sharpness([1.0, 16.0]), 6), round(sharpness([[1.0, 0.0], [0.0, 16.0]]), 6)
-        (2.0, 2.0)
+        >>> sharpness([1.0, 16.0])
+        2.5
     """
-    v = to_floats(variance)
-    logs = np.log(v).mean() if v.ndim < 2 else np.linalg.slogdet(v)[1] / len(v)
-    return float(np.exp(0.5 * logs))
+    return float(np.sqrt(to_floats(variance)).mean())
+
+
+def sharpness_geometric(variance: ArrayLike) -> float:
+    """Geometric mean of the standard deviations, in the target's units; at most `sharpness`.
+
+    It is the determinant sharpness of all predictions taken as one vector, and what the NLL depends on: of a Gaussian
+    it is `log(2 pi) / 2 + log(sharpness_geometric)` plus half the mean squared standardised error.
+
+    Args:
+        variance: Of each prediction, `[n]` or any other shape.
+
+    Example:
+        >>> round(sharpness_geometric([1.0, 16.0]), 6)
+        2.0
+    """
+    return float(np.exp(0.5 * np.log(to_floats(variance)).mean()))
 
 
 def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, bins: int = 10) -> FloatArray:
@@ -138,8 +154,8 @@ def regression_scores(
         floor: Smallest variance of the answer: `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:
-        Of the answer: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95 and sharpness; all but rmse
-        depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where `residual` is given: the nll with
+        Of the answer: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
+        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where `residual` is given: the nll with
         no noise, nll_none, and with that noise, nll_residual.
     """
     rows = to_floats(members)
@@ -147,7 +163,7 @@ def regression_scores(
     v = np.maximum(spread + noise, floor)
     scores = {"rmse": rmse(mean, y), "nll": gaussian_nll(mean, v, y), "crps": crps(mean, v, y)}
     scores |= {f"coverage_{100 * level:.0f}": coverage(mean, v, y, level) for level in INTERVAL_LEVELS}
-    scores |= {"width_95": width(v), "sharpness": sharpness(v.reshape(-1))}
+    scores |= {"width_95": width(v), "sharpness": sharpness(v), "sharpness_geometric": sharpness_geometric(v)}
     if residual is not None:
         scores["nll_none"] = gaussian_nll(mean, np.maximum(spread, floor), y)
         scores["nll_residual"] = gaussian_nll(mean, np.maximum(spread + residual, floor), y)

@@ -30,7 +30,7 @@ METRIC_LABELS = {
     "disagreement": "members that disagree",
     "crps": "CRPS (target units)",
     "coverage_95": "coverage of the 95 % interval",
-    "sharpness": "sharpness (target units)",
+    "sharpness": "sharpness: mean predicted sd (target units)",
     "personal_accuracy": "personalised accuracy",
     "personal_p10": "personalised accuracy, 10th percentile",
 }

@@ -39,13 +39,24 @@ def test_crps_tends_to_the_absolute_error() -> None:
     assert regression.crps([1.0, 2.0], [1e-18, 1e-18], [4.0, 2.0]) == pytest.approx(1.5)
 
 
-def test_sharpness_is_the_root_of_the_determinant() -> None:
-    assert regression.sharpness(VARIANCE[:9]) == pytest.approx(np.linalg.det(np.diag(VARIANCE[:9])) ** (1 / 18))
-    factor = RNG.normal(size=(4, 4))
-    full = factor @ factor.T
-    assert regression.sharpness(full) == pytest.approx(np.linalg.det(full) ** (1 / 8))
-    assert regression.sharpness(np.full(10**6, 9.0)) == pytest.approx(3)  # the determinant itself would overflow
-    assert regression.sharpness(4.0 * VARIANCE) == pytest.approx(2 * regression.sharpness(VARIANCE))
+def test_sharpness_was_the_geometric_mean_over_test_points() -> None:
+    """DS of FedAG is det(Sigma)^(1 / 2d) of each prediction, d = 1 for a scalar target, averaged over the points."""
+    assert regression.sharpness(VARIANCE) == pytest.approx(np.mean([np.sqrt(v) for v in VARIANCE.reshape(-1)]))
+    assert regression.sharpness_geometric(VARIANCE) < regression.sharpness(VARIANCE)
+    for name in ("sharpness", "sharpness_geometric"):
+        assert getattr(regression, name)(4.0 * VARIANCE) == pytest.approx(2 * getattr(regression, name)(VARIANCE))
+        assert getattr(regression, name)(np.full(10**6, 9.0)) == pytest.approx(3)
+    scores = regression.regression_scores(np.zeros((1, 2)), np.ones(2), variances=np.array([[1.0, 16.0]]))
+    assert (scores["sharpness"], scores["sharpness_geometric"]) == pytest.approx((2.5, 2.0))
+
+
+def test_geometric_sharpness_is_the_root_of_the_determinant_of_all_points() -> None:
+    """And the one that bounds the NLL: 0.919 + log of it + half the mean squared standardised error."""
+    few = VARIANCE[:9]
+    assert regression.sharpness_geometric(few) == pytest.approx(np.linalg.det(np.diag(few)) ** (1 / 18))
+    y = RNG.normal(size=9)
+    bound = 0.5 * np.log(2 * np.pi) + np.log(regression.sharpness_geometric(few)) + 0.5 * (y**2 / few).mean()
+    assert regression.gaussian_nll(np.zeros(9), few, y) == pytest.approx(bound)
 
 
 def test_calibrated_predictions_cover_and_have_a_flat_pit() -> None:
