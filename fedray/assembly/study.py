@@ -23,6 +23,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.types import Clients
+from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
@@ -158,6 +159,7 @@ def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
         return own.data
+        check_dataset(own.data)
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)

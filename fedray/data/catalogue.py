@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import suggest_nearest
 from fedray.data import images, synthetic, tables, text
+from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
 from fedray.data.types import Dataset
 
@@ -118,9 +119,12 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """
     check_data_options(name, options)
     try:
-        return find_source(name).load(root, **options)
+        data = find_source(name).load(root, **options)
     except TypeError as error:
         raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
+    if name not in DATA_NAMES and isinstance(data, Dataset):  # registered by the user
+        check_dataset(data)
+    return data
 
 
 def download_data(name: str, root: Path | None = None) -> Path:
