@@ -155,8 +155,8 @@ def regression_scores(
 
     Returns:
         Of the answer: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
-        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where `residual` is given: the nll with
-        no noise, nll_none, and with that noise, nll_residual.
+        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max.
+        Where `residual` is given: the nll with no noise, nll_none, and with that noise, nll_residual.
     """
     rows = to_floats(members)
     mean, spread = mixture_moments(rows, variances=variances)

@@ -50,9 +50,19 @@ def test_the_mean_of_fedag_is_fedavg_bit_for_bit() -> None:
     assert fedag.summary["model_hash"] == fedavg.summary["model_hash"]
 
 
-def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target() -> None:
-    """beta^-1 of eq. 6, in the units the network sees; 1 only where targets are standardised."""
-    run = fedray.run(of("fedag", {"data": {"name": "sine"}, "model": {"name": "rbf"}}))
+def test_linear_fedag_was_as_wide_as_its_target_scatters() -> None:
+    """By default beta^-1 of eq. 6 is the residual variance of the fit; an NLL can be below 0.919 + log sd(y)."""
+    run = fedray.run(of("fedag", {"model": {"name": "linear", "hidden": None}, "rounds": 20}))
+    found = {name: entry["mean"] for name, entry in run.summary["metrics"].items()}
+    assert "target_variance" not in run.progress.state.extra
+    assert found["nll"] == pytest.approx(found["nll_residual"])
+    target = run.study.pool_rows(0)[1].double().numpy()
+    assert found["residual_sd"] < 0.8 * run.study.target_scale(0) * target.std()
+
+
+def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target_where_asked() -> None:
+    """`beta: target`, in the units the network sees; 1 only where targets are standardised."""
+    run = fedray.run(of("fedag", {"data": {"name": "sine"}, "model": {"name": "rbf"}, "method": {"beta": "target"}}))
     target = run.study.pool_rows(0)[1].double()
     assert run.progress.state.extra["target_variance"].tolist() == [float(target.var(correction=0))]
     assert abs(float(target.var(correction=0)) - 1.0) > 0.1
