@@ -12,19 +12,26 @@ from typing import Any
 from fedray.core.text import find_nearest, quote_value
 
 Check = Callable[[Any], Any]
+_EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+", re.ASCII)
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 
+def _to_number(value: Any) -> Any:
+    """A number as YAML 1.1 (`yaml.safe_load`) leaves some, `12.5e6` and `1e-3` as text; any other value as it is."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
 def whole(low: int, high: int) -> Check:
-    """A whole number from low to high; `1e3` counts as one.
+    """A whole number from low to high; `1e3` counts as one, also as text.
 
     Example:
-        >>> whole(1, 10)(3.0)
-        3
+        >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
+        (3, 1000)
     """
     remedy = f"give one from {low} to {high}"
 
     def check(value: Any) -> int:
+        value = _to_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"is not a whole number: {remedy}")
         if isinstance(value, float) and not value.is_integer():
@@ -40,14 +47,15 @@ def real(interval: str) -> Check:
     """A number in an interval as mathematics writes it; infinity only where the interval is closed there.
 
     Example:
-        >>> real("(0, 1]")(1)
-        1.0
+        >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
+        (1.0, 0.001)
     """
     found = _INTERVAL.fullmatch(interval)
     assert found is not None, interval
     low, high = float(found[2]), float(found[3])
 
     def check(value: Any) -> float:
+        value = _to_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"is not a number: give one in {interval}")
         above = value >= low if found[1] == "[" else value > low
