@@ -11,15 +11,25 @@ Example:
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
 from fedray.assembly import memory
 from fedray.assembly.user_objects import UserObjects
+from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
-from fedray.models.catalogue import model_maker
+from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.net import net_of
+from fedray.models.trial import try_factory, try_network
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
+
+TRIAL_ROWS = 8  # on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
@@ -52,4 +62,18 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, make, worlds)
-    return net_of(make, "own" if own.model else name, objective, outputs)
+    if own.model or name not in MODEL_NAMES:
+        try_factory(make, "own" if own.model else name, scenario.method.models)
+    net = net_of(make, "own" if own.model else name, objective, outputs)
+    asked = f"{data.classes} classes" if data.classes else f"{data.outputs} targets"
+    try_network(net, _draw_trial_rows(data), data.kind, asked if outputs == data.outputs else f"{asked} and variances")
+    return net
+
+
+def _draw_trial_rows(data: Dataset) -> Tensor:
+    """A few inputs as a network gets them, `[n, ...]`: rows of tokens, or small random numbers in place of features."""
+    stored = data.test.x if data.population else data.train.x
+    if data.kind == "tokens":
+        return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
+    numbers = rng.normal(rng.keys(0, "trial"), TRIAL_ROWS * math.prod(data.input_shape))
+    return 0.1 * torch.from_numpy(numbers).view(TRIAL_ROWS, *data.input_shape).float()

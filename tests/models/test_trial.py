@@ -1,0 +1,141 @@
+"""Networks that would be trained wrongly in silence are refused in one line, in `check` as in `run`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput
+from fedray.data.types import Dataset, Split, classification, regression
+from fedray.scenario.loader import read_scenario
+
+X = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+TOKENS = (X > 0).astype(np.int64)
+TWO = classification("mine", Split(X[:60], Y[:60]), Split(X[60:], Y[60:]), ("no", "yes"))
+WORDS = classification("mine", Split(TOKENS[:60], Y[:60]), Split(TOKENS[60:], Y[60:]), ("no", "yes"))
+REAL = regression("mine", Split(X[:60], X[:60, :1]), Split(X[60:], X[60:, :1]))
+
+
+class Scalar(nn.Module):
+    """One number a row without its axis: the loss would compare every row with every target."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)[:, 0]
+        return out
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x
+
+
+def refusal(data: Dataset, model: Callable[[], nn.Module] | None, **named: Any) -> str:
+    """The one line in which a scenario is refused."""
+    with pytest.raises(BadInput) as caught:
+        build_study(
+            read_scenario({"clients": {"number": 4}, **({"model": named} if named else {})}),
+            UserObjects(data=data, model=model),
+        )
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def softmax() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(1))
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "message"),
+    [
+        (TWO, lambda: nn.Linear(4, 5), "puts out 5 numbers for a row, but the data have 2 classes: make it 2"),
+        (TWO, softmax, "ends in a softmax, but its outputs are read as logits"),
+        (TWO, Pair, "puts out a tuple: let it return one tensor"),
+        (REAL, Scalar, "puts out shape [] for a row, but the data have 1 target"),
+        (REAL, lambda: nn.Linear(4, 3), "puts out 3 numbers for a row, but the data have 1 target"),
+        (TWO, lambda: nn.Linear(3, 2), "cannot read the data, features of shape [4] (RuntimeError"),
+        (WORDS, lambda: nn.Linear(4, 2), "cannot read the data, tokens of shape [4] (RuntimeError"),
+    ],
+)
+def test_a_network_that_does_not_fit_the_data_is_refused(
+    data: Dataset, model: Callable[[], nn.Module], message: str
+) -> None:
+    assert message in refusal(data, model)
+
+
+def test_a_network_that_ends_in_a_log_softmax_is_taken() -> None:
+    """Logarithms of probabilities are logits."""
+    build_study(
+        read_scenario({"clients": {"number": 4}}),
+        UserObjects(data=TWO, model=lambda: nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(1))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "remedy"), [(WORDS, "mlp", "choose lstm"), (TWO, "lstm", "choose linear or mlp")]
+)
+def test_a_network_by_name_that_cannot_read_the_data_is_refused(data: Dataset, name: str, remedy: str) -> None:
+    message = refusal(data, None, name=name)
+    assert f"model.name = {name} cannot read the data" in message
+    assert remedy in message
+
+
+def test_a_vocabulary_smaller_than_the_tokens_is_refused() -> None:
+    assert "IndexError" in refusal(WORDS, None, name="lstm", vocabulary=1)
+
+
+def test_a_function_that_returns_one_object_gives_no_identical_members() -> None:
+    one = nn.Linear(4, 2)
+    assert "make a new module in every call" in refusal(TWO, lambda: one)
+    assert "make a new module in every call" in refusal(TWO, lambda: nn.Sequential(one)), "nor one that is wrapped"
+
+
+def test_first_values_are_drawn_by_address() -> None:
+    trained, numbers = nn.Linear(4, 2), np.random.default_rng(0)
+
+    def from_numpy() -> nn.Module:
+        made = nn.Linear(4, 2)
+        made.weight.data = torch.from_numpy(numbers.normal(size=(2, 4))).float()
+        return made
+
+    assert "drawn outside torch" in refusal(TWO, from_numpy)
+    assert "all 5 models begin as one" in refusal(TWO, lambda: copy.deepcopy(trained))
+    alone = {"clients": {"number": 4}, "method": {"name": "fedavg"}}
+    build_study(read_scenario(alone), UserObjects(data=TWO, model=lambda: copy.deepcopy(trained)))  # K = 1: a start
+
+
+def test_a_frozen_part_may_be_shared() -> None:
+    body = nn.Linear(4, 3).requires_grad_(False)
+    study = build_study(
+        read_scenario({"clients": {"number": 4}}),
+        UserObjects(data=TWO, model=lambda: nn.Sequential(body, nn.Linear(3, 2))),
+    )
+    assert study.net.layout.d == 8
+
+
+def test_a_function_that_makes_no_module_is_refused() -> None:
+    assert "returns int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_registered_network_is_tried_like_an_object() -> None:
+    one = nn.Linear(4, 2)
+    fedray.register("model", "always_one", lambda _input_shape, _outputs: one)
+    assert "make a new module in every call" in refusal(TWO, None, name="always_one")
