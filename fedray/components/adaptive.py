@@ -52,7 +52,13 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
 
 def write_losses(state: State, plan: Plan, loss: FloatArray) -> State:
-    """The state with the losses `[J]` of a plan's jobs in its `job_loss`."""
+    """The state with the losses `[J]` of a plan's jobs in its `job_loss`.
+
+    Args:
+        state: has `job_loss`.
+        plan: the jobs of a round, J of them.
+        loss: the mean training loss of each, `[J]`.
+    """
     losses = state.extra["job_loss"].clone()
     losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
     return state._replace(extra={**state.extra, "job_loss": losses})

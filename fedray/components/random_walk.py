@@ -117,7 +117,13 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Whether nodes are out of order in step t."""
+        """Whether nodes are out of order in step t.
+
+        Args:
+            seed: of each world, broadcast against the nodes.
+            t: the step.
+            node: which nodes, of any shape.
+        """
         out = np.zeros(node.shape, dtype=np.bool_)
         if self.node:
             out |= rng.uniform(rng.keys(seed, "node_failure", t, node), 1)[..., 0] < self.node
@@ -125,7 +131,14 @@ class Outages(NamedTuple):
         return out | np.isin(node, now[now[:, 3] < 0, 2])
 
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
-        """Whether the edges between a and b are cut in step t, in either direction."""
+        """Whether the edges between a and b are cut in step t, in either direction.
+
+        Args:
+            seed: of each world, broadcast against the nodes.
+            t: the step.
+            a: one end of each edge.
+            b: the other end.
+        """
         low, high = np.minimum(a, b), np.maximum(a, b)
         out = np.zeros(a.shape, dtype=np.bool_)
         if self.edge:
@@ -228,7 +241,13 @@ class Hops(NamedTuple):
 
 
 def find_hops(walk: Walk, t: int, plan: Plan) -> Hops:
-    """The hops before and after the jobs of round t."""
+    """The hops before and after the jobs of round t.
+
+    Args:
+        walk: where the models are.
+        t: the round.
+        plan: its jobs, J of them.
+    """
     of = plan.world, plan.model
     before, after = walk.at(max(0, t - 1))[of], walk.at(t + 1)[of]
     return Hops(np.where(before == plan.client, -1, before), np.where(after == plan.client, -1, after))

@@ -81,7 +81,14 @@ def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Poste
 
 
 def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
-    """The posterior for given precisions: design `[n, d]`, targets `[n]`."""
+    """The posterior for given precisions: design `[n, d]`, targets `[n]`.
+
+    Args:
+        x: the design, `[n, d]`.
+        y: targets `[n]`.
+        alpha: precision of the weights, above 0.
+        beta: precision of the noise, above 0.
+    """
     precision = alpha * np.eye(x.shape[1]) + beta * x.T @ x
     covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
     mean = np.asarray(beta * np.linalg.solve(precision, x.T @ y), dtype=np.float64)

@@ -59,7 +59,13 @@ def fedag(setting: Setting) -> Method:
 
 
 def answer_with_sample(state: State, models: int, name: str = "sample") -> Answer:
-    """Every member of every model's sample answers (eqs. 4-5)."""
+    """Every member of every model's sample answers (eqs. 4-5).
+
+    Args:
+        state: keeps the sample `[M, slots, d]` and its weights `[M, slots]`.
+        models: K.
+        name: of the sample in the state.
+    """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
     per_world = models * slots
@@ -70,7 +76,13 @@ def answer_with_sample(state: State, models: int, name: str = "sample") -> Answe
 
 
 def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State:
-    """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`."""
+    """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`.
+
+    Args:
+        worlds: number of worlds R.
+        state: the first state.
+        pooled: gives all training rows of a world.
+    """
     target = torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 

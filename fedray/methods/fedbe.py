@@ -61,7 +61,13 @@ def fedbe_nokd(setting: Setting) -> Method:
 
 
 def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
-    """FedAvg with FedBE's server; every teacher answers."""
+    """FedAvg with FedBE's server; every teacher answers.
+
+    Args:
+        setting: the pieces.
+        name: of the method.
+        follow: makes the next model of the teachers.
+    """
     sampler = TeacherSampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
     kept = Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
     fitted = gaussian_server(setting.state_rows, kept, setting.weighting)  # line 8: N(mean, diag variance)

@@ -52,5 +52,12 @@ def local_only(setting: Setting) -> Method:
 def assign_own_model(
     _now: WorldRound, drawn: Drawn, _per_client: IntArray, _state: State | None
 ) -> tuple[IntArray, IntArray]:
-    """The assignment rule: participant i trains model i."""
+    """The assignment rule: participant i trains model i.
+
+    Args:
+        _now: the round.
+        drawn: the participants.
+        _per_client: models of each participant.
+        _state: of the server.
+    """
     return np.arange(len(drawn.client)), drawn.client

@@ -43,7 +43,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     full = share in (None, 1) and count in (None, everyone)
     _fill(out, "schedule", "rows", "client" if full else "slot", unless=())
     slow = _part(out, "server").get("optimizer") in ("adam", "yogi")
-    equal = _part(out, "server").get("robust", "none") != "none" or _part(out, "server").get("coefficients") == "paper_eq2"
+    server = _part(out, "server")
+    equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in _part(given, "server"):  # there every upload weighs the same
         out["server"] = {**_part(out, "server"), "weighting": "uniform"}
     _fill(out, "server", "lr", 0.01 if slow else 1.0, unless=())

@@ -38,7 +38,13 @@ def dotted_key(path: Path) -> str:
 
 
 def to_plain_values(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
-    """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth."""
+    """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth.
+
+    Args:
+        value: anything.
+        path: where it stands.
+        count: how many values were met before.
+    """
     count = [0] if count is None else count
     count[0] += 1
     if count[0] > MOST_VALUES or len(path) > MOST_DEPTH:
@@ -70,6 +76,11 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()
 
     None removes a key, so that its default returns. Another `name` starts a section with options afresh. Of two keys
     that exclude each other (epochs and steps, ...) the one of `over` stays.
+
+    Args:
+        base: a tree of keys.
+        over: a tree of keys that win.
+        path: where both stand.
 
     Example:
         >>> merge_keys({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})
@@ -107,13 +118,25 @@ def name_pair(path: Path) -> tuple[str, str]:
 
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
-    """Whether `over` gives a section with options another name."""
+    """Whether `over` gives a section with options another name.
+
+    Args:
+        base: a section.
+        over: the keys that win.
+        path: where both stand.
+    """
     names = base.get("name", _DEFAULT_NAMES.get(path)), over.get("name")
     return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: Path = ()) -> Tree:
-    """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks."""
+    """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks.
+
+    Args:
+        base: a tree of keys.
+        cell: another one.
+        path: where both stand.
+    """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):
         out = {}
