@@ -55,6 +55,6 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
     devices = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
     if keys.availability == "diurnal":
         if devices.available is not None:
-            raise BadInput("clients.availability = diurnal, but clients.trace says when clients are there: drop one")
+            raise BadInput("clients.availability = diurnal, but clients.trace has such times: leave one of the two out")
         return replace(devices, available=diurnal_availability())
     return devices

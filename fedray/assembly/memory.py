@@ -79,8 +79,8 @@ def check_memory(needs: Iterable[Need]) -> float:
     if total > available:
         worst = max(known, key=lambda need: need.bytes)
         raise BadInput(
-            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)}, all together "
-            f"{format_bytes(total)}, but there are {format_bytes(available)} of memory here: lower one of these"
+            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)} and the whole run about "
+            f"{format_bytes(total)}, but this machine has {format_bytes(available)} of memory: lower one of these keys"
         )
     return total
 
@@ -217,7 +217,7 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs) * len(phase.own)
     sent = jobs if phase.server.keeps else 0
     return [
-        Need("what the server keeps", "method x model x participation", 3.0 * extra),
+        Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),
         Need(f"{sent:,} uploads of {d:,} numbers", "participation x model", 12.0 * d * sent),
         Need(f"{stay:,} private vectors of {d:,} numbers", "clients.number x rounds x model", 8.0 * d * stay),
     ]
@@ -249,7 +249,7 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
     return [
-        Need(f"{width} lanes of {d:,} numbers", "model", float(LANE * width) * d),
+        Need(f"{width} models of {d:,} numbers that are trained together", "model", float(LANE * width) * d),
         Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * samples),
         Need(f"batches of {batch:,} samples", "local.batch_size x model", 12.0 * (width * batch * layers.all + inputs)),
         Need(f"{width} clients of {size:,} rows", "data.samples x data.features", made),
@@ -272,7 +272,7 @@ def _estimate_evaluation(study: Study, layers: LayerOutputs, engine: Engine) -> 
     answers = 24.0 * study.worlds * each * rows * outputs
     passed = 4.0 * EVALUATED_ROWS * inside.get(engine.name, 3.0 * layers.widest)
     return [
-        Need(f"answers of {each * study.worlds:,} models", "method.models x replicates x test rows", answers),
-        Need(f"{EVALUATED_ROWS} rows in {each:,} models", "method.models x model", passed),
-        Need(f"a table of {study.classes:,} classes", "data.classes", 24.0 * study.classes**2),
+        Need(f"predictions of {each * study.worlds:,} models", "method.models x replicates x test rows", answers),
+        Need(f"the outputs of {each:,} models for {EVALUATED_ROWS} rows", "method.models x model", passed),
+        Need(f"a confusion table of {study.classes:,} classes", "data.classes", 24.0 * study.classes**2),
     ]

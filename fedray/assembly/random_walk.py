@@ -133,7 +133,7 @@ def _torus(nodes: int) -> tuple[int, int]:
     for a in range(int(np.sqrt(nodes)), 2, -1):
         if nodes % a == 0:
             return a, nodes // a
-    raise BadInput(f"clients.number = {nodes} is no torus of 3 x 3 nodes or more: take 9, 12, 15, 16, 18, 20, 21, ...")
+    raise BadInput(f"clients.number = {nodes} does not fill a torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
 
 
 def _list_neighbors(graph: Any, nodes: int) -> Graph | None:
@@ -156,7 +156,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
     table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole("graph.failures", path, table, name) for name in ("first", "last"))
     if not ((first >= 0) & (first <= last)).all():
-        raise BadInput(f"graph.failures = {path}: a row ends before it begins: first <= last are steps from 0")
+        raise BadInput(f"graph.failures = {path}: a row lacks 0 <= first <= last: correct it")
     neighbor = np.full(len(first), -1)
     if "neighbour" in table:
         given = ~np.isnan(table["neighbour"])  # an empty cell: the whole node fails

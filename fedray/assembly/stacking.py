@@ -44,8 +44,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         raise BadInput(f"method.name = stacking, but {scenario.data.name} has real targets: choose data with classes")
     if not within and not 2 <= clients <= MOST_LEFT_OUT:
         raise BadInput(
-            f"method.folds = client leaves out each of {clients:,} clients once: have 2 to {MOST_LEFT_OUT:,} of them, "
-            "or choose within"
+            f"method.folds = client leaves out each of {clients:,} clients once: set clients.number from 2 to "
+            f"{MOST_LEFT_OUT:,}, or method.folds to within"
         )
     models = scenario.method.models
     folds = keys["fold_number"] if within else clients
@@ -86,7 +86,7 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
         return None
     if fits > MOST_FITTED:
         raise BadInput(
-            f"method.bases has {model.name}, of which clients.number (x method.fold_number) makes {fits:,} classifiers"
-            f": have at most {MOST_FITTED:,}"
+            f"method.bases has {model.name}, of which {fits:,} would be fitted (one for each client and fold): lower "
+            f"clients.number or method.fold_number, so that there are at most {MOST_FITTED:,}"
         )
     return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))

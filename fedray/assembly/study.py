@@ -150,7 +150,7 @@ def deal_shards(
     )
     if scenario.data.hold_out and not len(shards.holdout(0)[1]):
         raise BadInput(
-            f"data.hold_out = {scenario.data.hold_out:g} withholds no row of these clients: raise it, or write 0"
+            f"data.hold_out = {scenario.data.hold_out:g} holds out no row of any client: raise it, or set it to 0"
         )
     return shards
 
@@ -173,7 +173,7 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     if fold == "all":
         return list(range(known))
     if int(fold) >= known:
-        raise BadInput(f"data.fold = {fold}, but {scenario.data.name} has folds 0 to {known - 1}: lower it, or `all`")
+        raise BadInput(f"data.fold = {fold}, but {scenario.data.name} has folds 0 to {known - 1}: give one, or all")
     return [int(fold)]
 
 

@@ -46,9 +46,9 @@ def exit_with_one_line() -> Iterator[None]:
         sys.exit(1)
 
 
-_out = click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/NAME).")
-_address = click.option("--address", help="An existing Ray cluster (default: a local one is started and stopped).")
-_import = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own code, imported first.")
+_out = click.option("--out", type=click.Path(path_type=Path), help="Directory of the run (default: runs/SCENARIO).")
+_address = click.option("--address", help="A running Ray cluster (default: one is started here for the run).")
+_import = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own module, imported first.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,7 +66,7 @@ def commands() -> None:
 def run_command(
     scenario: str, overrides: tuple[str, ...], *, out: Path | None, address: str | None, modules: tuple[str, ...]
 ) -> None:
-    """Run a scenario: `fedray run scenarios/quickstart.yaml rounds=20 method.name=fedavg`."""
+    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method.name=fedavg`."""
     from fedray.scenario.loader import read_scenario
 
     import_modules(modules)
@@ -87,7 +87,7 @@ def run_command(
 @_address
 @_import
 def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
-    """Continue a run from its newest checkpoint; the result has the same bits as an undisturbed run."""
+    """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
     import_modules(modules)
     from fedray.assembly.user_objects import UserObjects
     from fedray.cli.live import watch_run
@@ -122,7 +122,7 @@ def _show_summary(folder: Path) -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_import
 def check_command(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
-    """Validate a scenario and print what it resolves to: clients, tiers, actors, memory, bytes a round."""
+    """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
     from fedray.scenario.loader import read_cells, read_scenario
 
     import_modules(modules)
@@ -137,10 +137,10 @@ def check_command(scenario: str, overrides: tuple[str, ...], modules: tuple[str,
 @commands.command(name="report")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The HTML file (default: report.html in the first directory)."
+    "--out", type=click.Path(path_type=Path), help="The HTML file to write (default: report.html in the first folder)."
 )
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write report.html for a run, or one file that compares several."""
+    """Write the HTML report of the run in a folder, or one report that compares the runs of several."""
     from fedray.report.write import write_report
 
     target = out or folders[0] / "report.html"
@@ -151,14 +151,14 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 @commands.command(name="table")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory of the table; resumable.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Cells that run at the same time.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory; finished cells are kept.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="How many cells run at the same time.")
 @_address
 @_import
 def table_command(
     scenario: str, overrides: tuple[str, ...], *, out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
 ) -> None:
-    """Run every cell of a scenario's table; writes table.md and table.parquet."""
+    """Run every cell of a scenario's table, and write table.md and table.parquet."""
     from functools import partial
 
     from fedray.scenario.loader import read_scenario
@@ -172,10 +172,10 @@ def table_command(
 
 @commands.command(name="tune")
 @click.argument("sweep", type=click.Path(path_type=Path))
-@click.option("--trials", type=int, help="How many trials in all (default: the file's).")
-@click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/NAME).")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted sweep; finished trials are kept.")
-@click.option("--storage", metavar="URL", help="An Optuna storage (default: a journal file in the directory).")
+@click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/SWEEP).")
+@click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
+@click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
 @_address
 @_import
 def tune_command(
@@ -188,7 +188,7 @@ def tune_command(
     address: str | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Search a scenario's keys with Optuna on held-out data: `fedray tune tune/quick.yaml`."""
+    """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     import_modules(modules)
     from functools import partial
 
@@ -217,7 +217,7 @@ def tune_command(
     "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
 )
 def list_command(kind: str | None) -> None:
-    """List the methods, data sets, models, partitions and the classifiers of stacking by name."""
+    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models."""
     from fedray.scenario import names
     from fedray.scenario.classifiers import CLASSIFIERS
     from fedray.scenario.methods import METHOD_SPECS
@@ -238,11 +238,11 @@ def list_command(kind: str | None) -> None:
 
 
 @commands.command(name="bench")
-@click.option("--quick", is_flag=True, help="Fewer and shorter laps (minutes).")
+@click.option("--quick", is_flag=True, help="Fewer and shorter measurements; takes minutes.")
 @click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
-@click.option("--out", type=click.Path(path_type=Path), help="A Markdown file for the table.")
+@click.option("--out", type=click.Path(path_type=Path), help="Markdown file to write the table to.")
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
-    """Measure what fedray costs against a plain PyTorch loop, row by row."""
+    """Measure how fast fedray trains, beside a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark
     from fedray.core.files import write_atomically
 
@@ -255,14 +255,14 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 
 @commands.group(name="data")
 def data_group() -> None:
-    """Data sets."""
+    """Download data sets."""
 
 
 @data_group.command(name="get")
 @click.argument("name")
-@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: FEDRAY_DATA).")
+@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: $FEDRAY_DATA, or a cache).")
 def data_get_command(name: str, root: Path | None) -> None:
-    """Download a data set that torchvision or the UCI repository offers."""
+    """Download a data set by its name; torchvision and the UCI repository have them."""
     from fedray.data.catalogue import download_data
 
     click.echo(str(download_data(name, root)))
@@ -270,10 +270,10 @@ def data_get_command(name: str, root: Path | None) -> None:
 
 @commands.command(name="export")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: DIR/export).")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: FOLDER/export).")
 @_import
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
-    """Write each model as a plain torch state dict in safetensors, loadable without fedray."""
+    """Write each model of a run to a safetensors file that PyTorch can load without fedray."""
     import_modules(modules)
     from fedray.api import load
 

@@ -48,7 +48,7 @@ def _option(path: str, name: str, key: str, value: Any) -> Any:
     table = CLASSIFIERS[name][1]
     if key not in table:
         near, word = find_nearest(str(key), table), quote_value(key).strip("'")
-        remedy = f"did you mean {path}.{near}?" if near else f"it has {', '.join(table)}"
+        remedy = f"did you mean {path}.{near}?" if near else f"choose one of {', '.join(table)}"
         raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
     try:
         return table[key](value)

@@ -113,7 +113,7 @@ def explain_unknown_key(
         where = f"{_WORD[owner[0]]} {owner[1]}"
         users = [name for name, spec in names.SPECS[owner[0]].items() if key in spec.options]
         if users:
-            return f"{lead}{word} is not a key of {where}: it belongs to {', '.join(users)}"
+            return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
     alias = _ALIAS.get(key.lower().replace("-", "_"))
     last = alias.split(".")[-1] if alias else None
     if last in keys:
@@ -122,5 +122,5 @@ def explain_unknown_key(
         remedy = f"did you mean {alias}?"
     else:
         near = find_nearest(key, keys)
-        remedy = f"did you mean {lead}{near}?" if near else f"it has {', '.join(keys)}"
+        remedy = f"did you mean {lead}{near}?" if near else f"choose one of {', '.join(keys)}"
     return f"{lead}{word} is not a key of {where}: {remedy}"

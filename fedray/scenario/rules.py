@@ -56,7 +56,7 @@ def _check_server(scenario: Scenario) -> None:
     keys, name, spec = scenario.server, scenario.method.name, method_spec_of(scenario.method.name)
     for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
         if value != "none" and not (spec.robust if key == "robust" else spec.optimizer):
-            raise BadInput(f"server.{key} = {value}, but {name} has a server of its own: leave it at none")
+            raise BadInput(f"server.{key} = {value}, but {name} has a server step of its own: leave it at none")
     if keys.coefficients == "paper_eq2" and keys.weighting != "uniform":
         raise BadInput(
             f"server.weighting = {keys.weighting}, but server.coefficients is paper_eq2, which weighs every upload by "
@@ -70,8 +70,8 @@ def _check_server(scenario: Scenario) -> None:
     ):
         if value != plain:
             raise BadInput(
-                f"server.robust = {keys.robust}, but server.{key} is {value}: every upload weighs the same: "
-                f"set it to {plain}"
+                f"server.robust = {keys.robust}, but server.{key} is {value}, and a robust server gives uploads the "
+                f"same weight: set server.{key} to {plain}"
             )
 
 
@@ -80,12 +80,12 @@ def _check_walk(scenario: Scenario) -> None:
     name, keys = scenario.method.name, scenario.participation
     if scenario.schedule.kind != "walk":
         if method_spec_of(name).walks:
-            raise BadInput(f"schedule.kind = {scenario.schedule.kind}, but random_walk has no server: leave it at walk")
+            raise BadInput(f"schedule.kind = {scenario.schedule.kind}, but {name} has no server: leave it at walk")
         changed = [f.name for f in fields(GraphKeys) if getattr(scenario.graph, f.name) != getattr(GraphKeys(), f.name)]
         if changed:
             value = getattr(scenario.graph, changed[0])
             raise BadInput(
-                f"graph.{changed[0]} = {value}, but {name} has a server: leave it out, or choose random_walk"
+                f"graph.{changed[0]} = {value}, but {name} uses no graph: leave it out, or choose method random_walk"
             )
         return
     if name in METHOD_SPECS and not METHOD_SPECS[name].walks:
@@ -95,13 +95,13 @@ def _check_walk(scenario: Scenario) -> None:
                     ("deadline", keys.deadline is None)):  # fmt: skip
         if not ok:
             raise BadInput(
-                f"participation.{key} = {getattr(keys, key)}, but in a random walk those take part who hold a model: "
+                f"participation.{key} = {getattr(keys, key)}, but in a random walk the holders of models take part: "
                 "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)"
             )
     if scenario.client_timeout is not None and scenario.runtime == "ray":
         raise BadInput(
-            f"client_timeout = {scenario.client_timeout:g}, but holders on Ray train outside their main threads, where "
-            "no limit is kept: leave it out, or set runtime=inline"
+            f"client_timeout = {scenario.client_timeout:g}, but a random walk on Ray cannot stop a client that takes "
+            "too long: leave it out, or set runtime to inline"
         )
     for tier, one in scenario.clients.tiers.items():
         if one.models_per_round != 1:
@@ -163,9 +163,9 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     fixed = {name: tier.number for name, tier in tiers.items() if tier.number is not None}
     taken = sum(fixed.values())
     if taken > number:
-        raise BadInput(f"clients.tiers hold {taken} clients, but clients.number is {number}: lower one of the tiers")
+        raise BadInput(f"clients.tiers have {taken} clients in all, but clients.number is {number}: lower a tier")
     if tiers and len(fixed) == len(tiers) and taken < number:
-        raise BadInput(f"clients.tiers hold {taken} clients, but clients.number is {number}: raise one of the tiers")
+        raise BadInput(f"clients.tiers have {taken} clients in all, but clients.number is {number}: raise a tier")
     rest = number - taken
     shares = {name: tier.share for name, tier in tiers.items() if tier.share is not None}
     open_tiers = [name for name in tiers if name not in fixed and name not in shares]
@@ -195,8 +195,8 @@ def _check_shares(tiers: Mapping[str, TierKeys]) -> None:
     if shares and (total > 1.001 or (total < 0.999 and not is_open)):
         names = ", ".join(name for name, tier in tiers.items() if tier.share is not None)
         raise BadInput(
-            f"clients.tiers.*.share = {total:g} in sum over {names[:100]}: shares of the clients that no number claims "
-            "add up to 1"
+            f"clients.tiers.*.share: the shares of {names[:100]} add up to {total:g}: make them add up to 1 (of the "
+            "clients that are in no tier with a number)"
         )
 
 

@@ -56,12 +56,12 @@ def check_stacking(scenario: Scenario) -> None:
     )
     for key, value, is_wrong, remedy in refused:
         if is_wrong:
-            raise BadInput(f"{key} = {value}, but a stack has no such thing: leave it at {remedy}")
+            raise BadInput(f"{key} = {value}, but method stacking cannot use it: leave it at {remedy}")
     from fedray.scenario.classifiers import CLASSIFIERS
 
     first = next(iter(scenario.method.options["bases"]), {"name": ""})["name"]
     if first in CLASSIFIERS:
         raise BadInput(
-            f"method.bases[0].name = {first}, but the first base is to be a network: list one before it, as in "
+            f"method.bases[0].name = {first}, but the first base must be a network: list one before it, as in "
             f"[{{name: mlp}}, {{name: {first}}}]"
         )

@@ -107,7 +107,7 @@ def logger(value: Any) -> str:
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
     one_of("tensorboard", "wandb", "mlflow")(name)
     if colon and not where:
-        raise ValueError("says nothing behind the colon: leave it out, or name a directory, project or URI")
+        raise ValueError("has nothing behind the colon: leave the colon out, or name a directory, project or URI")
     return str(value)
 
 

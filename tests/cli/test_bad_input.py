@@ -54,7 +54,7 @@ BAD: list[tuple[str, str]] = [
     (RUN + "local=3", "local = 3 is not a mapping"),
     (RUN + "local.lr=-1", "local.lr = -1 is out of range"),
     (RUN + "local.lr=.nan", "local.lr"),
-    (RUN + "data.hold_out=0.001", "data.hold_out = 0.001 withholds no row"),
+    (RUN + "data.hold_out=0.001", "data.hold_out = 0.001 holds out no row"),
     (RUN + "method.models=0", "method.models = 0 is out of range"),
     (RUN + "method.name=fedavg method.models=5", "method.models = 5, but fedavg trains one model"),
     (RUN + "method.name=fedprox method.models=5", "method.models = 5, but fedprox trains one model"),
@@ -63,7 +63,7 @@ BAD: list[tuple[str, str]] = [
     # keys against each other, and against the data
     (
         RUN + "method.name=random_walk runtime=ray client_timeout=9",
-        "client_timeout = 9, but holders on Ray train outside their main threads",
+        "client_timeout = 9, but a random walk on Ray cannot stop a client",
     ),
     (
         RUN + "server.coefficients=paper_eq2 server.weighting=examples",
@@ -95,7 +95,7 @@ BAD: list[tuple[str, str]] = [
     (RUN + "clients.tiers.a.num_gpus=1", "num_gpus = 1"),
     (RUN + "clients.trace={data}/no.csv", "no.csv"),
     (RUN + "schedule.kind=walk", "schedule.kind = walk, but fed_ensemble has a server"),
-    (RUN + "graph.kind=torus", "graph.kind = torus, but fed_ensemble has a server"),
+    (RUN + "graph.kind=torus", "graph.kind = torus, but fed_ensemble uses no graph"),
     (RUN + "method.name=random_walk graph.kind=edges graph.edges={data}/no.csv", "no.csv"),
     (RUN + "on_client_error=ignore", "on_client_error = 'ignore'"),
     (RUN + "client_timeout=0", "client_timeout = 0"),

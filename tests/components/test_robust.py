@@ -202,8 +202,8 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
         ({"data": {"name": "sine", "partition": {"name": "natural", "flipped": 0.5}}}, "no classes"),
         ({"server": {"robust": "median", "weighting": "examples"}}, "server.weighting is examples"),
         ({"method": {"name": "shefl"}, "server": {"robust": "krum"}}, "server.coefficients is equal_groups"),
-        ({"method": {"name": "fedag"}, "server": {"optimizer": "adam"}}, "server of its own"),
-        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "server of its own"),
+        ({"method": {"name": "fedag"}, "server": {"optimizer": "adam"}}, "server step of its own"),
+        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "server step of its own"),
     ],
 )
 def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:

@@ -175,7 +175,7 @@ def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
-        ({"graph": {"kind": "torus"}, "clients": {"number": 14}}, "clients.number = 14 is no torus"),
+        ({"graph": {"kind": "torus"}, "clients": {"number": 14}}, "clients.number = 14 does not fill a torus"),
         ({"graph": {"kind": "edges"}}, "graph.edges is missing"),
         ({"graph": {"kind": "erdos_renyi", "probability": 0.001}}, "raise graph.probability"),
         ({"graph": {"kind": "watts_strogatz", "neighbours": 9}}, "graph.neighbours = 9"),

@@ -174,7 +174,7 @@ def test_a_classifier_that_is_none_is_one_line(tmp_path: Path, base: str, line: 
 
 
 def test_the_first_base_is_a_network(tmp_path: Path) -> None:
-    check(tmp_path, "[{name: sklearn/gaussian_nb}, {name: mlp}]", "the first base is to be a network: list one before")
+    check(tmp_path, "[{name: sklearn/gaussian_nb}, {name: mlp}]", "the first base must be a network: list one before")
 
 
 def test_more_classifiers_than_a_process_keeps_are_one_line(tmp_path: Path) -> None:
