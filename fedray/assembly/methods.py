@@ -96,22 +96,19 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     return replace(pieces, stack=made)
 
 
-def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, classes: int) -> Method:
+def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     """The method, of as many models as the scenario asks for.
 
     Args:
         scenario: names it.
         own: the user's objects; a method of theirs comes first.
         pieces: of the method.
-        classes: C, 0 for regression.
 
     Raises:
         BadInput: the method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
     method = find_composition(scenario, own)(leave_open(scenario, pieces, defaults))
-    if len(method.phase.personal) > 1 and not classes:
-        raise BadInput("method.lambda is a list to choose from by accuracy, but the data has no classes: give a number")
     if scenario.method.models > 1 == method.phase.models:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"

@@ -9,7 +9,9 @@ from typing import Any
 
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one before
 TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
-PERCENT_METRICS = ("accuracy", "personal", "disagreement", "coverage")  # names of shares begin with one of these
+PERCENT_METRICS = (  # names of shares begin with one of these
+    "accuracy", "personal_accuracy", "personal_p10", "personal_worst", "disagreement", "coverage",
+)  # fmt: skip
 
 
 def format_score(value: Mapping[str, Any], worlds: int) -> str:

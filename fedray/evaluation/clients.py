@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
+from fedray.evaluation.regression import predict_means
 from fedray.metrics import ensemble
 from fedray.simulation.study import Study
 
@@ -46,8 +47,18 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """A function: client -> the test rows it is scored on.
 
     A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
-    to its label shares, which is the expectation over test samples that follow its distribution.
+    to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
+    classes it is tested on all test rows.
     """
+    if not study.classes:
+        everything = np.arange(len(study.split("test", world)[1]))
+
+        def find_targets(client: int) -> WeightedRows:
+            own = study.shards.client_test(world, client)
+            rows = everything if own is None else own
+            return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+
+        return find_targets
     labels = study.split("test", world)[1].numpy()
     count = np.bincount(labels, minlength=study.classes)
     shares = label_shares(study, world)
@@ -80,10 +91,42 @@ def weigh_models(study: Study, losses: Tensor) -> FloatArray:
     return ensemble.personal_weights(losses.double().numpy().T, np.inf if gamma is None else gamma)
 
 
-def measure_client_accuracy(
-    study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test"
-) -> FloatArray:
-    """Accuracy of each client's weighted ensemble on its own rows of a split.
+def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
+    """What each model contributes to a client's answer: its vote for each class, or its targets in original units.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models, `[K, n, outputs]`.
+
+    Returns:
+        `[K, n, C]`, or `[K, n, q]` for a regression.
+    """
+    if study.classes:
+        return ensemble.member_votes(outputs.numpy(), study.evaluation.average)
+    return predict_means(study, world, outputs)
+
+
+def count_errors(study: Study, answers: FloatArray, y: Tensor) -> FloatArray:
+    """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
+
+    Args:
+        study: what was trained.
+        answers: weighted votes, `[..., n, C]` or `[..., n, q]`.
+        y: classes `[n]`, or targets `[n, q]`.
+
+    Returns:
+        `[..., n]`.
+    """
+    if study.classes:
+        hits: FloatArray = (answers.argmax(-1) == y.numpy()).astype(np.float64)
+        return hits
+    squares: FloatArray = ((answers - y.double().numpy().reshape(answers.shape[-2:])) ** 2).mean(-1)
+    return squares
+
+
+def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test") -> FloatArray:
+    """Accuracy, or RMSE, of each client's weighted ensemble on its own rows of a split.
 
     Args:
         study: what was trained.
@@ -93,22 +136,22 @@ def measure_client_accuracy(
         split: `test` or `hold_out`.
 
     Returns:
-        `[N]`, 0 to 1; NaN for a client without such rows.
+        `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
     """
-    labels = study.split(split, world)[1].numpy()
+    y = study.split(split, world)[1]
     find = own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
-    votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average).astype(np.float32)
-    accuracy = np.full(len(weights), np.nan)
+    votes = cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
+    found = np.full(len(weights), np.nan)
     for client, row in enumerate(weights):
         own = find(client)
         if len(own.rows):
-            chosen = np.tensordot(row.astype(np.float32), votes[:, own.rows], axes=1).argmax(-1)
-            accuracy[client] = ((chosen == labels[own.rows]) * own.weight).sum()
-    return accuracy
+            answers = np.tensordot(row.astype(votes.dtype), votes[:, own.rows], axes=1)
+            found[client] = (count_errors(study, answers, y[torch.from_numpy(own.rows)]) * own.weight).sum()
+    return found if study.classes else np.sqrt(found)
 
 
-def split_own_accuracy(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
-    """Accuracies of a world's clients with models of their own, on their test and held-out rows: `[N, P]` each.
+def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
+    """Accuracies or RMSEs of clients with models of their own, on their test and held-out rows: `[N, P]` each.
 
     Args:
         own: (world, client) -> `[2, P]`, one column for each personal pass.
@@ -118,27 +161,44 @@ def split_own_accuracy(own: dict[tuple[int, int], Tensor], world: int) -> tuple[
     return both[0], both[1]
 
 
-def pick_best_pass(test: FloatArray, held_out: FloatArray) -> FloatArray:
-    """Each client's accuracy with the pass that did best on its own held-out rows, `[N]`; the first one in a tie.
+def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
+    """Each client's score with the pass that did best on its own held-out rows, `[N]`; the first one in a tie.
 
     Args:
-        test: accuracy of each client with each pass, `[N, P]`.
+        test: score of each client with each pass, `[N, P]`.
         held_out: the same on its held-out rows, `[N, P]`; NaN where nothing was held out.
+        lowest: whether the lowest score is the best, as of RMSEs.
     """
-    best = np.nan_to_num(held_out, nan=-1.0).argmax(axis=1)
+    best = find_best_pass(held_out, lowest)
     result: FloatArray = np.take_along_axis(test, best[:, None], axis=1)[:, 0]
     return result
 
 
-def summarize_clients(accuracy: FloatArray, prefix: str = "") -> dict[str, float]:
-    """Mean, 10th percentile and worst of the clients' accuracies `[N]`; a client without a score (NaN) is left out.
+def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
+    """The number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
+    best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
+    return best
+
+
+def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
+    """Mean, the worse tenth and worst of the clients' scores `[N]`; a client without a score (NaN) is left out.
+
+    Args:
+        scores: accuracies, or RMSEs.
+        prefix: of the names.
+        classes: whether they are accuracies.
 
     Example:
         >>> summarize_clients(np.array([0.5, 1.0, np.nan]))
         {'personal_accuracy': 0.75, 'personal_p10': 0.55, 'personal_worst': 0.5}
+        >>> summarize_clients(np.array([1.0, 2.0]), classes=False)
+        {'personal_rmse': 1.5, 'personal_rmse_p90': 1.9, 'personal_rmse_worst': 2.0}
     """
-    known = accuracy[~np.isnan(accuracy)]
+    known = scores[~np.isnan(scores)]
     if not len(known):
         return {}
-    scores = {"accuracy": known.mean(), "p10": np.quantile(known, 0.1), "worst": known.min()}
-    return {f"{prefix}personal_{name}": float(value) for name, value in scores.items()}
+    if classes:
+        found = {"accuracy": known.mean(), "p10": np.quantile(known, 0.1), "worst": known.min()}
+    else:
+        found = {"rmse": known.mean(), "rmse_p90": np.quantile(known, 0.9), "rmse_worst": known.max()}
+    return {f"{prefix}personal_{name}": float(value) for name, value in found.items()}

@@ -18,9 +18,9 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import (
-    measure_client_accuracy,
+    measure_clients,
     pick_best_pass,
-    split_own_accuracy,
+    split_own_scores,
     summarize_clients,
     weigh_models,
 )
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
         test: raw outputs on the test rows.
         held_out: raw outputs on the held-out rows.
         losses: training losses of the models on each known client, `[K, N]` in pieces, for the clients' weights.
-        own: accuracies of known clients with models of their own: (world, client) -> `[2, P]`.
+        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
         residual: mean training residual variance of each world (regression), in standardised units.
     """
 
@@ -75,8 +75,8 @@ def make_evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callabl
 
 def _measure(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
     answer = study.answer(state)
-    own = runtime.score_known_clients(state) if study.method.phase.is_personal and study.classes else {}
-    weighed = study.evaluation.gamma is not None and bool(study.classes) and not own
+    own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
+    weighed = study.evaluation.gamma is not None and not own
     return Measured(
         answer,
         test=runtime.outputs(answer.state, "test", answer.models) if test else {},
@@ -108,11 +108,13 @@ def _score_world(study: Study, world: int, measured: Measured, test: bool) -> di
         weights = weigh_models(study, drop_absent(join_pieces(measured.losses, world), answer, world))
         for split, prefix, _ in splits:
             present = drop_absent(outputs[split], answer, world)
-            row |= summarize_clients(measure_client_accuracy(study, world, present, weights, split), prefix)
+            each = measure_clients(study, world, present, weights, split)
+            row |= summarize_clients(each, prefix, classes=bool(study.classes))
     if measured.own:
-        tested, held_out = split_own_accuracy(measured.own, world)
-        row |= summarize_clients(pick_best_pass(tested, held_out)) if test else {}
-        row |= summarize_clients(pick_best_pass(held_out, held_out), "hold_out_")
+        tested, held_out = split_own_scores(measured.own, world)
+        for prefix, score in [("", tested)] * test + [("hold_out_", held_out)]:
+            chosen = pick_best_pass(score, held_out, lowest=not study.classes)
+            row |= summarize_clients(chosen, prefix, classes=bool(study.classes))
     return row
 
 

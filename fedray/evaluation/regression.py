@@ -118,6 +118,13 @@ def score_regressors(of: Members) -> dict[str, list[float]]:
     return {f"member_{name}": [one[name] for one in each] for name in MEMBER_TARGET_SCORES}
 
 
+def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
+    """Each member's mean in original units, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
+    head = split_gaussian(outputs).mean if study.net.objective == "gaussian_nll" else outputs
+    means: FloatArray = study.unscale(head, world).numpy()
+    return means
+
+
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
@@ -131,10 +138,9 @@ def predict_targets(
         answer: the models that answer, with the spread of their weights where it is known in closed form.
     """
     scale = study.target_scale(world) ** 2
+    means = predict_means(study, world, outputs)
     if study.net.objective == "gaussian_nll":
-        head = split_gaussian(outputs)
-        return study.unscale(head.mean, world).numpy(), head.variance.double().numpy() * scale
-    means: FloatArray = study.unscale(outputs, world).numpy()
+        return means, split_gaussian(outputs).variance.double().numpy() * scale
     if answer.spread is None:
         return means, None
     inputs = study.shards.normalize(x[None], torch.tensor([world]))[0]

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedray.core import files
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.clients import measure_client_accuracy, pick_best_pass, split_own_accuracy, weigh_models
+from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores, weigh_models
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.evaluate import drop_absent, join_pieces
 from fedray.evaluation.loss_plane import measure_loss_plane
@@ -89,9 +89,9 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
     weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
     if study.method.phase.is_personal:
-        accuracy = pick_best_pass(*split_own_accuracy(runtime.score_known_clients(state), 0))
+        accuracy = pick_best_pass(*split_own_scores(runtime.score_known_clients(state), 0))
     else:
-        accuracy = measure_client_accuracy(study, 0, outputs, weights)
+        accuracy = measure_clients(study, 0, outputs, weights)
     return {
         "alpha": weights,
         "client_losses": losses.double().numpy().T,

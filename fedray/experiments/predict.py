@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
-from fedray.evaluation.clients import weigh_models
+from fedray.evaluation.clients import find_best_pass, weigh_models
 from fedray.evaluation.regression import predict_targets
 from fedray.metrics import ensemble
 from fedray.runtime.evaluation import mean_losses, score_known_clients
@@ -112,7 +112,7 @@ class Predictor:
         if len(passes) == 1:
             return passes[0]
         held_out = score_known_clients(self.worker, self.state, [(world, client)])[world, client][1]
-        return passes[int(torch.nan_to_num(held_out, nan=-1.0).argmax())]
+        return passes[int(find_best_pass(held_out.numpy()[None], lowest=not study.classes)[0])]
 
 
 def _check(study: Study, inputs: Tensor, client: int | None, replicate: int, fold: int) -> None:

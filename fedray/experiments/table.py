@@ -34,7 +34,7 @@ from fedray.storage.tables import write_parquet
 DONE = "summary.json"
 FIRST_METRICS = (
     "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
-    "nll", "nll_none", "nll_residual", "sharpness", "entropy",
+    "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
 `lambda` is one number or a list; of a list every client trains one personal model each and answers with the one that is
-best on its own held-out rows (the paper's section 3.3), so `data.hold_out` must be above 0.
+best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3), so `data.hold_out` must be above 0.
 
 Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.

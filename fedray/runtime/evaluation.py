@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, State
-from fedray.evaluation.clients import WeightedRows, held_out_rows, own_test_rows
+from fedray.evaluation.clients import WeightedRows, cast_votes, count_errors, held_out_rows, own_test_rows
 from fedray.evaluation.drift import sample_uncertainty
-from fedray.metrics import ensemble
 from fedray.models.loss import per_sample
 from fedray.runtime import failures
 from fedray.runtime.messages import Piece
@@ -168,8 +167,8 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
         keys: World and client of each.
 
     Returns:
-        By key, the accuracies `[2, P]` of the client's P personal passes: on its test rows and on its held-out rows. A
-        client answers with the average over its K models of a pass; NaN where it has no such rows.
+        By key, the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and on its held-out
+        rows. A client answers with the average over its K models of a pass; NaN where it has no such rows.
     """
     study, phase = worker.study, worker.study.method.phase
     out = {}
@@ -181,23 +180,26 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
             rows = own_models(worker.private, study, state, world, client)  # [P * K, d]
             forward = partial(worker.forward, rows, shared.repeat(len(rows) // phase.models, 1), world)
             each = [
-                _personal_accuracy(study, forward, split, ask(client))
+                _personal_score(study, world, forward, split, ask(client))
                 for split, ask in zip(splits, questions, strict=True)
             ]
             out[world, client] = torch.stack(each)
     return out
 
 
-def _personal_accuracy(
-    study: Study, forward: Callable[[Tensor], Tensor], split: tuple[Tensor, Tensor], question: WeightedRows
+def _personal_score(
+    study: Study,
+    world: int,
+    forward: Callable[[Tensor], Tensor],
+    split: tuple[Tensor, Tensor],
+    question: WeightedRows,
 ) -> Tensor:
-    """Weighted accuracy of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
+    """Weighted accuracy, or RMSE, of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
     phase = study.method.phase
     total = np.full(max(1, len(phase.personal)), 0.0 if len(question.rows) else np.nan)
     for a in range(0, len(question.rows), EVALUATED_ROWS):
         part = torch.from_numpy(question.rows[a : a + EVALUATED_ROWS])
-        outputs = forward(split[0][part]).cpu().numpy()  # [P * K, n, C]
-        votes = ensemble.member_votes(outputs, study.evaluation.average)
-        answer = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1).argmax(axis=-1)  # [P, n]
-        total += ((answer == split[1][part].numpy()) * question.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
-    return torch.from_numpy(total)
+        votes = cast_votes(study, world, forward(split[0][part]).cpu())  # [P * K, n, C]
+        answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
+        total += (count_errors(study, answers, split[1][part]) * question.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
+    return torch.from_numpy(total if study.classes else np.sqrt(total))

@@ -22,6 +22,11 @@ PERSONAL = {
     "personal_p10": "their 10th percentile",
     "personal_worst": "the worst of them",
 }
+PERSONAL_TARGETS = {
+    "personal_rmse": "mean RMSE of the known clients",
+    "personal_rmse_p90": "their 90th percentile",
+    "personal_rmse_worst": "the worst of them",
+}
 SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
 TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
 REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
@@ -139,7 +144,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     if classes:
         known = [*classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
     else:
-        known = list(regression.regression_scores(np.zeros((1, 2)), np.zeros(2)))
+        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS]
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:

@@ -74,11 +74,6 @@ BAD: list[tuple[str, str]] = [
         "evaluate.target.metric = acuracy: this run has no such metric",
     ),
     (
-        RUN + "data.name=cubic data.partition.name=iid model.name=linear data.hold_out=0.2 "
-        "method.name=ditto method.lambda=[0.1,1]",
-        "method.lambda is a list to choose from by accuracy, but the data has no classes",
-    ),
-    (
         RUN + "clients.tiers.hpc.number=60 clients.tiers.lpc.number=1",
         "clients.tiers.hpc.number = 60, but clients.number",
     ),
