@@ -108,8 +108,8 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
     All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata are drawn once where they are of
     equal size. Where `per_tier[c]` does not divide its tier they differ by one client, and a client of a small one is
-    drawn more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the same
-    odds, while a row stays one set of clients as long as it meets every model once.
+    drawn more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the
+    same odds, while a row stays one set of clients as long as it meets every model once.
 
     Args:
         clients: the population.
