@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,12 +19,13 @@ from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier, make_participation
 from fedray.assembly.models import make_network
 from fedray.assembly.random_walk import make_walk
+from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.adaptive import remember_losses
 from fedray.components.distillation import make_learner
 from fedray.components.server_optimizer import ServerOptimizerKind
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Local, Method
 from fedray.core.types import Net
 from fedray.data.shards import Shards
@@ -33,6 +35,7 @@ from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import is_linear, last_layer_inputs
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, ServerKeys
 from fedray.simulation.devices import Devices
@@ -108,7 +111,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Met
         BadInput: the method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    method = find_composition(scenario, own)(leave_open(scenario, pieces, defaults))
+    method = _compose(scenario, own, leave_open(scenario, pieces, defaults))
     if scenario.method.models > 1 == method.phase.models:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
@@ -116,6 +119,27 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Met
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         return remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method
+
+
+def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
+    """The composition; of a method whose options are not declared, those that it does not read are refused."""
+    name, compose = scenario.method.name, find_composition(scenario, own)
+    if own.method is not None or not is_own("method", name) or declared_options("method", name) is not None:
+        return compose(pieces)
+    recorded = RecordedOptions(pieces.options)
+    method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)))
+    refuse_unread(name, recorded)
+    return method
+
+
+def warn_of_limits(method: Method) -> None:
+    """Warns of a network that makes a method another one, which its scenario alone does not tell."""
+    if method.name == "lg_fedavg" and not method.phase.private:
+        warnings.warn(
+            "method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it",
+            ScenarioWarning,
+            stacklevel=2,
+        )
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:

@@ -19,6 +19,10 @@ class BadInput(FedrayError):
     """The user's input cannot be used. The message names key, value and remedy; the exit status is 2."""
 
 
+class ScenarioWarning(UserWarning):
+    """Something in a scenario does less than its author may think. The command line prints it as one line."""
+
+
 class Lost(FedrayError):
     """State that only a worker held was lost with it.
 

@@ -25,6 +25,7 @@ class DataSpec:
         options: its own keys in the section `data`.
         natural: whether its rows belong to clients already, so that the default partition is `natural`.
         clients: N by default where the data set makes as many clients as it is asked for; None: it does not.
+        task: classification or regression; empty: its files or its options say it.
         toy: whether its clients are also an option of the data set, which then follows `clients.number`.
     """
 
@@ -32,6 +33,7 @@ class DataSpec:
     options: OptionSpecs = field(default_factory=dict)
     natural: bool = False
     clients: int | None = None
+    task: str = ""
     toy: bool = False
 
 
@@ -39,14 +41,18 @@ _LIMIT = {"limit": Option(None, whole(1, 10**9))}
 _SEED = {"seed": Option(0, whole(0, 2**62))}
 _TOY = {**_SEED, "clients": Option(None, whole(1, 10**6)), "samples": Option(None, whole(1, 10**6))}
 
+_CLASSES, _REAL = "classification", "regression"
+
 DATA_SPECS: dict[str, DataSpec] = {
-    "digits": DataSpec("scikit-learn's handwritten digits, 1,797 images of 8 x 8, 10 classes (bundled)", _LIMIT),
-    "mnist": DataSpec("MNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT),
-    "fashion_mnist": DataSpec("FashionMNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT),
-    "cifar10": DataSpec("CIFAR-10, 60,000 color images of 32 x 32, 10 classes", _LIMIT),
-    "cifar100": DataSpec("CIFAR-100, 60,000 color images of 32 x 32, 100 classes", _LIMIT),
-    "svhn": DataSpec("street view house numbers, 99,289 color images of 32 x 32, 10 classes", _LIMIT),
-    "femnist": DataSpec("handwriting by writer in LEAF JSON, 62 classes", _LIMIT, natural=True),
+    "digits": DataSpec(
+        "scikit-learn's handwritten digits, 1,797 images of 8 x 8, 10 classes (bundled)", _LIMIT, task=_CLASSES
+    ),
+    "mnist": DataSpec("MNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT, task=_CLASSES),
+    "fashion_mnist": DataSpec("FashionMNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT, task=_CLASSES),
+    "cifar10": DataSpec("CIFAR-10, 60,000 color images of 32 x 32, 10 classes", _LIMIT, task=_CLASSES),
+    "cifar100": DataSpec("CIFAR-100, 60,000 color images of 32 x 32, 100 classes", _LIMIT, task=_CLASSES),
+    "svhn": DataSpec("street view house numbers, 99,289 color images of 32 x 32, 10 classes", _LIMIT, task=_CLASSES),
+    "femnist": DataSpec("handwriting by writer in LEAF JSON, 62 classes", _LIMIT, natural=True, task=_CLASSES),
     "shakespeare": DataSpec(
         "next-character prediction, by role or IID",
         {
@@ -56,27 +62,31 @@ DATA_SPECS: dict[str, DataSpec] = {
             **_LIMIT,
         },
         natural=True,
+        task=_CLASSES,
     ),
     "printers": DataSpec(
         "vibration of six 3D printers against print speed",
         {"speed": Option("nominal", one_of("nominal", "measured")), "test_speed": Option(30, whole(1, 1000))},
         natural=True,
+        task=_REAL,
     ),
     "sine": DataSpec(
         "toy of Fed-ensemble: y = a sin(2 pi x) + noise, an amplitude for each client",
         _TOY,
         natural=True,
         clients=50,
+        task=_REAL,
         toy=True,
     ),
     "interval": DataSpec(
-        "the sine toy with inputs in [-1, -0.5] and [0.5, 1] only", _TOY, natural=True, clients=50, toy=True
+        "the sine toy with inputs in [-1, -0.5] and [0.5, 1] only", _TOY, natural=True, clients=50, task=_REAL, toy=True
     ),
     "cubic": DataSpec(
         "toy of FedAG: y = x^3 + noise",
         {**_TOY, "standardise": Option(True, flag)},
         natural=True,
         clients=10,
+        task=_REAL,
         toy=True,
     ),
     "synthetic": DataSpec(
@@ -93,6 +103,7 @@ DATA_SPECS: dict[str, DataSpec] = {
         },
         natural=True,
         clients=100,
+        task=_CLASSES,
     ),
     "table": DataSpec(
         "your own Parquet or CSV table (data.path, data.target)",

@@ -14,7 +14,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
+from fedray.scenario.explicit import Place, judge_keys
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_options
 from fedray.scenario.rules import check_scenario
@@ -36,6 +37,8 @@ from fedray.scenario.schema import (
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
+_OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name
+_ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _MOST_CELLS = 1000
 
 
@@ -47,23 +50,40 @@ class NamedCell(NamedTuple):
     published: dict[str, Any]
 
 
-def read_scenario(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> Scenario:
+def read_scenario(
+    source: Mapping[str, Any] | str | Path,
+    overrides: Overrides = (),
+    *,
+    explicit: bool = True,
+    own: Collection[str] = (),
+) -> Scenario:
     """The scenario of a file, of YAML text (has a line break or `: `) or of a dict.
 
     Args:
         source: path of a YAML file, YAML text, or nested dicts.
         overrides: `key.path=value` strings, values as in YAML, or a mapping of dotted or nested keys.
             None (or nothing behind `=`) removes a key, so that its default returns.
+        explicit: whether keys that cannot act are refused, or named in a `ScenarioWarning` where an override or a cell
+            made them so. A resolved scenario, which holds every key, is read without these checks.
+        own: which of data, model and method are Python objects, which take the place of what the scenario names.
+
+    Raises:
+        BadInput: one line with the key, its value and the remedy.
     """
-    given = merge_keys(merge_keys({}, _tree(source)), _overrides(overrides))
-    base = _scenario({key: value for key, value in given.items() if key not in _TABLE})
+    file, changes = _tree(source), _overrides(overrides)
+    given = merge_keys(merge_keys({}, file), changes)
+    base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     if len(outer.table) > _MOST_CELLS:
         raise BadInput(f"table has {len(outer.table)} cells: {_MOST_CELLS} at most")
-    table = [_cell(cell, given, base) for cell in outer.table]
+    cells = [_read_cell(cell, given) for cell in outer.table]
+    table = [_cell(cell, base, place.scenario) for cell, place in zip(outer.table, cells, strict=True)]
     for i, cell in enumerate(table):
         if cell.name.lower() in {other.name.lower() for other in table[:i]}:
             raise BadInput(f"table[{i}].name = {cell.name!r} is the name of another cell: choose another")
+    if explicit:
+        places = [Place("", {}, _without_table(given), base), *cells]
+        _judge(file, changes, places, own)
     return replace(base, table=table, published=outer.published)
 
 
@@ -85,6 +105,9 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 def to_plain(scenario: Scenario) -> dict[str, Any]:
     """Plain values, every default filled in, keys in the order of the contract; keys that are not set are absent."""
     out: dict[str, Any] = _plain(scenario)
+    for section in _OBJECT_SECTIONS:
+        if "object" in out[section]:  # no name says what a Python object is
+            del out[section]["name"]
     return out
 
 
@@ -94,7 +117,7 @@ def dump_scenario(scenario: Scenario) -> str:
 
 
 def _scenario(given: Mapping[str, Any]) -> Scenario:
-    tree = with_defaults(given)
+    tree = with_defaults(_name_objects(given))
     for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
         if isinstance(tree[path], Mapping):
             tree[path] = fold_options(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
@@ -106,15 +129,50 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
     return scenario
 
 
-def _cell(cell: CellKeys, given: Mapping[str, Any], base: Scenario) -> CellKeys:
-    """The cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
+def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
+    """Judges what a user set; a file that is a resolved scenario says nothing about that."""
+    before: list[Scenario | None] = []
+
+    def alone() -> Scenario | None:
+        if not before:
+            try:
+                before.append(_scenario(merge_keys({}, _without_table(file))))
+            except BadInput:
+                before.append(None)
+        return before[0]
+
+    if file.keys() >= _ALWAYS_DUMPED:
+        resolved = alone()
+        if resolved is not None and to_plain(resolved) == {**to_plain(resolved), **_without_table(file)}:
+            places = [Place("", {}, changes, places[0].scenario)]
+    judge_keys(places, changes, alone, own)
+
+
+def _without_table(tree: Mapping[str, Any]) -> Tree:
+    return {key: value for key, value in tree.items() if key not in _TABLE}
+
+
+def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
+    """A cell: what it sets, and the scenario it makes."""
     try:
         own = expand(cell.overrides)
         if set(own) & set(_TABLE):
             raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
-        scenario = _scenario(merge_keys({key: value for key, value in given.items() if key not in _TABLE}, own))
+        merged = merge_keys(_without_table(given), own)
+        return Place(cell.name, own, merged, _scenario(merged))
     except BadInput as wrong:
         raise BadInput(f"table.{cell.name}: {wrong}") from None
+
+
+def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys with the name of each Python object where messages look for one."""
+    sections = {key: given[key] for key in _OBJECT_SECTIONS if isinstance(given.get(key), Mapping)}
+    named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
+    return {**given, **named}
+
+
+def _cell(cell: CellKeys, base: Scenario, scenario: Scenario) -> CellKeys:
+    """The cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
     return replace(cell, overrides=flatten(find_changes(to_plain(base), to_plain(scenario))))
 
 

@@ -177,7 +177,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     ),
     "lg_fedavg": MethodSpec(
         "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
-        options={"shared_layers": Option(2, whole(0, 1000))},
+        options={"shared_layers": Option(1, whole(0, 1000))},
         defaults={**_ONE, **_BY_EXAMPLES},
         private="the other layers",
         own_models=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from fedray.core.errors import BadInput
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
@@ -25,6 +25,7 @@ SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
     "partition": PARTITION_SPECS,
 }
 _OWN: dict[NameKind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
+_DECLARED: dict[tuple[NameKind, str], dict[str, Any]] = {}  # options of own names, with their defaults
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
@@ -47,17 +48,29 @@ def is_known(kind: NameKind, name: str) -> bool:
 
 
 def is_own(kind: NameKind, name: str) -> bool:
-    """Whether the name was added by `allow_name`: its options are not checked here."""
+    """Whether the name was added by `allow_name`."""
     return name in _OWN[kind]
 
 
-def allow_name(kind: NameKind, name: str, text: str = "your own") -> None:
-    """Lets scenarios use a name of yours; its options may then be any plain values.
+def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
+    """The options of an own name with their defaults; None where it declares none, so that any are taken.
+
+    Example:
+        >>> allow_name("method", "noisy", options={"sigma": 0.05})
+        >>> declared_options("method", "noisy"), declared_options("method", "quiet")
+        ({'sigma': 0.05}, None)
+    """
+    return _DECLARED.get((kind, name))
+
+
+def allow_name(kind: NameKind, name: str, text: str = "your own", options: Mapping[str, Any] | None = None) -> None:
+    """Lets scenarios use a name of yours.
 
     Args:
         kind: method, data, model or partition.
         name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name that fedray has.
         text: one line for `fedray list`.
+        options: its options with their defaults; None: any plain values are taken.
     """
     if kind not in SPECS:
         raise BadInput(f"kind = {kind!r} is not one of {', '.join(SPECS)}")
@@ -66,3 +79,6 @@ def allow_name(kind: NameKind, name: str, text: str = "your own") -> None:
     if name in SPECS[kind]:
         raise BadInput(f"{kind}.name = {name!r} is fedray's own: choose another name")
     _OWN[kind][name] = text
+    _DECLARED.pop((kind, name), None)
+    if options is not None:
+        _DECLARED[kind, name] = dict(options)

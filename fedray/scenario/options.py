@@ -14,6 +14,7 @@ from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
 from fedray.scenario.spec import REQUIRED, Option
+from fedray.scenario.validators import Check, flag, real, text
 
 
 def fold_options(
@@ -28,16 +29,19 @@ def fold_options(
         fields: the section's keys beside its options.
     """
     name = section["name"]
-    if not isinstance(name, str) or not names.is_known(kind, name):
+    is_object = kind in ("data", "model") and section.get("object") is not None
+    if not is_object and (not isinstance(name, str) or not names.is_known(kind, name)):
         near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
-    if names.is_own(kind, name):
+    declared = None if is_object else names.declared_options(kind, name)
+    if is_object or (names.is_own(kind, name) and declared is None):
         return {**out, "options": given}
     options_of = names.SPECS[kind].get(name)
-    table = {} if options_of is None else options_of.options
+    own = {key: Option(default, alike(default)) for key, default in (declared or {}).items()}
+    table = own if options_of is None else options_of.options
     for key in given:
         if key not in table:
             raise BadInput(explain_unknown_key(path, key, ("name", *fields, *table), (kind, name)))
@@ -58,6 +62,24 @@ def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> An
         return option.check(given[key])
     except ValueError as wrong:
         raise BadInput(f"{path}.{key} = {quote_value(given[key])} {wrong}") from None
+
+
+def alike(default: Any) -> Check:
+    """What an option of one's own may be: of the kind of its default; anything where the default is None or a list.
+
+    Example:
+        >>> alike(0.05)("big")
+        Traceback (most recent call last):
+        ...
+        ValueError: is not a number: give one in (-inf, inf)
+    """
+
+    def number(value: Any) -> Any:
+        return value if float(real("(-inf, inf)")(value)).is_integer() else float(value)
+
+    if isinstance(default, bool):
+        return flag
+    return number if isinstance(default, int | float) else text if isinstance(default, str) else lambda value: value
 
 
 _ALIAS = {
@@ -105,7 +127,14 @@ _ALIAS = {
 def explain_unknown_key(
     path: str, key: str, keys: tuple[str, ...], owner: tuple[names.NameKind, str] | None = None
 ) -> str:
-    """The line for a key that a section does not have, with the nearest one it has."""
+    """The line for a key that a section does not have, with the nearest one it has.
+
+    Args:
+        path: dotted key of the section.
+        key: the unknown key.
+        keys: those that the section has.
+        owner: kind and name of what the section names, if its options are known.
+    """
     word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
     lead = f"{path}." if path else ""
     where = path or "a scenario"

@@ -12,9 +12,12 @@ from typing import Annotated
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.scenario.spec import Needs
 from fedray.scenario.validators import maybe, one_of, real, text, whole
 
 _V = PlainValidator
+_RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
+_SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -36,9 +39,9 @@ class GraphKeys:
         "ring"
     )
     transition: Annotated[str, _V(one_of("uniform", "lazy", "metropolis"))] = "uniform"
-    probability: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
-    neighbours: Annotated[int, _V(whole(2, 10_000))] = 4
-    edges: Annotated[str | None, _V(maybe(text))] = None
+    probability: Annotated[float | None, _V(maybe(real("[0, 1]"))), _RANDOM] = None
+    neighbours: Annotated[int, _V(whole(2, 10_000)), _SMALL_WORLD] = 4
+    edges: Annotated[str | None, _V(maybe(text)), Needs("graph.kind", ("edges",))] = None
     node_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
     edge_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
     failures: Annotated[str | None, _V(maybe(text))] = None

@@ -53,11 +53,13 @@ class MethodKeys:
 
     Attributes:
         name: name of the method (`fedray list methods`).
+        object: what fedray writes where a Python function composed the method; `name` then gives its defaults.
         models: K, the number of models.
         options: the method's own options (mu, alpha, lambda, samples, ...).
     """
 
     name: Annotated[str, _V(text)] = "fed_ensemble"
+    object: Annotated[str | None, _V(maybe(text))] = None
     models: Annotated[int, _V(whole(1, 10**4))] = 5
     options: OptionValues = field(default_factory=dict)
 
@@ -81,6 +83,7 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
+        object: what fedray writes in place of the name where the data set is a Python object.
         root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
         fold: which of its folds is run, or `all`.
         hold_out: share of the training rows that is kept aside for tuning.
@@ -89,6 +92,7 @@ class DataKeys:
     """
 
     name: Annotated[str, _V(text)] = "digits"
+    object: Annotated[str | None, _V(maybe(text))] = None
     root: Annotated[str | None, _V(maybe(text))] = None
     fold: Annotated[int | str, _V(either("all", whole(0, 10_000)))] = 0
     hold_out: Annotated[float, _V(real("[0, 1)"))] = 0.0
@@ -102,11 +106,13 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
+        object: what fedray writes in place of the name where a Python function makes the network.
         objective: what is minimized; `auto`: cross entropy for classes, squared error for real targets.
         options: the network's own options (hidden, channels, norm, ...).
     """
 
     name: Annotated[str, _V(text)] = "mlp"
+    object: Annotated[str | None, _V(maybe(text))] = None
     objective: Annotated[str, _V(one_of("auto", "cross_entropy", "half_mse", "mse", "gaussian_nll"))] = "auto"
     options: OptionValues = field(default_factory=dict)
 
@@ -257,6 +263,11 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
 def section_fields(section: str) -> tuple[str, ...]:
     """The keys of a section, without `options`."""
     return tuple(f.name for f in fields(_SECTIONS[section]) if f.name != "options")
+
+
+def section_types() -> Mapping[str, Any]:
+    """The dataclass of each section; `*` in a name stands for any name or index."""
+    return _SECTIONS
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:

@@ -19,6 +19,18 @@ from fedray.scenario.validators import Check
 REQUIRED: Any = ...  # the default of an option that must be given
 
 
+class Needs(NamedTuple):
+    """What a key needs to be read by anything.
+
+    Attributes:
+        key: another key, dotted.
+        values: of that key, with which this one is read.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+
+
 class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
@@ -26,10 +38,12 @@ class Option(NamedTuple):
         default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
             set.
         check: what its value may be (`fedray.scenario.validators`).
+        needs: under which other key it is read; None: always.
     """
 
     default: Any
     check: Check
+    needs: Needs | None = None
 
 
 OptionSpecs = Mapping[str, Option]

@@ -124,7 +124,7 @@ class Sweep:
         Where the base does not say how often models are evaluated, it is once an age (K rounds), unless an objective
         needs the whole history.
         """
-        found = read_scenario(self.base, to_overrides(self.space, chosen))
+        found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
         if "every" in self.base.get("evaluate", {}) or any(objective.needs_history for objective in self.objectives):

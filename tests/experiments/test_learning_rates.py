@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 GRID = [0.001, 0.01, 0.1]
 CUBIC: dict[str, Any] = {
     "method": {"name": "fedag"}, "data": {"name": "cubic", "limit": None, "partition": None}, "rounds": 2,
-    "predict": {"noise": "residual"}, "replicates": 2, "local": {"epochs": 1}, "checkpoint": {"every": 1},
+    "predict": {"noise": "residual"}, "replicates": 2, "local": {"lr": None, "epochs": 1}, "checkpoint": {"every": 1},
 }  # fmt: skip
 
 

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import fedray
 from fedray.cli import commands
+from fedray.core.errors import BadInput
 from fedray.core.types import State
 from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import Study
@@ -44,8 +46,16 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The small scenario with a method and what it needs."""
-    return scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes)
+    """The small scenario with a method and what it needs, spelled out."""
+    return spell_out(scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes))
+
+
+def spell_out(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The resolved scenario, which may hold keys that its method does not read; as it is where it is bad input."""
+    try:
+        return to_plain(read_scenario(keys, explicit=False))
+    except BadInput:
+        return dict(keys)
 
 
 def rows(table: Any, *without: str) -> list[dict[str, Any]]:

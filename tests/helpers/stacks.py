@@ -25,6 +25,7 @@ STACK: dict[str, Any] = {
     "rounds": 3,
     "method": {"name": "stacking", "bases": BASES, "meta_lr": 0.1},
     "data": {"limit": None, "partition": {"name": "natural", "alpha": None}},
+    "model": {"name": None, "hidden": None},
     "clients": {"number": None},
     "local": {"lr": 0.02, "batch_size": 8},
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import of_method, rows, scenario
+from small import of_method, rows, scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
@@ -29,7 +29,7 @@ ENGINES = pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
-    return fedray.run(scenario(*changes), **options)
+    return fedray.run(spell_out(scenario(*changes)), **options)
 
 
 def same_models(one: fedray.Run, other: fedray.Run) -> bool:

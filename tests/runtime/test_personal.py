@@ -228,7 +228,7 @@ def test_every_method_under_every_schedule(method: str, kind: str) -> None:
     """With partial participation: finite, repeatable, and private rows only of those who trained."""
     tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
                      "participation": {"fraction": 0.5}, "rounds": 2})  # fmt: skip
-    study = build_study(read_scenario(tree))
+    study = build_study(read_scenario(tree, explicit=False))
     state, runtime = train_rounds(study, 2)
     assert bool(torch.isfinite(state.models).all())
     met = set()

@@ -1,0 +1,70 @@
+"""Options that know which of them were read, so that one that nothing reads is not taken in silence.
+
+Example:
+    >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})
+    >>> options["sigma"], options.get("rho", 1)
+    (0.1, 1)
+    >>> options.unread(), sorted(options.asked)
+    (['tau'], ['rho', 'sigma'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedray.core.errors import BadInput
+from fedray.core.text import find_nearest, quote_value
+
+
+class RecordedOptions:
+    """A mapping that records which keys are asked for; whoever walks over it has read all."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Records reads of `options`."""
+        self.options = dict(options)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return self.options[key]
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return key in self.options
+
+    def __iter__(self) -> Iterator[str]:
+        self.asked.update(self.options)
+        return iter(self.options)
+
+    def __len__(self) -> int:
+        return len(self.options)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or a default."""
+        self.asked.add(key)
+        return self.options.get(key, default)
+
+    def keys(self) -> Any:
+        """All keys, which are then read."""
+        return dict.fromkeys(self).keys()
+
+    def values(self) -> Any:
+        """All values, which are then read."""
+        return [self.options[key] for key in self]
+
+    def items(self) -> Any:
+        """All pairs, which are then read."""
+        return [(key, self.options[key]) for key in self]
+
+    def unread(self) -> list[str]:
+        """The keys that nobody asked for."""
+        return [key for key in self.options if key not in self.asked]
+
+
+def refuse_unread(name: str, options: RecordedOptions) -> None:
+    """Raises `BadInput` for the first option that a method did not read while it was composed."""
+    for key in options.unread():
+        near = find_nearest(key, tuple(options.asked))
+        remedy = f"did you mean method.{near}?" if near else "leave it out, or declare it in fedray.register"
+        raise BadInput(f"method.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")

@@ -1,0 +1,49 @@
+"""Settings in which a method is another one: allowed, since limits are worth a run, but never in silence.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> name_limits(read_scenario({"method": {"name": "fedprox", "mu": 0.01}}))
+    []
+    >>> name_limits(read_scenario({"compress": {"kind": "topk", "ratio": 0.5}}))
+    []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedray.scenario.schema import Scenario
+
+_ONE_MODEL = {
+    "fed_ensemble": "FedAvg",
+    "feddyn_ensemble": "FedDyn",
+    "deep_ensemble": "a single network on the pooled data",
+}
+_REGULAR = ("ring", "complete", "torus")
+
+
+def name_limits(scenario: Scenario) -> list[str]:
+    """One clause for each setting in which something is another thing: `key = value: what it is`."""
+    return [f"{key} = {value} makes it {other}" for key, value, other in _limits(scenario)]
+
+
+def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
+    """Key, value, and what the method or its part is with it."""
+    method, compress, server, graph = scenario.method, scenario.compress, scenario.server, scenario.graph
+    if method.models == 1 and method.name in _ONE_MODEL:
+        yield "method.models", 1, f"{_ONE_MODEL[method.name]} ({method.name} of one model)"
+    if method.name == "fedprox" and method.options["mu"] == 0:
+        yield "method.mu", 0, "FedAvg (fedprox without its pull)"
+    if method.name == "lg_fedavg" and method.options["shared_layers"] == 0:
+        yield "method.shared_layers", 0, "local training (lg_fedavg that shares nothing)"
+    if method.name == "fedbe" and method.options["distil_epochs"] == 0:
+        yield "method.distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"
+    if compress.kind in ("topk", "randomk") and compress.ratio == 1:
+        kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
+        yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"
+    if server.robust == "trimmed_mean" and server.trim == 0:
+        yield "server.trim", 0, "the plain mean (trimmed_mean that drops nothing)"
+    if server.optimizer == "momentum" and server.momentum == 0 and server.lr == 1:
+        yield "server.momentum", 0, "the plain mean (momentum 0 at rate 1)"
+    if scenario.schedule.kind == "walk" and graph.transition == "metropolis" and graph.kind in _REGULAR:
+        yield "graph.transition", "metropolis", f"uniform (every node of a {graph.kind} has as many neighbours)"

@@ -1,0 +1,225 @@
+"""Which of the keys that a user sets cannot act: nothing reads them in this scenario.
+
+What a key needs stands where the key is defined: beside the field (`Needs`), in the option of a method, or in the
+method's `MethodSpec`. Here they are put together with what the numbers of a scenario say, such as K = 1.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"method": {"name": "fedavg"}})
+    >>> [idle.key for idle in find_idle_keys({"server": {"lr": 0.1}, "rounds": 3}, scenario)]
+    ['server.lr']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, get_type_hints
+
+from fedray.core.text import quote_value
+from fedray.scenario.clients import ClientKeys, TierKeys
+from fedray.scenario.data import data_spec_of
+from fedray.scenario.methods import MethodSpec, method_spec_of
+from fedray.scenario.names import SPECS
+from fedray.scenario.nested import flatten
+from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.spec import Needs
+
+RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
+_NOTHING = {  # a key that says "nothing is done" says the truth wherever it stands
+    "server.weighting": "uniform",
+    "server.coefficients": "fedavg",
+    "schedule.kind": "permutation",
+    "schedule.rows": "client",
+    "participation.overcommit": 1,
+    "participation.fraction": 1,
+    "local.lr_decay": 1,
+    "predict.gamma": math.inf,
+    "predict.average": "probabilities",
+    "vary": "all",
+    "graph.transition": "uniform",
+}
+_MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
+_TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
+_POPULATION = ("clients.", "participation.", "schedule.", "data.partition.", *_MEAN)
+
+
+class Idle(NamedTuple):
+    """A key that cannot act.
+
+    Attributes:
+        key: dotted.
+        value: what it is set to.
+        why: the reason, to be read behind "but".
+    """
+
+    key: str
+    value: Any
+    why: str
+
+
+def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
+    """The keys that are set and cannot act, in their order.
+
+    Args:
+        given: what the user sets, as a tree.
+        scenario: what it resolves to.
+        own: which of data, model and method are Python objects, of which nothing is known here.
+    """
+    recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
+    found, own = [], {*own, *recorded}
+    for key, value in flatten(given).items():
+        if key not in RUNTIME and not _says_nothing(key, value):
+            why = _why_idle(key, scenario, own)
+            if why:
+                found.append(Idle(key, value, why))
+    return found
+
+
+def explain_idle_key(idle: Idle) -> str:
+    """The line that refuses a key: key, value, reason, remedy.
+
+    Example:
+        >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))
+        'server.lr = 0.1 cannot act, because server.optimizer is none: leave it out'
+    """
+    return f"{idle.key} = {quote_value(idle.value)} cannot act, because {idle.why}: leave it out"
+
+
+def _says_nothing(key: str, value: Any) -> bool:
+    if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
+        return True
+    return (value == 0 and not key.startswith("predict.")) or _NOTHING.get(key) == value
+
+
+def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
+    """Why a key cannot act; empty if it can."""
+    section = key.partition(".")[0]
+    if section in own and section != "method":
+        return ""
+    spec = method_spec_of(None if "method" in own else scenario.method.name)
+    return (
+        _by_method(key, scenario, spec)
+        or _by_need(key, scenario, own)
+        or ("" if "method" in own else _by_one_model(key, scenario, spec))
+        or _by_data(key, scenario, own)
+        or _by_population(key, scenario)
+    )
+
+
+def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
+    """What the method does not read, from its specification."""
+    name = scenario.method.name
+    if not spec.trains and key.startswith(_TRAINING):
+        return f"{name} is fitted in closed form, without rounds"
+    wrong_labels = {"flipped", "noisy"} & scenario.data.partition.options.keys()
+    generated = scenario.data.name == "synthetic" and key == "clients.number"
+    if spec.pooled and key.startswith(_POPULATION) and not wrong_labels and not generated:
+        return f"{name} trains on the pooled data, as one client"
+    if not spec.averages and key in _MEAN:
+        return f"{name} merges no uploads of several clients"
+    if not spec.coefficients and key == "server.coefficients":
+        return f"{name} has a server of its own"
+    if not spec.schedules and (key in ("schedule.kind", "schedule.rows") or key.endswith(".models_per_round")):
+        partial = not _is_full(scenario) and key == "schedule.rows" and not spec.walks
+        return "" if partial else f"{name} says by itself who trains which model"
+    if spec.own_models and key == "predict.gamma":
+        return f"a known client of {name} answers with a model of its own"
+    if key.startswith("model.") and scenario.method.options.get("bases"):
+        return "method.bases names the networks"
+    return ""
+
+
+def _by_need(key: str, scenario: Scenario, own: Collection[str]) -> str:
+    """What the key's own field or option says it needs."""
+    need = _need_of(key, scenario)
+    if need is None or need.key.partition(".")[0] in own:
+        return ""
+    value = value_at(scenario, need.key)
+    if value in need.values:
+        return ""
+    return f"{need.key} is {value} and only {', '.join(map(str, need.values))} read{'s' * (len(need.values) == 1)} it"
+
+
+def _need_of(key: str, scenario: Scenario) -> Needs | None:
+    section, _, last = key.rpartition(".")
+    named: dict[str, Any] = {"method": scenario.method, "data": scenario.data, "model": scenario.model}
+    if section in named and last not in {f.name for f in fields(named[section])}:
+        spec = SPECS[section].get(named[section].name)  # type: ignore[index]
+        option = None if spec is None else spec.options.get(last)
+        return None if option is None else option.needs
+    if section.startswith("clients.tiers") or section not in section_types():
+        return None
+    hint = get_type_hints(section_types()[section], include_extras=True).get(last)
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Needs)), None)
+
+
+def value_at(scenario: Scenario, key: str) -> Any:
+    """The value of a dotted key in a resolved scenario; None where it is absent.
+
+    Example:
+        >>> value_at(Scenario(), "server.optimizer")
+        'none'
+    """
+    at: Any = scenario
+    for part in key.split("."):
+        options = getattr(at, "options", {})
+        at = options.get(part) if part in options else getattr(at, part, None)
+    return at
+
+
+def _by_one_model(key: str, scenario: Scenario, spec: MethodSpec) -> str:
+    """What needs several models."""
+    several = any(base.get("models", 1) > 1 for base in scenario.method.options.get("bases", ()))
+    if scenario.method.models > 1 or several or spec.models == "clients":
+        return ""
+    why = f"method.models is {scenario.method.models}"
+    if key in ("predict.gamma", "predict.average") and not spec.samples:
+        return why
+    if key == "schedule.kind" or (key == "schedule.rows" and scenario.schedule.rows != "stratum"):
+        return why
+    return why if key.endswith(".side_by_side") and not scenario.method.options.get("folds") else ""
+
+
+def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
+    """What needs data of another kind."""
+    name = scenario.data.name
+    if key == "data.test_fraction" and "test" in scenario.data.options:
+        return "data.test names the test rows"
+    task = "" if "data" in own else "regression" if name.startswith("uci/") else data_spec_of(name).task
+    if key == "predict.noise" and task == "classification":
+        return f"{name} has classes"
+    return f"{name} has real targets" if key == "predict.average" and task == "regression" else ""
+
+
+def _by_population(key: str, scenario: Scenario) -> str:
+    """What needs several tiers, other links, a part of the clients or several replicates."""
+    tiers = list(scenario.clients.tiers.values()) or [TierKeys()]
+    full, permuted = _is_full(scenario), scenario.schedule.kind == "permutation"
+    links = len({one.uplink for one in tiers}) > 1 or scenario.clients.trace is not None
+    pooled = method_spec_of(scenario.method.name).pooled
+    tested = {
+        "server.coefficients": (len(tiers) == 1, "there is one tier of clients"),
+        "compress.adaptive": (not links, "all uplinks are alike"),
+        "compress.resource_ratio": (
+            all(one.models_per_round == 1 for one in tiers) and not pooled,
+            "no tier trains several models a round (clients.tiers.*.models_per_round)",
+        ),
+        "participation.overcommit": (full, "all clients take part in every round"),
+        "schedule.rows": (full and not permuted, f"schedule.kind is {scenario.schedule.kind}"),
+        "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
+        "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
+        "vary": (scenario.replicates == 1, "replicates is 1"),
+    }
+    idle, why = tested.get(key, (False, ""))
+    if key.endswith(".side_by_side") and scenario.method.name not in ("random_walk", "stacking"):
+        tier = scenario.clients.tiers.get(key.split(".")[2], TierKeys())
+        idle, why = tier.models_per_round == 1, "the tier trains one model a round"
+    return why if idle else ""
+
+
+def _is_full(scenario: Scenario) -> bool:
+    """Whether every client takes part in every round."""
+    keys, clients = scenario.participation, scenario.clients or ClientKeys()
+    return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == clients.number)
