@@ -195,8 +195,8 @@ def _check_shares(tiers: Mapping[str, TierKeys]) -> None:
     if shares and (total > 1.001 or (total < 0.999 and not is_open)):
         names = ", ".join(name for name, tier in tiers.items() if tier.share is not None)
         raise BadInput(
-            f"clients.tiers.*.share = {total:g} for {names[:100]} together: make these shares add up to 1 (of the clients "
-            "that are in no tier with a number)"
+            f"clients.tiers.*.share = {total:g} for {names[:100]} together: make these shares add up to 1 (of the "
+            "clients that are in no tier with a number)"
         )
 
 

@@ -178,7 +178,7 @@ def test_the_first_base_is_a_network(tmp_path: Path) -> None:
 
 
 def test_more_classifiers_than_a_process_keeps_are_one_line(tmp_path: Path) -> None:
-    check(tmp_path, "[{name: mlp}, {name: sklearn/gaussian_nb}]", "of which 12,000 would be fitted", "clients.number=3000",
+    check(tmp_path, "[{name: mlp}, {name: sklearn/gaussian_nb}]", "12,000 would be fitted", "clients.number=3000",
           "method.folds=within", "method.fold_number=4", "data={name: synthetic}")  # fmt: skip
 
 
