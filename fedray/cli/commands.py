@@ -101,18 +101,15 @@ def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) 
 def _show_summary(folder: Path) -> None:
     """The result in a few lines."""
     from fedray.api import load
-    from fedray.core.text import format_bytes, format_score, format_seconds
+    from fedray.core.text import TOTALS, format_score, format_total, name_score
 
     summary = load(folder).summary
     totals = summary["totals"]
     worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
     for name, value in summary["metrics"].items():
-        click.echo(f"{name:20} {format_score(value, worlds) or 'not a number'}")
-    click.echo(
-        f"up {format_bytes(totals['up_bytes'])}, down {format_bytes(totals['down_bytes'])}, "
-        f"virtual time {format_seconds(totals['sim_seconds'])}, "
-        f"wall time {format_seconds(totals['wall_seconds'])}, model_hash {summary['model_hash'][:16]}"
-    )
+        click.echo(f"{name_score(name):38} {format_score(value, worlds) or 'not a number'}")
+    costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
+    click.echo(f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}")
     page = folder / "report.html"
     click.echo(str(page if page.is_file() else folder))
 
@@ -121,7 +118,7 @@ def _show_summary(folder: Path) -> None:
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_import
-def check_command(scenario: str, overrides: tuple[str, ...], modules: tuple[str, ...]) -> None:
+def check_command(scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...]) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
     from fedray.scenario.loader import read_cells, read_scenario
 

@@ -3,7 +3,7 @@
 Example:
     >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}
     >>> describe_snapshot(snapshot)
-    'round 5/20  ensemble 0.9000  up 3 MB  30 s left'
+    'round 5/20  accuracy 0.9000  uplink 3 MB  30 s left'
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
-from fedray.core.text import format_bytes, format_seconds
+from fedray.core.text import format_bytes, format_seconds, name_score
 
 LINES_EVERY = 2.0  # seconds between plain lines
 METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
-LABELS = {"accuracy": "ensemble", "accuracy_mean": "members (mean)", "personal_accuracy": "known clients"}
 
 
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
@@ -33,9 +32,10 @@ def estimate_time_left(snapshot: dict[str, Any]) -> str:
 
 def describe_snapshot(snapshot: dict[str, Any]) -> str:
     """One snapshot as one line."""
-    scores = "  ".join(f"{LABELS.get(n, n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
+    scores = "  ".join(f"{name_score(n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
     left = f"  {estimate_time_left(snapshot)} left" if 0 < snapshot["round"] < snapshot["rounds"] else ""
-    return f"round {snapshot['round']}/{snapshot['rounds']}  {scores}  up {format_bytes(snapshot['up_bytes'])}{left}"
+    up = f"{name_score('up_bytes')} {format_bytes(snapshot['up_bytes'])}"
+    return f"round {snapshot['round']}/{snapshot['rounds']}  {scores}  {up}{left}"
 
 
 @contextmanager
@@ -85,7 +85,8 @@ def _make_table(title: str, rows: list[dict[str, Any]]) -> Table:
     caption = f"{bar} {100 * share:.0f} %" + (f", {estimate_time_left(newest)} left" if 0 < share < 1 else "")
     table = Table(title=title, caption=caption)
     names = [n for n in METRICS if n in newest["metrics"]]
-    for name in ("round", *(LABELS.get(n, n) for n in names), "uplink", "virtual time", "elapsed"):
+    costs = ("up_bytes", "sim_seconds", "wall_seconds")
+    for name in ("round", *(name_score(n) for n in (*names, *costs))):
         table.add_column(name, justify="right")
     for row in rows[-10:]:
         scores = [f"{row['metrics'].get(n, float('nan')):.4f}" for n in names]

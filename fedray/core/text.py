@@ -13,6 +13,64 @@ PERCENT_METRICS = (  # names of shares begin with one of these
     "accuracy", "personal_accuracy", "personal_p10", "personal_worst", "disagreement", "coverage",
 )  # fmt: skip
 
+SCORE_NAMES = {  # what people read; pages, tables, the live view and the summary have no other names
+    "accuracy": "accuracy",
+    "accuracy_average": "plain average's accuracy",
+    "accuracy_mean": "members' mean accuracy",
+    "accuracy_min": "worst member's accuracy",
+    "accuracy_max": "best member's accuracy",
+    "personal_accuracy": "personalized accuracy",
+    "personal_p10": "personalized accuracy, 10th percentile",
+    "personal_worst": "personalized accuracy, worst client",
+    "personal_rmse": "personalized RMSE",
+    "personal_rmse_p90": "personalized RMSE, 90th percentile",
+    "personal_rmse_worst": "personalized RMSE, worst client",
+    "f1_weighted": "weighted F1",
+    "rmse": "RMSE",
+    "rmse_mean": "members' mean RMSE",
+    "rmse_min": "best member's RMSE",
+    "rmse_max": "worst member's RMSE",
+    "nll": "NLL",
+    "nll_residual": "NLL with residual noise",
+    "nll_none": "NLL without noise",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "entropy": "entropy",
+    "disagreement": "disagreement",
+    "crps": "CRPS",
+    "coverage_95": "95 % coverage",
+    "sharpness": "sharpness",
+    "up_bytes": "uplink",
+    "down_bytes": "downlink",
+    "sim_seconds": "virtual time",
+    "wall_seconds": "wall time of the rounds",
+}
+TOTALS = ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")  # of a run
+SCORE_UNITS = {
+    "rmse": "target units",
+    "crps": "target units",
+    "sharpness": "target units",
+    "nll": "nats",
+    "entropy": "nats",
+}
+
+
+def name_score(name: str, *, unit: bool = False) -> str:
+    """What a score, or a total of a run, is called wherever people read it.
+
+    Args:
+        name: Of the score, as in `summary.json`.
+        unit: Whether the unit follows in parentheses, where it has one.
+
+    Example:
+        >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
+        ('NLL (nats)', 'held-out personalized accuracy', 'rounds to target')
+    """
+    inner = name.removeprefix("hold_out_")
+    text = SCORE_NAMES.get(inner, inner.replace("_", " "))
+    found = SCORE_UNITS.get(inner.removeprefix("personal_").partition("_")[0]) if unit else None
+    return ("held-out " if inner != name else "") + text + (f" ({found})" if found else "")
+
 
 def format_score(value: Mapping[str, Any], worlds: int) -> str:
     """The mean of a metric over the worlds, its standard deviation, and the number of worlds that have the metric.
@@ -76,6 +134,16 @@ def format_seconds(number: float) -> str:
     """
     size, name = next(((size, name) for size, name in TIME_UNITS if abs(number) >= size), (1, "s"))
     return f"{number / size:.3g} {name}"
+
+
+def format_total(name: str, value: float) -> str:
+    """A total of a run, one of `TOTALS`, in its unit.
+
+    Example:
+        >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
+        ('2 MB', '1.5 min')
+    """
+    return format_bytes(value) if name.endswith("bytes") else format_seconds(value)
 
 
 def format_number(value: float, name: str = "") -> str:

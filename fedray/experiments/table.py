@@ -2,9 +2,9 @@
 
 Example:
     >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
-    ...        "up_bytes": 2e6}
+    ...        "up_bytes": 6e6}
     >>> print(format_markdown([row], ["a"]), end="")
-    | cell | accuracy | accuracy published | rounds | up MB |
+    | cell | accuracy | accuracy published | rounds | up MB, each |
     |---|---|---|---|---|
     | a | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 |
 """
@@ -154,7 +154,7 @@ def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6)
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
     shown = published + rest[: max(0, most - len(published))]
     head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
-    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB |", "|---" * (len(head) + 3) + "|"]
+    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
     by_cell = {(r["cell"], r["metric"]): r for r in rows}
     for name in names:
         texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
@@ -164,6 +164,6 @@ def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6)
             if metric in published:
                 texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
         any_row = next(r for r in rows if r["cell"] == name)
-        texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / 1e6:.1f}"]
+        texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / max(worlds, 1) / 1e6:.1f}"]
         lines.append("| " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"

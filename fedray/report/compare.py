@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share
+from fedray.core.text import TOTALS, choose_unit, format_number, format_total, is_share, name_score
+from fedray.core.types import FloatArray
 from fedray.metrics.names import lower_is_better
 from fedray.report import curves, style
-from fedray.report.read import ReadRun
+from fedray.report.read import Curve, ReadRun
 
+Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
     "accuracy",
@@ -26,17 +28,12 @@ COMPARED_METRICS: tuple[str, ...] = (
     "accuracy_max",
     "personal_accuracy",
     "personal_p10",
+    "personal_rmse",
     "rmse",
     "rmse_mean",
     "rmse_min",
 )
 COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
-COST_COLUMNS = (
-    ("up_bytes", "uplink"),
-    ("down_bytes", "downlink"),
-    ("sim_seconds", "virtual time"),
-    ("wall_seconds", "wall time"),
-)
 
 
 class ScoreCell(NamedTuple):
@@ -59,18 +56,16 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
         metric: `accuracy` or `rmse`.
         what: `rounds`, `bytes` or `seconds`, on the horizontal axis.
     """
-    lines = []
+    lines: list[Line] = []
     for index, run in enumerate(runs):
         found = curves.read_curve_over(run, what) if run.metric == metric else None
         if found is not None:
             lines.append((index, run.name, found))
     if not lines:
         return None
-    better = (max if metric == "accuracy" else min)(lines, key=lambda one: one[2][1].mean[-1])
-    end = format_number(float(better[2][1].mean[-1]), metric)
-    word = "accuracy" if metric == "accuracy" else "RMSE"
+    word = name_score(metric)
     wide = what == "rounds"
-    title = {"rounds": f"{better[1]} ends best: {end} {word}", "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
+    title = {"rounds": _tell_best(runs, metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     colors = style.pick_colors(len(runs))
@@ -86,6 +81,21 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     if wide or len(lines) <= 6:
         curves.draw_legend(axes, metric)
     return figure
+
+
+def _tell_best(runs: list[ReadRun], metric: str, lines: list[Line]) -> str:
+    """Which run ends best, as far as the spread over the worlds lets one say so."""
+    at_end = {index: found[1].mean[-1] for index, _, found in lines}
+    best = find_best(runs, metric)
+    first = best[0] if best else (min if lower_is_better(metric) else max)(at_end, key=lambda i: at_end[i])
+    value = format_cell(runs[first], metric) if best else format_number(float(at_end[first]), metric)
+    end = f"{value} {name_score(metric)}"
+    if len(best) > 1:
+        names = ", ".join(runs[i].name for i in best[:4]) + (" and others" if len(best) > 4 else "")
+        return f"{names} end alike, within twice the standard error: {end}"
+    if len(lines) > 1 and min(run.worlds for run in runs) == 1:
+        return f"{runs[first].name} ends best, without the replicates to be sure: {end}"
+    return f"{runs[first].name} ends best: {end}"
 
 
 def figure_clients(runs: list[ReadRun]) -> Figure | None:
@@ -108,19 +118,19 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: final metrics with mean +- sd, the best of each marked."""
+    """Header and rows: final metrics with mean +- sd; the best of each is marked, and what cannot be told from it."""
     metrics = [name for name in COMPARED_METRICS if any(_mean(run, name) is not None for run in runs)]
-    best = {name: _best(runs, name) for name in metrics}
-    head = ["run", *(_word(name) for name in metrics)]
+    best = {name: find_best(runs, name) for name in metrics}
+    head = ["run", *(name_score(name) for name in metrics)]
     return head, [
-        [ScoreCell(run.name), *(ScoreCell(format_cell(run, name), _mean(run, name) == best[name]) for name in metrics)]
-        for run in runs
+        [ScoreCell(run.name), *(ScoreCell(format_cell(run, name), i in best[name]) for name in metrics)]
+        for i, run in enumerate(runs)
     ]
 
 
 def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: what each run is, and its bytes and seconds."""
-    head = ["run", "method", "data", "rounds", "n", *(word for _, word in COST_COLUMNS)]
+    """Header and rows: what each run is, the bytes of one of its worlds, and its seconds."""
+    head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
     for run in runs:
         cells = [
@@ -129,9 +139,10 @@ def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell
         ]
         cells.append(ScoreCell(str(run.worlds)))
         totals = run.summary.get("totals", {})
-        for key, _ in COST_COLUMNS:
-            human = format_bytes if key.endswith("bytes") else format_seconds
-            cells.append(ScoreCell(human(totals[key]) if isinstance(totals.get(key), int | float) else "-"))
+        for key in TOTALS:
+            share = run.worlds if key.endswith("bytes") else 1
+            known = isinstance(totals.get(key), int | float)
+            cells.append(ScoreCell(format_total(key, totals[key] / share) if known else "-"))
         rows.append(cells)
     return head, rows
 
@@ -165,30 +176,54 @@ def _mean(run: ReadRun, name: str) -> float | None:
     return float(value) if value is not None else None
 
 
-def _best(runs: list[ReadRun], name: str) -> float | None:
-    values = [value for run in runs if (value := _mean(run, name)) is not None]
-    if len(values) < 2 or name in ("coverage_95", "disagreement"):
-        return float("nan")
-    return min(values) if lower_is_better(name) else max(values)
+def find_best(runs: list[ReadRun], name: str) -> list[int]:
+    """Which runs have the best final mean of a metric, or one that differs by less than twice the standard error.
+
+    The standard error of a difference is `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world has none of its own.
+
+    Args:
+        runs: to be compared.
+        name: of the metric.
+
+    Returns:
+        Places in `runs`, the best one first; empty where fewer than two runs have the metric, or no value is better.
+    """
+    means = {i: value for i, run in enumerate(runs) if (value := _mean(run, name)) is not None}
+    if len(means) < 2 or name in ("coverage_95", "disagreement"):
+        return []
+    first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
+    error = {i: _squared_error(runs[i], name) for i in means}
+    alike = [i for i in means if i != first and abs(means[i] - means[first]) <= 2 * (error[i] + error[first]) ** 0.5]
+    return [first, *alike]
 
 
-def _word(name: str) -> str:
-    words = {"accuracy_mean": "members' mean", "accuracy_max": "best member", "rmse_mean": "members' mean RMSE"}
-    words |= {
-        "rmse_min": "best member's RMSE",
-        "personal_accuracy": "personalised",
-        "personal_p10": "personalised, p10",
-    }
-    words |= {
-        "accuracy_average": "plain average",
-        "rmse": "RMSE",
-        "nll": "NLL",
-        "nll_residual": "NLL (residual noise)",
-        "ece": "ECE",
-        "brier": "Brier",
-        "crps": "CRPS",
-    }
-    return words.get(name, name.replace("coverage_95", "95 % coverage"))
+def _squared_error(run: ReadRun, name: str) -> float:
+    """The squared standard error of a final mean; 0 where one world says nothing about it."""
+    entry = run.summary["metrics"][name]
+    return (entry.get("sd") or 0.0) ** 2 / max(1, entry.get("n") or 1)
+
+
+def list_caveats(runs: list[ReadRun]) -> list[str]:
+    """What a reader must know before runs of different lengths or numbers of replicates are compared.
+
+    Example:
+        >>> short, long = (ReadRun(f"r{n}", {}, "", {}, {"rounds": n}, {}, None, None, {}) for n in (5, 9))
+        >>> for line in list_caveats([short, long]):
+        ...     print(line)
+        The runs differ in their rounds: r5 5, r9 9.
+        No run has replicates or folds: nothing says how far chance goes.
+    """
+    found = []
+    for what, values in (
+        ("rounds", [run.summary.get("rounds", "unknown") for run in runs]),
+        ("number of replicates and folds", [run.worlds for run in runs]),
+    ):
+        if len(set(values)) > 1:
+            each = ", ".join(f"{run.name} {value}" for run, value in zip(runs, values, strict=True))
+            found.append(f"The runs differ in their {what}: {each}.")
+    if all(run.worlds == 1 for run in runs):
+        found.append("No run has replicates or folds: nothing says how far chance goes.")
+    return found
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -13,28 +13,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share
+from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.report.read import Curve, ReadRun
 
-METRIC_LABELS = {
-    "accuracy": "test accuracy",
-    "rmse": "test RMSE (target units)",
-    "nll": "NLL (nats)",
-    "nll_residual": "NLL with residual noise (nats)",
-    "nll_none": "NLL without noise (nats)",
-    "brier": "Brier score",
-    "ece": "expected calibration error",
-    "entropy": "mean entropy (nats)",
-    "disagreement": "members that disagree",
-    "crps": "CRPS (target units)",
-    "coverage_95": "coverage of the 95 % interval",
-    "sharpness": "sharpness: mean predicted sd (target units)",
-    "personal_accuracy": "personalised accuracy",
-    "personal_p10": "personalised accuracy, 10th percentile",
-}
-PANEL_SCORES = tuple(name for name in METRIC_LABELS if name not in ("accuracy", "rmse", "personal_p10"))
+PANEL_SCORES = (
+    *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
+    *("sharpness", "personal_accuracy", "personal_rmse"),
+)
 LEGEND_MODELS = 10  # up to which the legend names each
 MOST_MEMBER_LINES = 50
 
@@ -55,7 +42,9 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
-        axes.plot(personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label="personalised ensemble")
+        axes.plot(
+            personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label=name_score("personal_accuracy")
+        )
     axes.set_xlabel(_rounds_label(run))
     style.use_whole_numbers(axes.xaxis)
     label_headline(axes, run.metric)
@@ -87,7 +76,7 @@ def figure_scores(run: ReadRun) -> Figure | None:
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
         draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=1.8)
-        axes.set_title(METRIC_LABELS[name], fontsize=9.5, loc="left")
+        axes.set_title(name_score(name, unit=True), fontsize=9.5, loc="left")
         style.draw_grid(axes)
         style.use_whole_numbers(axes.xaxis)
         if is_share(name):
@@ -145,7 +134,7 @@ def draw_mean_line(
 
 def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
-    axes.set_ylabel(METRIC_LABELS[metric])
+    axes.set_ylabel(name_score(metric, unit=True))
     style.draw_grid(axes)
     if metric == "accuracy":
         style.use_percent(axes.yaxis)
@@ -171,10 +160,9 @@ def _figure_over(run: ReadRun, what: str) -> Figure | None:
     x, curve = found
     human = format_bytes if what == "bytes" else format_seconds
     size, name = choose_unit(what, float(x[-1]))
-    best = run.metric == "accuracy"
     end = format_number(float(curve.mean[-1]), run.metric)
     cost = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = style.make_canvas(f"{end} {'accuracy' if best else 'RMSE'} after {cost}", size=(style.NARROW, 3.2))
+    figure, axes = style.make_canvas(f"{end} {name_score(run.metric)} after {cost}", size=(style.NARROW, 3.2))
     draw_mean_line(axes, x / size, curve, color=style.INK, width=2.2)
     each = ", one replicate" if run.worlds > 1 else ""
     axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
@@ -188,7 +176,7 @@ def _rounds_label(run: ReadRun) -> str:
 
 
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
-    what = "accuracy" if run.metric == "accuracy" else "RMSE"
+    what = name_score(run.metric)
     end = format_number(float(curve.mean[-1]), run.metric)
     after = f"after {curve.round[-1]:.0f} rounds"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")

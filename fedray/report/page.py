@@ -18,8 +18,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.core.text import format_bytes, format_number, format_seconds
 from fedray.report import clients, compare, curves, drift, gantt, jobs, predictions, random_walk, stacking, style
+from fedray.report.cards import make_cards
 from fedray.report.read import ReadRun
 
 
@@ -53,23 +53,9 @@ class Section(NamedTuple):
     pictures: list[Picture]
 
 
-class Card(NamedTuple):
-    """One headline number.
-
-    Attributes:
-        label: what it is.
-        value: the number with its unit.
-        sub: a line below it; may be empty.
-    """
-
-    label: str
-    value: str
-    sub: str = ""
-
-
 Draw = Callable[[ReadRun], Figure | None]
-MEAN_NOTE = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best of the column."
-COST_NOTE = "n replicates and folds; bytes are sums over them."
+MEAN_NOTE = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best, or too close to tell."
+COST_NOTE = "n replicates and folds; bytes are the mean of one, virtual time is that of the slowest one."
 BAND_NOTE = "Line: mean of the replicates and folds; band: one standard deviation."
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
@@ -162,7 +148,7 @@ def render_many(runs: list[ReadRun]) -> str:
     return fill_template(
         title=f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
-        notes=[],
+        notes=compare.list_caveats(runs),
         tables=[
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What was paid", compare.make_cost_table(runs), COST_NOTE),
@@ -188,39 +174,6 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     found.append(("seed", str(summary.get("seed", scenario.get("seed", "")))))
     found.append(("replicates \u00d7 folds", str(run.worlds) if run.worlds > 1 else ""))
     return [(key, str(value)) for key, value in found if value]
-
-
-def make_cards(run: ReadRun) -> list[Card]:
-    """Headline numbers: mean and standard deviation over the replicates and folds."""
-    words = {
-        "accuracy": "ensemble accuracy",
-        "accuracy_average": "plain average of the sub models",
-        "accuracy_mean": "members' mean",
-        "accuracy_max": "best member",
-        "personal_accuracy": "personalised",
-        "rmse": "ensemble RMSE",
-        "rmse_mean": "members' mean RMSE",
-        "nll": "NLL (nats)",
-        "ece": "calibration error",
-        "crps": "CRPS",
-        "coverage_95": "95 % interval covers",
-    }
-    metrics = run.summary.get("metrics", {})
-    single = run.models == 1
-    if single:
-        words |= {"accuracy": "accuracy", "rmse": "RMSE"}
-    shown = [name for name in words if name in metrics and not (single and name.endswith(("_mean", "_max")))]
-    found = [Card(words[name], *_format_mean_and_sd(metrics[name], name)) for name in shown]
-    totals = run.summary.get("totals", {})
-    for key, word in (("up_bytes", "uplink"), ("down_bytes", "downlink")):
-        if key in totals:
-            sub = f"{format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            found.append(Card(word, format_bytes(totals[key]), sub))
-    slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
-    for key, word, sub in (("sim_seconds", "virtual time", slowest), ("wall_seconds", "wall time", "real, whole run")):
-        if isinstance(totals.get(key), int | float):
-            found.append(Card(word, format_seconds(totals[key]), sub))
-    return found
 
 
 def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:

@@ -172,7 +172,7 @@ def figure_curves(view: View) -> Figure | None:
     paint = [*([style.ORANGE] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
     style.draw_key(axes, names, paint)
     axes.set_xlabel("rounds completed")
-    axes.set_ylabel(objective.metric.replace("hold_out_", "held-out "))
+    axes.set_ylabel(text.name_score(objective.metric, unit=True))
     style.use_whole_numbers(axes.xaxis)
     if text.is_share(objective.metric):
         style.use_percent(axes.yaxis)

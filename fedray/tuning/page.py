@@ -21,8 +21,9 @@ from fedray.core import files
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.report import style
+from fedray.report.cards import Card
 from fedray.report.compare import ScoreCell
-from fedray.report.page import Card, Section, draw_pictures, fill_template, pair_figures
+from fedray.report.page import Section, draw_pictures, fill_template, pair_figures
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note
@@ -180,14 +181,14 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
         "trial",
         *(name_objective(o) for o in view.objectives),
         *(p.key for p in view.space),
-        *(f"test {n}" for n in test),
+        *(f"test {text_.name_score(n)}" for n in test),
     ]
     rows = []
     for winner in summary["winners"]:
         values = [ScoreCell(format_cell_value(o, winner["values"][o.name]), best=True) for o in view.objectives]
         scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
         rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
-    return [text.replace("_", " ") if "." not in text else text for text in head], rows
+    return head, rows
 
 
 def _trials(view: View) -> Table:

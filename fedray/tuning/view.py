@@ -24,10 +24,8 @@ from optuna.trial import FrozenTrial
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.tuning.objectives import SweepObjective
+from fedray.tuning.objectives import HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
 from fedray.tuning.space import Parameter, format_value
-
-SHORT = ("nll", "ece", "rmse", "crps")  # read as letters
 
 
 class View(NamedTuple):
@@ -71,7 +69,9 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
 
 def name_objective(objective: SweepObjective) -> str:
     """An objective in words, with its budget or target."""
-    name = " ".join(part.upper() if part in SHORT else part for part in objective.name.split("_"))
+    prefix = next((p for p in REACH if objective.name.startswith(p)), "")
+    inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
+    name = prefix.replace("_", " ") + text_.name_score(SYNONYMS.get(inner, inner))
     if objective.limit is None:
         return name
     if objective.kind == "reach":

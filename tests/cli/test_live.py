@@ -43,9 +43,9 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
             show(snapshot(round, now - 100.0))
     lines = said.getvalue().splitlines()
     assert lines == [
-        "round 0/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB",
-        "round 10/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB  9 s left",
-        "round 40/40  ensemble 0.5000  members (mean) 0.4000  nll 1.0000  up 2.5 MB",
+        "round 0/40  accuracy 0.5000  members' mean accuracy 0.4000  NLL 1.0000  uplink 2.5 MB",
+        "round 10/40  accuracy 0.5000  members' mean accuracy 0.4000  NLL 1.0000  uplink 2.5 MB  9 s left",
+        "round 40/40  accuracy 0.5000  members' mean accuracy 0.4000  NLL 1.0000  uplink 2.5 MB",
     ]
 
 
@@ -60,5 +60,5 @@ def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pyte
     last = screen.getvalue().split("fed_ensemble on digits")[-1]
     assert [f" {round}/40" in last for round in (2, 3, 12)] == [False, True, True]
     assert last.count("12/40") == 1
-    assert "ensemble" in last
+    assert "accuracy" in last
     assert "30 %, 56 s left" in last
