@@ -20,12 +20,12 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save as save_tensors
 
-from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.core.files import write_atomically
 from fedray.data.types import Dataset
 from fedray.experiments.predict import Prediction, Predictor
+from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.models import net as nets
 from fedray.runtime.session import Snapshot
@@ -85,9 +85,13 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """The study, built again from the run's scenario."""
+        """The study, built again from the run's scenario.
+
+        Raises:
+            BadInput: the scenario, the data or the code is not what the run began with, or an object is missing.
+        """
         if self._study is None:
-            self._study = build_study(read_scenario(self.path / "scenario.yaml"), self._own)
+            self._study = reopen_study(self.path, self._own)
         return self._study
 
     @property
@@ -224,11 +228,14 @@ def run(
             dotted |= {f"{key}.name": value} if isinstance(value, str) else {key: value}
             objects[key] = None
     own = _check_objects(**objects, modules=tuple(modules))
-    run_scenario(read_scenario(scenario, dotted), folder, own, watch or _ignore, address=address)
+    mine = [kind for kind, thing in objects.items() if thing is not None]
+    run_scenario(read_scenario(scenario, dotted, own=mine), folder, own, watch or _ignore, address=address)
     return Run(folder, own)
 
 
-def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
+def resume(
+    path: str | Path, *, data: Any = None, model: Any = None, method: Any = None, rounds: int | None = None
+) -> Run:
     """Continues a run from its newest checkpoint.
 
     Args:
@@ -236,13 +243,14 @@ def resume(path: str | Path, *, data: Any = None, model: Any = None, method: Any
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
 
     Raises:
-        BadInput: this is no run directory, or its scenario cannot be used.
+        BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
         FedrayError: the run failed.
     """
     own = _check_objects(data, model, method)
-    resume_run(Path(path), own, _ignore)
+    resume_run(Path(path), own, _ignore, rounds=rounds)
     return Run(Path(path), own)
 
 

@@ -18,7 +18,7 @@ from fedray.assembly import memory
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
@@ -48,6 +48,7 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
     asked, scenario, own = scenario, pool_clients(scenario), own or UserObjects()
+    require_objects(scenario, own)
     memory.check_memory(memory.estimate_scenario(scenario))
     study = assemble(scenario, own, _find_pooled(asked, scenario))
     memory.check_memory(memory.estimate_study(scenario, study))

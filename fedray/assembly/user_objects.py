@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedray.core.errors import BadInput
+from fedray.core.source_code import name_callable
 from fedray.data.types import Dataset
 from fedray.methods import Composition
+from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 
@@ -42,3 +45,66 @@ class UserObjects:
     def shipped(self, study: Study) -> UserObjects:
         """These objects with the data set and the devices as read here: other nodes may lack the files."""
         return replace(self, data=study.shards.data, devices=study.devices)
+
+    def named(self) -> dict[str, str | None]:
+        """What a scenario calls each object, by its section; None where there is none."""
+        known = {
+            "data": None if self.data is None else self.data.name,
+            "model": None if self.model is None else name_callable(self.model),
+            "method": None if self.method is None else name_callable(self.method),
+        }
+        return {key: None if name is None else _printable(name) for key, name in known.items()}
+
+
+def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
+    """The scenario with the Python objects in place of what it names, as a run directory keeps it.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> from torch import nn
+        >>> recorded = record_objects(read_scenario({}), UserObjects(model=nn.Identity))
+        >>> recorded.model.object, recorded.data.object
+        ('torch.nn.modules.linear.Identity', None)
+    """
+    names = own.named()
+    if names["data"] is not None:
+        named = replace(scenario.data, name=names["data"], object=names["data"], options={}, root=None)
+        scenario = replace(scenario, data=named)
+    if names["model"] is not None:
+        made = replace(scenario.model, name=names["model"], object=names["model"], options={})
+        scenario = replace(scenario, model=made)
+    if names["method"] is not None:
+        scenario = replace(scenario, method=replace(scenario.method, object=names["method"]))
+    return scenario
+
+
+def require_objects(scenario: Scenario, own: UserObjects) -> None:
+    """Refuses a scenario of a run that was started with Python objects, where one of them is not given.
+
+    Raises:
+        BadInput: names the object and what to do.
+    """
+    for key, name in own.named().items():
+        wanted = getattr(scenario, key).object
+        if wanted is not None and name is None:
+            raise BadInput(
+                f"{key}.object = {wanted}: this run was started with a Python object as its {key}: pass the same "
+                f"{key}= to fedray.resume or fedray.load"
+            )
+
+
+def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
+    """Refuses Python objects that would take the place of what a run was started with.
+
+    Raises:
+        BadInput: names the object and what the run was started with.
+    """
+    for key, name in own.named().items():
+        section = getattr(scenario, key)
+        if name is not None and section.object is None:
+            raise BadInput(f"{key}= was given, but the run was started with {key}.name = {section.name}: leave it out")
+
+
+def _printable(name: str) -> str:
+    """A name that a scenario can hold."""
+    return "".join(c if c.isprintable() else "?" for c in name)[:1000] or "unnamed"

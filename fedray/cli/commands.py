@@ -26,12 +26,9 @@ def exit_with_one_line() -> Iterator[None]:
     """Ends the program with one line instead of a traceback, and exit status 2 for bad input, 1 for other failures."""
     try:
         yield
-    except BadInput as error:
-        click.echo(f"fedray: {error}", err=True)
-        sys.exit(2)
     except FedrayError as error:
         click.echo(f"fedray: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
     except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
@@ -84,9 +81,10 @@ def run_command(
 
 @commands.command(name="resume")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
 @_address
 @_import
-def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
+def resume_command(folder: Path, rounds: int | None, address: str | None, modules: tuple[str, ...]) -> None:
     """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
     import_modules(modules)
     from fedray.assembly.user_objects import UserObjects
@@ -94,7 +92,7 @@ def resume_command(folder: Path, address: str | None, modules: tuple[str, ...]) 
     from fedray.experiments.run import resume_run
 
     with watch_run(f"resuming {folder}") as watch:
-        resume_run(folder, UserObjects(modules=modules), watch, address=address)
+        resume_run(folder, UserObjects(modules=modules), watch, address=address, rounds=rounds)
     _show_summary(folder)
 
 

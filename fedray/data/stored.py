@@ -101,6 +101,12 @@ class StoredShards:
             labels[world, cut.rows] = mislabel(self.data.train.y[cut.rows], kind, key, self.data.classes)
         self._labels = torch.from_numpy(labels.ravel())
 
+    def dealt_arrays(self) -> list[Array]:
+        """What decides who holds which rows, in all worlds: rows and sizes of clients, the server's rows, labels."""
+        tables = [self._train, *([self._held] if self._held else [])]
+        changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
+        return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
+
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Number of entries in the cut, `[J]`."""
         size: IntArray = self._train.size[world * self.number + client]

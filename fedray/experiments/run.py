@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
+from fedray.experiments.reopen import read_run_scenario
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import warn_if_dependent, worker_facts
-from fedray.scenario.loader import dump_scenario, read_scenario
+from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
 from fedray.storage import directory
+from fedray.storage.identity import check_scenario_file, extend_rounds
 from fedray.storage.loggers import build_loggers
 
 
@@ -43,6 +47,7 @@ def run_scenario(
     prepare_process()
     existed = out.exists()
     if not resume:
+        scenario = record_objects(scenario, own)
         if scenario.runtime == "inline" or address is None:
             build_study(scenario, own)  # bad input is found before a directory is made
         directory.make_run_directory(out, dump_scenario(scenario))
@@ -66,12 +71,30 @@ def run_scenario(
     return summary
 
 
-def resume_run(out: Path, own: UserObjects, watch: Watch, *, address: str | None = None) -> dict[str, Any]:
-    """Continues a run from its newest checkpoint; see `run_scenario` for the arguments."""
-    path = out / "scenario.yaml"
-    if not path.is_file():
-        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
-    return run_scenario(read_scenario(path), out, own, watch, address=address, resume=True)
+def resume_run(
+    out: Path, own: UserObjects, watch: Watch, *, address: str | None = None, rounds: int | None = None
+) -> dict[str, Any]:
+    """Continues a run from its newest checkpoint, with the scenario, the data and the code that it began with.
+
+    Args:
+        out: the run directory.
+        own: the user's Python objects.
+        watch: called with a snapshot after each evaluated round.
+        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        rounds: how many there will be in all, where the run is made longer; learning rates chosen by `local.lr_grid`
+            stay.
+
+    Raises:
+        BadInput: this is no run directory, or the run began with something else.
+        FedrayError: the run failed.
+    """
+    scenario = read_run_scenario(out, own)
+    if rounds is not None:
+        with directory.lock_run_directory(out):
+            extend_rounds(out, rounds)
+        scenario = replace(scenario, rounds=rounds)
+    check_scenario_file(out)
+    return run_scenario(scenario, out, own, watch, address=address, resume=True)
 
 
 def run_inline(
@@ -92,7 +115,8 @@ def run_inline(
     facts = {"runtime": "inline", **worker_facts(runtime.worker)}
     warn_if_dependent(facts)
     watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-    return run_session(study, runtime, out, watch, facts=facts, measure=measure)
+    digests = describe_study(scenario, own, study)
+    return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
 
 def _run_on_ray(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None) -> dict[str, Any]:

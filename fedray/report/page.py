@@ -237,7 +237,7 @@ def _indent_json(value: Any) -> str:
 
 def _find_name(scenario: dict[str, Any], key: str) -> str:
     value = scenario.get(key)
-    return str(value.get("name", "")) if isinstance(value, dict) else str(value or "")
+    return str(value.get("object") or value.get("name", "")) if isinstance(value, dict) else str(value or "")
 
 
 def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
+from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
 
 MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
@@ -161,11 +162,15 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
     text = _read_text(folder / "scenario.yaml")
+    scenario = _parse(folder / "scenario.yaml", text)
+    began = _read_json(folder / IDENTITY_FILE)
+    if began:
+        refuse_edited_scenario(str(folder), began, scenario)
     table = _read_parts(folder / "rounds.parquet")
     rounds, members = ({}, None) if table is None else _split_columns(table)
     return ReadRun(
         name=name or folder.resolve().name,
-        scenario=_parse(folder / "scenario.yaml", text),
+        scenario=scenario,
         scenario_text=text,
         manifest=_read_json(folder / "manifest.json"),
         summary=_read_json(folder / "summary.json"),

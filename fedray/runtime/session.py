@@ -27,7 +27,7 @@ from fedray.evaluation.report_data import write_report_data
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
-from fedray.storage import checkpoint, directory, tables
+from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
 from fedray.storage.drift import write_drift
 
@@ -50,6 +50,7 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
+    digests: identity.Digests | None = None,
     measure: Measure = make_evaluator,
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
@@ -60,12 +61,16 @@ def run_session(
         out: the run directory; other processes cannot write it meanwhile.
         watch: called with a snapshot after each evaluated round.
         facts: what the manifest says about this process and its machine.
+        digests: of what is trained (`fedray.assembly.identity`); None: nobody checks that the run goes on as it began.
         measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
 
     Raises:
         Enough: the watcher ended the run; it is saved and can be resumed.
+        BadInput: the run began with something else.
     """
     with directory.lock_run_directory(out):
+        if digests is not None:
+            identity.confirm_identity(out, digests)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, None)
         while True:

@@ -23,6 +23,7 @@ import optuna
 from optuna.trial import TrialState
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.experiments.reopen import reopen_study
 from fedray.scenario.schema import Scenario
 from fedray.tuning import optuna_study
 from fedray.tuning.space import Values, enumerate_grid
@@ -58,6 +59,7 @@ def run_search(state: SearchState, submit: Submit) -> None:
         known = optuna_study.trial_note(frozen).get("training")
         if frozen.state.is_finished() and known:
             state.trainings[known["key"]] = Training(*known["is"])
+            state.unchecked.add(known["key"])
     queue = deque(optuna_study.unfinished_trials(state.study))
     while True:
         while len(state.running) + _count_waiting(state) // state.together < state.sweep.jobs:
@@ -120,6 +122,9 @@ def _start(state: SearchState, trial: optuna.Trial, keys: list[str]) -> RunningT
     job = _make_job(state, trial.number, scenario, chosen)
     key = hash_training(job.scenario, sweep.inference)
     known = state.trainings.get(key)
+    if known is not None and key in state.unchecked:
+        reopen_study(state.out / known.run, state.own)
+        state.unchecked.discard(key)
     if known is not None and known.state == "complete":
         note = {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds}
         _tell(state, trial, _look_up(job, state.out / known.run), note)

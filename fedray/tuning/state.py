@@ -72,6 +72,7 @@ class SearchState:
         trainings: the trainings that are done, by key.
         running: the trials that workers train now, those of one worker under its future.
         waiting: trials that wait for a training which another trial runs.
+        unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
         failed_keys: keys of trainings shared by several seeds that failed; each of the seeds is then trained alone.
     """
 
@@ -87,4 +88,5 @@ class SearchState:
     trainings: dict[str, Training] = field(default_factory=dict)
     running: dict[Future[list[Outcome]], list[RunningTrial]] = field(default_factory=dict)
     waiting: list[optuna.Trial] = field(default_factory=list)
+    unchecked: set[str] = field(default_factory=set)
     failed_keys: set[str] = field(default_factory=set)

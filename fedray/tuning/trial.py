@@ -28,21 +28,24 @@ from typing import Any, Literal, NamedTuple
 
 import optuna
 
+from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import FedrayError
 from fedray.core.user_modules import import_modules
 from fedray.evaluation.evaluate import make_evaluator
+from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
+from fedray.scenario.identity import IDENTITY_FILE
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
-from fedray.storage import checkpoint, directory, tables
+from fedray.storage import checkpoint, directory, identity, tables
 from fedray.training.joint import JointTraining
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
 from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
@@ -140,6 +143,8 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
             shutil.rmtree(job.folder)
         if not (job.folder / "summary.json").is_file():
             state = _train(job, joint)
+        else:
+            reopen_study(job.folder, job.own)  # it was trained on what is there now, or refused
         histories = read_histories(job.folder, job.replicate)
         last = histories[0][-1]
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
@@ -203,8 +208,11 @@ def _make_directory(job: TrialTask) -> None:
     if job.before is None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
-    shutil.copytree(job.before, job.folder, ignore=shutil.ignore_patterns("scenario.yaml", ".lock", "manifest.json"))
+    left_out = shutil.ignore_patterns("scenario.yaml", ".lock", "manifest.json", IDENTITY_FILE)
+    shutil.copytree(job.before, job.folder, ignore=left_out)
     files.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
+    if identity.read_identity(job.before):
+        identity.write_identity(job.folder, describe_study(job.scenario, job.own, reopen_study(job.before, job.own)))
 
 
 def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:
@@ -259,8 +267,12 @@ def score_models(
         replicate: of which replicate, from 0; None means all of them.
         test: on the test set too, which is for winners only.
     """
-    trained = replace(read_scenario(folder / "scenario.yaml"), predict=scenario.predict, evaluate=scenario.evaluate)
+    trained = replace(
+        read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate
+    )
     study = build_study(trained, own)
+    if identity.read_identity(folder):
+        identity.check_identity(folder, describe_study(trained, own, study))
     progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     runtime.restore(private)
@@ -271,7 +283,7 @@ def score_models(
 def look_up_values(job: TrialTask, folder: Path) -> list[float]:
     """A job's values from the run directory of a training that is done; scored again if only the inference differs."""
     histories = read_histories(folder, job.replicate)
-    if read_scenario(folder / "scenario.yaml").predict != job.scenario.predict:
+    if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own, job.replicate)
         histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
     return compute_values(job.objectives, histories)

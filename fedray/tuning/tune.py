@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
@@ -24,7 +25,7 @@ from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
-from fedray.storage import directory
+from fedray.storage import directory, identity
 from fedray.training.choice import choose_engine
 from fedray.tuning import optuna_study
 from fedray.tuning.objectives import check_producible
@@ -77,6 +78,7 @@ def run_sweep(
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder):
+        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
         optuna_study.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)

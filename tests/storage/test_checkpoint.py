@@ -181,8 +181,10 @@ def test_a_copied_folder_is_no_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
+    """In a directory that does not say what the run began with; in others an edited scenario is refused."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copy_run(run, tmp_path / "again", 4)
+    (again / "identity.json").unlink()
     file = again / "scenario.yaml"
     file.write_text(file.read_text().replace("rounds: 4", "rounds: 3"))
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
@@ -190,14 +192,16 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """More rounds may be asked of a finished run; another shape of models may not."""
+    """More rounds may be asked of a finished run; another shape of models may not, whether or not it has an identity."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     longer = copy_run(run, tmp_path / "longer", 4)
-    text = (longer / "scenario.yaml").read_text()
-    (longer / "scenario.yaml").write_text(text.replace("rounds: 4", "rounds: 6"))
     whole = fedray.run(scenario({"rounds": 6}))
-    assert fedray.resume(longer).summary["model_hash"] == whole.summary["model_hash"]
+    assert fedray.resume(longer, rounds=6).summary["model_hash"] == whole.summary["model_hash"]
+    text = (longer / "scenario.yaml").read_text()
     (longer / "scenario.yaml").write_text(text.replace("models: 5", "models: 3"))
+    with pytest.raises(FedrayError, match="method.models = 3, but the run began with 5"):
+        fedray.resume(longer)
+    (longer / "identity.json").unlink()
     with pytest.raises(FedrayError, match="wants 3 models .* the checkpoint of round 6 holds 5") as caught:
         fedray.resume(longer)
     assert len(str(caught.value).splitlines()) == 1

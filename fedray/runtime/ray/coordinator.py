@@ -20,6 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
@@ -65,7 +66,8 @@ class Coordinator:
         facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
-            return run_session(study, runtime, self.out, watch, facts=facts)
+            digests = describe_study(self.scenario, self.own, study)
+            return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
         finally:
             runtime.close()
 

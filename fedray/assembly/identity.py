@@ -1,0 +1,96 @@
+"""What a study trains, as digests: its data, its network, and the user's own code.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.assembly.user_objects import UserObjects
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"clients": {"number": 4}})
+    >>> digests = describe_study(scenario, UserObjects(), build_study(scenario))
+    >>> {part: len(found) for part, found in digests.items()}
+    {'data': 7, 'network': 3, 'method': 0}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from torch import nn
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.source_code import hash_code, name_callable
+from fedray.core.types import Net
+from fedray.data import catalogue
+from fedray.data.digest import hash_shards, sum_up
+from fedray.methods import METHODS
+from fedray.models.catalogue import model_maker
+from fedray.scenario import names
+from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
+
+Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
+KNOWN_CODE = ("torch", "torchvision", "fedray")  # packages whose code a version names
+
+
+def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digests:
+    """Digests of what decides the results of a study beside the keys of its scenario.
+
+    Args:
+        scenario: the study's.
+        own: the user's Python objects.
+        study: made from both.
+
+    Returns:
+        For `data`, `network` and `method` a digest of each thing that can change; of fedray's own methods nothing.
+    """
+    name = scenario.data.name
+    is_read = own.data is not None or names.is_own("data", name) or catalogue.find_source(name).where is not None
+    method = own.method or (METHODS[scenario.method.name] if names.is_own("method", scenario.method.name) else None)
+    return {
+        "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
+        "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
+        "method": {} if method is None else _describe_code(method),
+    }
+
+
+def _describe_layout(net: Net) -> dict[str, str]:
+    """Names and shapes of the numbers of a model, and what they are trained for."""
+    layout = net.layout
+    shapes = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
+    return {"layers": _hash(shapes), "objective": net.objective, "outputs": str(net.outputs)}
+
+
+def _describe_own_network(scenario: Scenario, own: UserObjects, study: Study) -> dict[str, str]:
+    """What tells apart a user's own networks of equal layout; empty for those of fedray."""
+    name = scenario.model.name
+    if own.model is None and not names.is_own("model", name):
+        return {}
+    make = own.model or model_maker(name, study.input_shape, study.net.outputs, **scenario.model.options)
+    module, found = study.net.module, _describe_code(make)
+    kinds = {type(part) for part in module.modules()}
+    foreign = sorted((kind for kind in kinds if kind.__module__.split(".")[0] not in KNOWN_CODE), key=name_callable)
+    classes = [hash_code(kind) or "" for kind in foreign]
+    return {
+        **found,
+        "modules": _hash(re.sub(r" at 0x[0-9a-f]+", "", repr(module))),
+        "code of its modules": _hash(" ".join(classes)) if all(classes) else "",
+        "constants": _hash(" ".join(_list_constants(module))),
+    }
+
+
+def _list_constants(module: nn.Module) -> list[str]:
+    """The tensors of a module that nobody trains, each summed up."""
+    frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
+    kept = {name for name, _ in module.state_dict().items()}
+    fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]
+    return [f"{name} {sum_up(value.detach().cpu().double().numpy())}" for name, value in [*frozen, *fixed]]
+
+
+def _describe_code(thing: Any) -> dict[str, str]:
+    """The name of a user's function and its code; the digest is empty where there is no source."""
+    return {"name": name_callable(thing).rpartition(".")[2], "code": hash_code(thing) or ""}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,59 @@
+"""A run directory that was written before: its scenario and its study, refused where the run began with something else.
+
+Example:
+    >>> import fedray
+    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
+    >>> reopen_study(run.path, UserObjects()).clients.number
+    4
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedray.assembly.identity import describe_study
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects, refuse_objects, require_objects
+from fedray.core.errors import BadInput
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
+from fedray.storage.identity import check_identity, check_scenario_file, read_identity
+
+
+def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
+    """The scenario of a run directory, for the Python objects the run was started with.
+
+    Args:
+        out: the run directory.
+        own: the user's Python objects.
+
+    Raises:
+        BadInput: this is no run directory, or an object is missing or was not there when the run began.
+    """
+    path = out / "scenario.yaml"
+    if not path.is_file():
+        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
+    scenario = read_scenario(path, explicit=False)
+    require_objects(scenario, own)
+    if read_identity(out):
+        refuse_objects(scenario, own)
+    return scenario
+
+
+def reopen_study(out: Path, own: UserObjects) -> Study:
+    """The study of a run directory, made again from its scenario.
+
+    Args:
+        out: the run directory.
+        own: the user's Python objects.
+
+    Raises:
+        BadInput: the scenario, the data, the network or the method is not the one the run began with.
+    """
+    scenario = read_run_scenario(out, own)
+    check_scenario_file(out)
+    study = build_study(scenario, own)
+    if read_identity(out):
+        check_identity(out, describe_study(scenario, own, study))
+    return study

@@ -1,0 +1,124 @@
+"""Which keys of a scenario decide what a run trains, and what became of them since it began.
+
+A run directory keeps these keys with their values in `identity.json`, so that an edited `scenario.yaml` is noticed.
+
+Example:
+    >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
+    >>> began
+    {'seed': '0', 'local.lr': '0.1'}
+    >>> find_changed_key(began, {"seed": 0, "runtime": "inline", "local": {"lr": 0.2}})
+    ChangedKey(key='local.lr', old='0.1', new='0.2')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedray.core.errors import BadInput
+from fedray.scenario.nested import flatten
+
+# Sections and keys that change no result, or that a failed run may need to be changed; `rounds` has a word of its own.
+FREE_SECTIONS = (
+    "runtime",
+    "report",
+    "loggers",
+    "checkpoint",
+    "table",
+    "published",
+    "on_client_error",
+    "client_timeout",
+)
+FREE_KEYS = ("rounds", "data.root", "clients.per_actor", "clients.actors")
+FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
+IDENTITY_FILE = "identity.json"  # in a run directory
+UNSET = "not set"
+
+
+class ChangedKey(NamedTuple):
+    """A key whose value is not the one the run began with.
+
+    Attributes:
+        key: dotted.
+        old: the value the run began with, as text.
+        new: the value it has now, as text.
+    """
+
+    key: str
+    old: str
+    new: str
+
+
+def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
+    """The dotted keys of a resolved scenario that decide its results, with their values as text.
+
+    Args:
+        tree: plain values, as `scenario.yaml` holds them.
+    """
+    return {key: _text(value) for key, value in flatten(tree).items() if not _is_free(key)}
+
+
+def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> ChangedKey | None:
+    """The first key that decides results and has another value than when the run began; None if there is none.
+
+    Args:
+        began: what `list_result_keys` gave then.
+        tree: the scenario's plain values now.
+    """
+    now = list_result_keys(tree)
+    for key in [*began, *(key for key in now if key not in began)]:
+        old, new = began.get(key, UNSET), now.get(key, UNSET)
+        if old != new:
+            return ChangedKey(key, old, new)
+    return None
+
+
+def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Refuses a scenario that was changed since its run began.
+
+    Args:
+        where: the run directory, for the message.
+        began: what its `identity.json` holds; empty for runs that were written before there was one.
+        tree: the plain values of its `scenario.yaml`.
+
+    Raises:
+        BadInput: names the key, its old and its new value.
+    """
+    keys, rounds = began.get("scenario", {}), began.get("rounds")
+    if not isinstance(keys, dict):
+        raise BadInput(f"{where}/{IDENTITY_FILE} is damaged (no keys in it): restore it")
+    changed = find_changed_key(keys, tree) if keys else None
+    if changed is not None:
+        raise BadInput(
+            f"{where}/scenario.yaml has {changed.key} = {changed.new[:80]}, but the run began with "
+            f"{str(changed.old)[:80]}: restore it, or start a new run"
+        )
+    if rounds is not None and tree.get("rounds") != rounds:
+        raise BadInput(
+            f"{where}/scenario.yaml has rounds = {tree.get('rounds')}, but the run began with {rounds}: restore it, "
+            f"or make the run longer with `fedray resume {where} --rounds {tree.get('rounds')}`"
+        )
+
+
+def _is_free(key: str) -> bool:
+    parts = key.split(".")
+    is_tier = parts[:2] == ["clients", "tiers"] and len(parts) > 3 and parts[3] in FREE_TIER_KEYS
+    return parts[0] in FREE_SECTIONS or key in FREE_KEYS or is_tier
+
+
+def _text(value: Any) -> str:
+    """A plain value as text in which 1, 1.0 and '1.0' are the same, whatever wrote and read it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_text(entry) for entry in value) + "]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    return repr(value)

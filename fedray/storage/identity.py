@@ -1,0 +1,172 @@
+"""`identity.json` of a run directory: what the run began with, so that nothing else goes on in its place.
+
+It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network and of the
+user's own code. It is written before the first round and stays as it is; only a run that is made longer changes it. Run
+directories that were written before there was such a file are used without these checks.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     out = Path(folder)
+    ...     _ = (out / "scenario.yaml").write_text("rounds: 4")
+    ...     confirm_identity(out, {"data": {"training labels": "12ab"}})
+    ...     confirm_identity(out, {"data": {"training labels": "34cd"}})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: ...: the data are not those the run began with (training labels): ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedray.core.errors import BadInput
+from fedray.core.files import write_atomically, write_json
+from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
+from fedray.scenario.yaml_text import load_yaml, write_yaml
+from fedray.storage.checkpoint import find_checkpoints
+
+MOST_BYTES = 1 << 24  # of a file that somebody may have sent
+Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
+_LINES = {
+    "data": "the data are not those the run began with",
+    "network": "the network is not the one the run began with",
+    "method": "the method is not the one the run began with",
+}
+
+
+def confirm_identity(out: Path, digests: Digests) -> None:
+    """Writes the identity of a run that has none and no checkpoint, or checks it.
+
+    Args:
+        out: the run directory.
+        digests: of what is to be trained.
+
+    Raises:
+        BadInput: the run began with something else.
+    """
+    if read_identity(out) or find_checkpoints(out / "checkpoints"):
+        check_identity(out, digests)
+    else:
+        write_identity(out, digests)
+
+
+def check_identity(out: Path, digests: Digests) -> None:
+    """Refuses what is not what the run began with; a run without an identity is not checked.
+
+    Args:
+        out: the run directory.
+        digests: of what is to be trained, or to answer.
+
+    Raises:
+        BadInput: names what was changed.
+    """
+    check_scenario_file(out)
+    _refuse_changes(out, read_identity(out), digests)
+
+
+def check_scenario_file(out: Path) -> None:
+    """Refuses a run directory whose `scenario.yaml` was edited; one without an identity is not checked.
+
+    Raises:
+        BadInput: names the key, its old and its new value.
+    """
+    began = read_identity(out)
+    tree = load_yaml(out / "scenario.yaml") if began else {}
+    if not isinstance(tree, dict):
+        raise BadInput(f"{out / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run")
+    if began:
+        refuse_edited_scenario(str(out), began, tree)
+
+
+def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
+    """Keeps the digests of a directory that has no scenario of its own, such as a sweep's, or checks them.
+
+    Args:
+        out: the directory.
+        digests: of what its trainings have in common.
+        fresh: whether nothing was trained yet.
+
+    Raises:
+        BadInput: names what was changed.
+    """
+    if fresh:
+        write_json(out / IDENTITY_FILE, {"format": 1, **digests})
+    _refuse_changes(out, read_identity(out), digests)
+
+
+def write_identity(out: Path, digests: Digests) -> None:
+    """Writes the identity of a run directory: its scenario's keys, and these digests."""
+    tree = load_yaml(out / "scenario.yaml")
+    keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": list_result_keys(tree)}
+    write_json(out / IDENTITY_FILE, {**keys, **digests})
+
+
+def read_identity(out: Path) -> dict[str, Any]:
+    """What `identity.json` holds; empty where there is none.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    path = out / IDENTITY_FILE
+    if not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError("it is too large")
+        found = json.loads(path.read_text())
+        sections = [found.get(part, {}) for part in ("scenario", *_LINES)]
+        if not found or not all(isinstance(section, dict) for section in sections):
+            raise ValueError("a part is missing")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path} is damaged ({why}): restore it, or start a new run") from None
+    return dict(found)
+
+
+def extend_rounds(out: Path, rounds: int) -> None:
+    """Makes a run longer, also one that is finished: `scenario.yaml` and `identity.json` get the new rounds.
+
+    Args:
+        out: the run directory.
+        rounds: how many there will be in all.
+
+    Raises:
+        BadInput: the run has done more, or its rounds have parts.
+    """
+    tree, began = load_yaml(out / "scenario.yaml"), read_identity(out)
+    if not isinstance(tree, dict):
+        raise BadInput(f"{out / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run")
+    done = max(find_checkpoints(out / "checkpoints"), default=0)
+    method = tree.get("method")
+    if isinstance(method, dict) and method.get("name") == "stacking":
+        raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
+    if rounds < done:
+        raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
+    refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
+    if began:
+        write_json(out / IDENTITY_FILE, {**began, "rounds": rounds})
+    if tree.get("rounds") != rounds:
+        write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
+        (out / "summary.json").unlink(missing_ok=True)  # of the shorter run
+
+
+def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:
+    """Refuses digests that differ from those a directory began with."""
+    for part, line in _LINES.items():
+        changed = _find_differences(began.get(part, {}), digests.get(part, {}))
+        if changed:
+            raise BadInput(f"{out}: {line} ({', '.join(changed)}): restore what it began with, or start a new run")
+
+
+def _find_differences(began: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs; where a digest is empty, nothing was to be had, and names of functions stand for their code."""
+    both = began.get("code"), now.get("code")
+    skipped = {"name"} if all(both) or any("<" in str(part.get("name")) for part in (began, now)) else set()
+    return [
+        key
+        for key, value in began.items()
+        if key not in skipped and value != now.get(key) and "" not in (value, now.get(key))
+    ]

@@ -1,0 +1,189 @@
+"""A run directory says what it trained, and nothing else goes on, answers or is reported in its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from small import copy_run, run_command, scenario
+from torch import Tensor, nn
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.data.types import Dataset, Split, classification
+from fedray.report.read import read_run
+from fedray.storage.identity import write_identity
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def pictures(sign: int = 1) -> Dataset:
+    """Rows of the shape of digits; with another sign the labels are inverted."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 17, (300, 1, 8, 8)).astype(np.uint8)
+    y = x.reshape(300, -1).astype(np.int64).sum(1) % 10
+    y = y if sign > 0 else 9 - y
+    return classification("mine", Split(x[:240], y[:240]), Split(x[240:], y[240:]), tuple("0123456789"))
+
+
+class Rectified(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+class Bent(nn.Sequential):
+    """Of the layout of `Rectified`."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+
+
+class Scaled(Rectified):
+    """Of the layout and the layers of `Rectified`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = 2 * layer(x)
+        return x
+
+
+OWN = {"data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}, "limit": None}}
+
+
+def line_of(call: object, *arguments: object, **keywords: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        call(*arguments, **keywords)  # type: ignore[operator]
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_resume_trained_on_digits_after_a_run_on_own_data(tmp_path: Path) -> None:
+    run = fedray.run(scenario(OWN), out=tmp_path / "run", data=pictures())
+    recorded = yaml.safe_load((run.path / "scenario.yaml").read_text())["data"]
+    assert recorded["object"] == "mine"
+    assert "name" not in recorded
+    half = copy_run(run, tmp_path / "half", 2)
+    assert "started with a Python object as its data: pass the same data=" in line_of(fedray.resume, half)
+    assert "pass the same data=" in line_of(lambda: fedray.load(half).study)
+    assert run_command("resume", half).status == 2
+    wrong = line_of(fedray.resume, half, data=pictures(-1))
+    assert "(training labels, test labels, the clients' rows)" in wrong
+    assert fedray.resume(half, data=pictures()).summary["state_hash"] == run.summary["state_hash"]
+    assert run.summary["data"] == "mine"
+
+
+def test_predict_answered_with_another_network_of_equal_layout(tmp_path: Path) -> None:
+    run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run", model=Rectified)
+    x = np.zeros((2, 1, 8, 8), np.uint8)
+    assert "the network is not the one the run began with (code" in line_of(
+        fedray.load(run.path, model=Bent).predict, x
+    )
+    assert "(code, modules, code of its modules)" in line_of(fedray.load(run.path, model=Scaled).predict, x)
+    assert "pass the same model=" in line_of(fedray.load(run.path).predict, x)
+    answer = fedray.load(run.path, model=Rectified).predict(x)
+    np.testing.assert_array_equal(answer.mean, run.predict(x).mean)
+
+
+def test_lambdas_that_are_written_again_are_the_same_network(tmp_path: Path) -> None:
+    """A script that resumes writes its lambda in another place, with other comments."""
+    run = fedray.run(
+        scenario({"rounds": 1}),
+        out=tmp_path / "run",
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+    )
+    again = fedray.load(run.path, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))  # as before
+    assert again.study.net.layout.d == 650
+
+
+def test_objects_that_a_run_was_not_started_with_are_refused(tmp_path: Path) -> None:
+    run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run")
+    assert "model= was given, but the run was started with model.name = mlp: leave it out" in line_of(
+        fedray.resume, run.path, model=Rectified
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("lr: 0.05", "lr: 0.5", "local.lr = 0.5, but the run began with 0.05"),
+        ("seed: 0", "seed: 1", "seed = 1, but the run began with 0"),
+        ("gamma: .inf", "gamma: 1.0", "predict.gamma = 1, but the run began with inf"),
+        ("limit: 240", "limit: 200", "data.limit = 200, but the run began with 240"),
+        ("rounds: 4", "rounds: 6", "rounds = 6, but the run began with 4: restore it, or make the run longer"),
+    ],
+)
+def test_an_edited_scenario_was_used_in_silence(
+    plain: fedray.Run, tmp_path: Path, old: str, new: str, line: str
+) -> None:
+    half = copy_run(plain, tmp_path / "half", 2)
+    text = (half / "scenario.yaml").read_text()
+    assert text.count(old) == 1
+    (half / "scenario.yaml").write_text(text.replace(old, new))
+    assert line in line_of(fedray.resume, half)
+    assert line in line_of(lambda: fedray.load(half).study)
+    assert line in line_of(read_run, half)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    return fedray.run(scenario(), out=tmp_path_factory.mktemp("plain") / "run", report=False)
+
+
+def test_keys_that_change_no_result_may_be_edited(plain: fedray.Run, tmp_path: Path) -> None:
+    half = copy_run(plain, tmp_path / "half", 2)
+    text = (half / "scenario.yaml").read_text()
+    (half / "scenario.yaml").write_text(
+        text.replace("keep: 9", "keep: 3").replace("on_client_error: fail", "on_client_error: skip")
+    )
+    read_run(half)
+    assert fedray.resume(half).summary["state_hash"] == plain.summary["state_hash"]
+
+
+def test_inverted_labels_in_a_csv_were_used_in_silence(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 3))
+    table = tmp_path / "rows.csv"
+
+    def write(invert: bool) -> None:
+        lines = [f"{a:.4f},{b:.4f},{'yes' if (c > 0) != invert else 'no'}" for a, b, c in rows]
+        table.write_text("\n".join(["a,b,label", *lines]) + "\n")
+
+    write(invert=False)
+    given = scenario({"data": {"name": "table", "path": str(table), "target": "label", "limit": None}})
+    run = fedray.run(given, out=tmp_path / "run")
+    half = copy_run(run, tmp_path / "half", 2)
+    write(invert=True)
+    assert "(training labels, test labels" in line_of(fedray.resume, half)
+    assert "the data are not those the run began with" in line_of(fedray.load(run.path).predict, rows[:, :2])
+
+
+def test_a_finished_run_is_made_longer(plain: fedray.Run, tmp_path: Path) -> None:
+    longer = copy_run(plain, tmp_path / "longer", 4)
+    whole = fedray.run(scenario({"rounds": 6}))
+    assert "the run has done 4: give at least as many" in line_of(fedray.resume, longer, rounds=3)
+    told = run_command("resume", longer, "--rounds", "6")
+    assert told.status == 0, told.err
+    again = fedray.load(longer)
+    assert again.summary["state_hash"] == whole.summary["state_hash"]
+    assert again.summary["rounds"] == 6
+    assert yaml.safe_load((longer / "scenario.yaml").read_text())["rounds"] == 6
+    read_run(longer)
+    assert fedray.resume(longer).summary["state_hash"] == whole.summary["state_hash"]
+
+
+def test_a_damaged_identity_is_one_line(plain: fedray.Run, tmp_path: Path) -> None:
+    half = copy_run(plain, tmp_path / "half", 2)
+    for text in ("", "[1]", "{}", '{"scenario": 3}', "null"):
+        (half / "identity.json").write_text(text)
+        assert "identity.json is damaged" in line_of(fedray.resume, half)
+
+
+def test_a_scenario_has_the_same_keys_in_yaml_of_any_reader(plain: fedray.Run) -> None:
+    """The report reads YAML 1.1, everything else YAML 1.2."""
+    before = json.loads((plain.path / "identity.json").read_text())
+    parts = {part: before[part] for part in ("data", "network", "method")}
+    write_identity(plain.path, parts)
+    assert json.loads((plain.path / "identity.json").read_text()) == before
+    read_run(plain.path)

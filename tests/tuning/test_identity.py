@@ -1,0 +1,51 @@
+"""A sweep answers trials from its cache only with what was trained on the same data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sweeps
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput
+from fedray.experiments.reopen import reopen_study
+
+
+def write_table(path: Path, invert: bool) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 3))
+    lines = [f"{a:.4f},{b:.4f},{'yes' if (a > 0) != invert else 'no'}" for a, b, _ in rows]
+    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
+
+
+def test_a_sweep_was_answered_with_trainings_on_other_data(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    write_table(table, invert=False)
+    data = {"name": "table", "path": str(table), "target": "label"}
+    given: dict[str, Any] = {
+        "scenario": {**sweeps.BASE, "data": data, "rounds": 2},
+        "space": {"predict.gamma": [0.1, 1.0, 10.0]},
+        "objectives": ["accuracy"],
+        "sampler": "grid",
+    }
+    sweeps.run(given, tmp_path / "sweep", trials=1)
+    write_table(table, invert=True)
+    with pytest.raises(BadInput, match=r"the data are not those the run began with \(training labels") as caught:
+        sweeps.run(given, tmp_path / "sweep", trials=2, resume=True)
+    assert len(str(caught.value).splitlines()) == 1
+    write_table(table, invert=False)
+    summary, _ = sweeps.run(given, tmp_path / "sweep", trials=3, resume=True)
+    assert (summary["trainings"], summary["looked_up"]) == (1, 2)
+
+
+def test_each_training_of_a_sweep_says_what_it_trained(tmp_path: Path) -> None:
+    """Also where a trial goes on from the training of another one that was pruned."""
+    given = sweeps.sweep({"local.lr": [0.1, 0.3]}, sampler="grid")
+    sweeps.run(given, tmp_path / "sweep")
+    folders = sorted((tmp_path / "sweep" / "trials").iterdir())
+    assert folders
+    for folder in folders:
+        assert (folder / "identity.json").is_file()
+        assert reopen_study(folder, UserObjects()).clients.number == 8
