@@ -115,6 +115,7 @@ def _show_summary(folder: Path) -> None:
 @commands.command(name="check")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_address
 @_import
 def check_command(scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...]) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
@@ -124,7 +125,7 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
     wanted = read_scenario(Path(scenario), overrides)
     from fedray.experiments.check import explain_scenario
 
-    click.echo(explain_scenario(wanted))
+    click.echo(explain_scenario(wanted, address))
     for cell in read_cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 

@@ -98,7 +98,8 @@ def _stamp_test_file(options: dict[str, Any]) -> Any:
 def _notes(data: Dataset) -> dict[str, Any]:
     """What a stored data set needs beside its rows."""
     values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
-    return {"classes": data.classes, "class_names": data.class_names, "remarks": data.remarks, **values}
+    words = {"class_names": data.class_names, "remarks": data.remarks, "features": data.features}
+    return {"classes": data.classes, **words, **values}
 
 
 def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
@@ -109,7 +110,8 @@ def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
     )
     names = tuple(notes["class_names"])
     data = Dataset(name, train.split, test.split, notes["classes"], names, shift, scale, y_shift, y_scale)
-    return data._replace(columns=train.columns, remarks=tuple(notes["remarks"]))
+    remarks, features = tuple(notes["remarks"]), tuple(notes["features"])
+    return data._replace(columns=train.columns, remarks=remarks, features=features)
 
 
 def write_store(

@@ -177,7 +177,7 @@ def load_table(
     names = tuple(map(str, columns.names))
     data = classification("table", train, held, names) if names else regression("table", train, held)
     texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in columns.inputs}
-    return data._replace(columns=texts, remarks=columns.remarks)
+    return data._replace(columns=texts, remarks=columns.remarks, features=tuple(map(str, columns.inputs)))
 
 
 def _make_split(frame: Any, columns: TableColumns) -> Split:

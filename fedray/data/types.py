@@ -82,6 +82,7 @@ class Dataset(NamedTuple):
         population: How clients are generated; None for stored rows.
         noise: Mean variance of y around E[y|x], in original units, if the test targets are E[y|x]; else None.
         remarks: What was done to the rows that the user should know, a sentence each.
+        features: Names of the inputs, `f` of them; empty where they have none.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Dataset(NamedTuple):
     population: Population | None = None
     noise: float | None = None
     remarks: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def kind(self) -> InputKind:

@@ -17,6 +17,8 @@ from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.text import format_bytes
 from fedray.core.types import Tier
+from fedray.experiments.settings import list_data_facts, list_training_facts
+from fedray.runtime.environment import check_machine, count_gpus, device_of
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys
 from fedray.simulation.rounds import job_traffic
@@ -26,23 +28,37 @@ from fedray.training.choice import choose_engine
 ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measured 180 to 315 MB)
 
 
-def explain_scenario(scenario: Scenario) -> str:
-    """The resolved plan as text: clients, tiers, actors, memory, bytes a round."""
+def explain_scenario(scenario: Scenario, address: str | None = None) -> str:
+    """The resolved plan as text: clients, tiers, actors, memory, bytes a round.
+
+    Args:
+        scenario: The scenario.
+        address: A Ray cluster on which it will run; None means this machine.
+
+    Raises:
+        BadInput: The scenario cannot be run here; one line with the remedy.
+    """
     study = build_study(scenario)
-    return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study))
+    if address is None and scenario.runtime == "inline":
+        device_of(max(tier.num_gpus for tier in study.clients.tiers))
+    elif address is None:
+        check_machine(study.clients.tiers, count_gpus())
+    return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))
 
 
-def list_scenario_facts(scenario: Scenario, study: Study) -> list[tuple[str, str]]:
-    """What a scenario resolves to, as pairs (name, text)."""
+def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = None) -> list[tuple[str, str]]:
+    """What a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     up, down = (format_bytes(float(each.sum())) for each in job_traffic(study, phase, plan))
-    actors, schedule = count_actors(scenario, study), f"schedule {keys.schedule.kind}"
+    actors, schedule = count_actors(scenario, study, address), f"schedule {keys.schedule.kind}"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
     facts = [
         ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {schedule}"),
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
+        *list_data_facts(scenario, study),
+        *list_training_facts(scenario, study),
         *_list_networks(study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         ("jobs", f"{len(plan.client):,} a round"),
@@ -103,12 +119,13 @@ def describe_models(study: Study) -> str:
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
 
 
-def count_actors(scenario: Scenario, study: Study) -> int:
-    """Client actors on this machine; the cluster's own CPUs decide when it runs there."""
+def count_actors(scenario: Scenario, study: Study, address: str | None = None) -> int:
+    """Client actors on this machine; on a cluster, which has an address, its own CPUs will decide."""
     if scenario.runtime == "inline":
         return 0
     from fedray.runtime.placement import Room, plan_actors
 
-    gpus = float(sum(tier.num_gpus > 0 for tier in study.clients.tiers))
+    asked = sum(max(1.0, tier.num_gpus) for tier in study.clients.tiers if tier.num_gpus)
+    gpus = float(count_gpus()) if address is None else asked
     room = Room(float(os.cpu_count() or 1), gpus, {name: 1e9 for t in study.clients.tiers for name in t.resources})
     return len(plan_actors(study.clients, room, scenario.clients.per_actor, scenario.clients.actors))

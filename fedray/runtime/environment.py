@@ -11,8 +11,13 @@ import ctypes
 import os
 import socket
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
+
+if TYPE_CHECKING:  # this module is imported before any library that computes
+    from fedray.core.types import Tier
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 # STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
@@ -47,6 +52,38 @@ def use_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+def count_gpus() -> int:
+    """GPUs of this machine that torch can use."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
+    """Refuses tiers that ask for what this machine lacks: more GPUs than it has, or custom resources of Ray.
+
+    Args:
+        tiers: The tiers of the clients.
+        gpus: GPUs of this machine.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> check_machine([Tier("phones", 10, num_gpus=0.5)], gpus=1)
+    """
+    elsewhere = "on a cluster that has it, give --address"
+    for tier in (tier for tier in tiers if tier.number):
+        if tier.num_gpus > gpus:
+            raise BadInput(
+                f"clients.tiers.{tier.name}.num_gpus = {tier.num_gpus:g}, but this machine has {gpus} GPUs: "
+                f"set it to 0, or {elsewhere}"
+            )
+        if tier.resources:
+            raise BadInput(
+                f"clients.tiers.{tier.name}.resources names {', '.join(tier.resources)}, which this machine lacks: "
+                f"leave it out, or {elsewhere}"
+            )
 
 
 def device_of(gpus: float) -> str:

@@ -16,6 +16,8 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.data.types import Dataset, Split, classification, regression
+from fedray.models import catalogue
+from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 
 X = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
@@ -135,7 +137,9 @@ def test_a_function_that_makes_no_module_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_a_registered_network_is_tried_like_an_object() -> None:
+def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_OWN", {kind: dict(own) for kind, own in names._OWN.items()})
+    monkeypatch.setattr(catalogue, "_BUILDERS", dict(catalogue._BUILDERS))
     one = nn.Linear(4, 2)
     fedray.register("model", "always_one", lambda _input_shape, _outputs: one)
     assert "make a new module in every call" in refusal(TWO, None, name="always_one")

@@ -57,7 +57,7 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) 
     )
     assert "conv on cpu, up to 1 lanes" in run_command("check", file).out
     tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
-    mixed = run_command("check", file, tiers).out
+    mixed = run_command("check", file, tiers, "--address", "10.0.0.1:6379").out
     assert "conv on cpu, up to 1 lanes" in mixed
     assert "conv on cuda, up to 256 lanes" in mixed
 

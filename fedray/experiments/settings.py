@@ -1,0 +1,96 @@
+"""What a scenario's data and training come to, in words for `fedray check`.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"clients": {"number": 4}, "data": {"name": "digits", "limit": 100}})
+    >>> dict(list_training_facts(scenario, build_study(scenario)))["round"]
+    '4 of 4 clients take part'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedray.assembly import memory
+from fedray.core.method import Local
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
+
+MOST_NAMED = 12  # columns that are named
+
+
+def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
+    """Rows of the clients, and what the inputs are, as pairs (name, text)."""
+    number, data = study.clients.number, study.shards.data
+    client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
+    rows = study.shards.sizes(np.zeros_like(client), client)
+    yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
+    shape = " x ".join(map(str, data.input_shape)) or "1"
+    yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
+    options = scenario.data.options
+    target = options.get("target") or []
+    kept = {*([target] if isinstance(target, str) else target), options.get("group")}
+    left = tuple(name for name in data.columns if name not in kept)
+    if data.features and left:
+        yield "left out", _name_some(left)
+
+
+def _name_some(names: tuple[str, ...]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
+    """Who takes part, how clients train, and how uploads are weighed, as pairs (name, text)."""
+    spec, phase, keys = method_spec_of(scenario.method.name), study.method.phase, scenario.participation
+    if not spec.trains:
+        return
+    plan = phase.schedule(0, None)
+    chosen = f"{len(np.unique(plan.client[plan.world == 0])):,} of {study.clients.number:,} clients take part"
+    if keys.overcommit > 1:
+        chosen += f", {keys.overcommit:g} times as many as are waited for"
+    if keys.dropout:
+        chosen += f", each drops out with probability {keys.dropout:g}"
+    if keys.deadline is not None:
+        chosen += f", nobody is waited for after {keys.deadline:g} s"
+    yield "round", chosen
+    yield "training", describe_local(phase.local, scenario.local.lr_grid)
+    if spec.averages:
+        yield "server", _describe_server(scenario)
+
+
+def describe_local(local: Local, grid: list[float] | None = None) -> str:
+    """How a client trains, in words.
+
+    Args:
+        local: Its optimizer and steps.
+        grid: Learning rates of which each world takes the best one; empty or None where there is one rate.
+
+    Example:
+        >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
+        'sgd, learning rate 0.1 (times 0.99 every 10 rounds), momentum 0.9, batches of 16, 1 epochs'
+    """
+    rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
+    decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
+    parts = [local.optimizer, f"learning rate {rate}{decay}"]
+    parts += [f"momentum {local.momentum:g}"] if local.momentum else []
+    parts += [f"weight decay {local.weight_decay:g}"] if local.weight_decay else []
+    parts += [f"pull {local.pull:g}"] if local.pull else []
+    parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
+    parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
+    return ", ".join(parts)
+
+
+def _describe_server(scenario: Scenario) -> str:
+    """How uploads become the next models, in words."""
+    keys = scenario.server
+    parts = ["uploads weigh alike" if keys.weighting == "uniform" else "uploads weigh by their clients' rows"]
+    parts += [f"tiers by {keys.coefficients}"] if keys.coefficients != "fedavg" else []
+    parts += [f"{keys.robust} in place of the mean"] if keys.robust != "none" else []
+    parts += [f"{keys.optimizer}, learning rate {keys.lr:g}"] if keys.optimizer != "none" else []
+    return ", ".join(parts)

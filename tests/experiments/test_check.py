@@ -1,0 +1,111 @@
+"""`fedray check` refuses what `fedray run` cannot do, and says what a run would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from small import run_command, scenario
+
+from fedray.assembly.registry import register
+from fedray.data import catalogue
+from fedray.data.types import Split, classification
+from fedray.experiments import check
+from fedray.scenario import names
+
+
+def words(_root: Path | None) -> Any:
+    x = np.random.default_rng(0).integers(0, 9, (60, 5))
+    return classification("few_words", Split(x[:40], x[:40, 0] % 2), Split(x[40:], x[40:, 0] % 2), ("a", "b"))
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_OWN", {kind: dict(own) for kind, own in names._OWN.items()})
+    monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
+    register("data", "few_words", words)
+
+
+def file(folder: Path, keys: dict[str, Any]) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    return path
+
+
+def refusal(folder: Path, keys: dict[str, Any]) -> str:
+    """The one line with which `check` and `run` refuse a scenario."""
+    given = file(folder, keys)
+    checked = run_command("check", given)
+    assert checked.status == 2
+    assert len(checked.err.splitlines()) == 1
+    ran = run_command("run", given, "--out", folder / "run")
+    assert (ran.status, ran.err) == (checked.status, checked.err)
+    return checked.err
+
+
+def test_check_passes_no_tokens_into_a_perceptron(tmp_path: Path) -> None:
+    """It passed, and the run ended in 49 lines of traceback."""
+    keys = {"data": {"name": "few_words"}, "model": {"name": "mlp"}, "clients": {"number": 4}, "runtime": "inline"}
+    assert "model.name = mlp cannot read the data, tokens of shape [5]" in refusal(tmp_path, keys)
+
+
+def test_check_passes_no_features_into_a_network_of_tokens(tmp_path: Path) -> None:
+    keys = {"data": {"name": "cubic"}, "model": {"name": "lstm"}, "clients": {"number": 4}, "runtime": "inline"}
+    assert "model.name = lstm cannot read the data, features of shape [1]" in refusal(tmp_path, keys)
+
+
+@pytest.mark.parametrize("runtime", ["ray", "inline"])
+def test_check_passes_no_gpu_that_the_machine_lacks(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
+    given = file(tmp_path, scenario({"runtime": runtime, "clients": {"tiers": tiers}}))
+    result = run_command("check", given)
+    assert result.status == 2
+    assert "num_gpus = 0.5, but" in result.err
+    assert run_command("check", given, "--address", "10.0.0.1:6379").status == 0, "a cluster may have it"
+
+
+def test_check_passes_no_custom_resource_that_the_machine_lacks(tmp_path: Path) -> None:
+    keys = scenario({"runtime": "ray", "clients": {"tiers": {"lab": {"resources": {"lab": 1}}}}})
+    assert "resources names lab, which this machine lacks" in run_command("check", file(tmp_path, keys)).err
+
+
+def test_check_counts_the_gpus_of_all_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "count_gpus", lambda: 1)
+    tiers = {"one": {"number": 2, "num_gpus": 1}, "two": {"num_gpus": 1}}
+    result = run_command("check", file(tmp_path, scenario({"runtime": "ray", "clients": {"tiers": tiers}})))
+    assert "2 actors need 2 GPU, but the cluster has 1" in result.err
+
+
+def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path: Path) -> None:
+    keys = scenario(
+        {"participation": {"per_round": 2}, "server": {"weighting": "examples"}, "method": {"name": "fedavg"}},
+        {"local": {"lr_decay": 0.9, "momentum": 0.5}},
+    )
+    lines = run_command("check", file(tmp_path, keys)).out.splitlines()
+    told = {line[:12].strip(): line[13:] for line in lines}
+    assert told["round"] == "2 of 6 clients take part"
+    assert told["training"] == (
+        "sgd, learning rate 0.05 (times 0.9 every 10 rounds), momentum 0.5, batches of 8, 1 epochs"
+    )
+    assert told["server"] == "uploads weigh by their clients' rows"
+    assert told["inputs"] == "images of 1 x 8 x 8"
+    least, _, most, *_, median = told["rows"].replace(",", "").split()
+    assert int(least) <= float(median) <= int(most) <= 240
+
+
+def test_check_says_which_columns_of_a_table_are_used(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["age", "height", "weight"])
+    frame.assign(place=rng.integers(0, 3, 60), ill=rng.integers(0, 2, 60)).to_csv(tmp_path / "rows.csv", index=False)
+    table = {"name": "table", "path": str(tmp_path / "rows.csv"), "target": "ill", "features": ["age", "height"]}
+    keys = {"data": {**table, "group": "place", "partition": {"name": "natural"}}, "runtime": "inline"}
+    out = run_command("check", file(tmp_path, keys)).out
+    assert "inputs       features of 2: age, height" in out
+    assert "left out     weight" in out
