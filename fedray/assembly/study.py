@@ -68,6 +68,7 @@ def _find_pooled(asked: Scenario, built: Scenario) -> Dealing | None:
 def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None) -> Study:
     """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has."""
     data = open_data(scenario, own)
+    require_one_target(data)
     folds = find_folds(scenario, data)
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
@@ -154,6 +155,14 @@ def deal_shards(
             f"data.hold_out = {scenario.data.hold_out:g} holds out no row of any client: raise it, or set it to 0"
         )
     return shards
+
+
+def require_one_target(data: Dataset) -> None:
+    """Raises `BadInput` for a regression with several targets, whose scores would be those of the first one alone."""
+    if not data.classes and data.outputs > 1:
+        raise BadInput(
+            f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
+        )
 
 
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:

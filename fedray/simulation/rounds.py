@@ -29,7 +29,7 @@ from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
 
-NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE, clock.FAILED)  # clients that download nothing
+NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:

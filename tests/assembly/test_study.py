@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput
 from fedray.data.types import Dataset, Split, regression
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import draw_first_state
@@ -59,3 +61,10 @@ def test_a_fold_alone_is_that_fold_among_all_and_fold_0_has_the_seed_of_its_repl
         assert alone.summary["seed"] == together.summary["seed"] == 5
     study = build_study(read_scenario({"seed": 5, "replicates": 3, "clients": {"number": 4}}))
     assert study.seeds.tolist() == [5, 6, 7]
+
+
+def test_a_regression_with_several_targets_was_scored_on_the_first() -> None:
+    x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+    rows = Split(x, np.concatenate([x, -x], axis=1))
+    with pytest.raises(BadInput, match="two has 2 targets, but a regression is scored on one: give one column"):
+        fedray.run({"rounds": 1, "runtime": "inline", "clients": {"number": 2}}, data=regression("two", rows, rows))
