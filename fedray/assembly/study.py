@@ -168,8 +168,8 @@ def require_one_target(data: Dataset) -> None:
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
-        return own.data
         check_dataset(own.data)
+        return own.data
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)

@@ -238,13 +238,3 @@ def _indent_json(value: Any) -> str:
 def _find_name(scenario: dict[str, Any], key: str) -> str:
     value = scenario.get(key)
     return str(value.get("object") or value.get("name", "")) if isinstance(value, dict) else str(value or "")
-
-
-def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
-    """The mean, and a line with the standard deviation where there are several replicates."""
-    if entry.get("mean") is None:
-        return "-", "not finite"
-    if entry.get("sd") is None:
-        return format_number(entry["mean"], name), ""
-    deviation = f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"
-    return format_number(entry["mean"], name), deviation
