@@ -192,7 +192,7 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """More rounds may be asked of a finished run; another shape of models may not, whether or not it has an identity."""
+    """More rounds may be asked of a finished run; another shape of models may not, with or without an identity."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     longer = copy_run(run, tmp_path / "longer", 4)
     whole = fedray.run(scenario({"rounds": 6}))

@@ -12,9 +12,14 @@ from small import copy_run, run_command, scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.assembly.identity import describe_study
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
+from fedray.data.generated import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
+from fedray.scenario.loader import read_scenario
 from fedray.storage.identity import write_identity
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -187,3 +192,15 @@ def test_a_scenario_has_the_same_keys_in_yaml_of_any_reader(plain: fedray.Run) -
     write_identity(plain.path, parts)
     assert json.loads((plain.path / "identity.json").read_text()) == before
     read_run(plain.path)
+
+
+def test_a_million_generated_clients_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = read_scenario(
+        {"data": {"name": "synthetic"}, "clients": {"number": 10**6}, "participation": {"per_round": 10}}
+    )
+    study = build_study(given)
+    monkeypatch.setattr(GeneratedShards, "fetch", None)
+    monkeypatch.setattr(GeneratedShards, "sizes", None)
+    digests = describe_study(given, UserObjects(), study)["data"]
+    assert "generated clients" in digests
+    assert "the clients' rows" not in digests
