@@ -4,8 +4,8 @@ Example:
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"age": [31, 45], "smokes": [True, False], "city": ["Rome", "Oslo"], "ill": [0, 1]})
     >>> found = choose_columns(frame, ["ill"], None, None, "auto")
-    >>> found.inputs, found.names
-    (['age', 'smokes'], [0, 1])
+    >>> found.inputs, len(found.names)
+    (['age', 'smokes'], 2)
     >>> found.remarks[0]
     'data: column city is text and no input: encode it as numbers, or name the inputs in data.features'
 """
