@@ -227,7 +227,7 @@ def schedule(
     Args:
         clients: the population.
         models: K.
-        seeds: one for each world; replicate r has seed `seed + r` in fold 0, and its other folds have seeds of their own.
+        seeds: one for each world; replicate r has seed `seed + r` in fold 0, and its other folds have their own.
         participation: who takes part in a round of a world.
         assignment: which models each participant trains.
 

@@ -26,8 +26,9 @@ def make_folds() -> Dataset:
     rows = Split(x, y)
     same = (np.arange(0, 50), np.arange(50, 60))
     line = regression("line", rows, rows.take(np.arange(0)))
-    moments = {name: np.repeat(getattr(line, name), FOLDS, 0) for name in ("shift", "scale", "y_shift", "y_scale")}
-    return line._replace(folds=(same,) * FOLDS, **moments)
+    shift, scale = (np.repeat(value, FOLDS, 0) for value in (line.shift, line.scale))
+    y_shift, y_scale = (np.repeat(value, FOLDS, 0) for value in (line.y_shift, line.y_scale))
+    return line._replace(folds=(same,) * FOLDS, shift=shift, scale=scale, y_shift=y_shift, y_scale=y_scale)
 
 
 def run(fold: Any, **keys: Any) -> fedray.Run:

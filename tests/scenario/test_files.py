@@ -56,7 +56,9 @@ def tiny(scenario: Scenario) -> Scenario:
 def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
     """The scenario without its table, and with other keys."""
     return read_scenario(
-        {key: value for key, value in to_plain(scenario).items() if key not in ("table", "published")}, small, explicit=False
+        {key: value for key, value in to_plain(scenario).items() if key not in ("table", "published")},
+        small,
+        explicit=False,
     )
 
 
