@@ -31,7 +31,6 @@ _NOTHING = {  # a key that says "nothing is done" says the truth wherever it sta
     "server.weighting": "uniform",
     "server.coefficients": "fedavg",
     "schedule.kind": "permutation",
-    "schedule.rows": "client",
     "participation.overcommit": 1,
     "participation.fraction": 1,
     "local.lr_decay": 1,
@@ -122,7 +121,8 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     if not spec.coefficients and key == "server.coefficients":
         return f"{name} has a server of its own"
     if not spec.schedules and (key in ("schedule.kind", "schedule.rows") or key.endswith(".models_per_round")):
-        partial = not _is_full(scenario) and key == "schedule.rows" and not spec.walks
+        strata = key == "schedule.rows" and scenario.schedule.rows == "stratum"
+        partial = strata and not _is_full(scenario) and not spec.walks and not spec.pooled
         return "" if partial else f"{name} says by itself who trains which model"
     if spec.own_models and key == "predict.gamma":
         return f"a known client of {name} answers with a model of its own"
@@ -177,9 +177,13 @@ def _by_one_model(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     why = f"method.models is {scenario.method.models}"
     if key in ("predict.gamma", "predict.average") and not spec.samples:
         return why
-    if key == "schedule.kind" or (key == "schedule.rows" and scenario.schedule.rows != "stratum"):
+    if key == "schedule.kind" or (
+        key == "schedule.rows" and (scenario.schedule.rows != "stratum" or _is_full(scenario))
+    ):
         return why
-    return why if key.endswith(".side_by_side") and not scenario.method.options.get("folds") else ""
+    if key.endswith(".models_per_round") and scenario.compress.kind not in ("topk", "randomk"):
+        return why  # sparse uploads of a tier that trains `all` have a budget of their own
+    return why if key.endswith(".side_by_side") and len(scenario.method.options.get("bases", ())) < 2 else ""
 
 
 def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
@@ -213,10 +217,15 @@ def _by_population(key: str, scenario: Scenario) -> str:
         "vary": (scenario.replicates == 1, "replicates is 1"),
     }
     idle, why = tested.get(key, (False, ""))
-    if key.endswith(".side_by_side") and scenario.method.name not in ("random_walk", "stacking"):
+    if key.endswith(".side_by_side") and not _trains_several_parts(scenario):
         tier = scenario.clients.tiers.get(key.split(".")[2], TierKeys())
         idle, why = tier.models_per_round == 1, "the tier trains one model a round"
     return why if idle else ""
+
+
+def _trains_several_parts(scenario: Scenario) -> bool:
+    """Whether a client may train several models in a round whatever its tier says: walks, bases of a stack."""
+    return scenario.schedule.kind == "walk" or len(scenario.method.options.get("bases", ())) > 1
 
 
 def _is_full(scenario: Scenario) -> bool:

@@ -80,7 +80,7 @@ def test_another_test_set_changes_no_choice() -> None:
 
 def test_personal_passes_train_with_the_rate_that_was_chosen() -> None:
     """Ditto's replicates, side by side, are the runs with their rates."""
-    keys = scenario({"method": {"name": "ditto"}, "rounds": 2, "data": {"limit": 120}})
+    keys = scenario({"method": {"name": "ditto"}, "rounds": 2, "data": {"limit": 120}, "local": {"lr": None}})
     together = fedray.run({**keys, "replicates": 2, "local": {**keys["local"], "lr_grid": GRID}})
     for world in told(together):
         alone = fedray.run({**keys, "seed": world["replicate"], "local": {**keys["local"], "lr": world["lr"]}})

@@ -265,7 +265,7 @@ def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
 def test_the_default_of_every_option_is_one_of_its_values() -> None:
     for specs in names.SPECS.values():
         for spec in specs.values():
-            for default, check in spec.options.values():
+            for default, check, _ in spec.options.values():
                 assert default is None or default is REQUIRED or check(default) == default
 
 
@@ -282,7 +282,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     for name, model in MODEL_SPECS.items():
         taken = keywords(catalogue._BUILDERS[name], 2)
         assert set(model.options) == set(taken), name
-        for key, (default, _) in model.options.items():
+        for key, (default, *_) in model.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
     for name, dealt in PARTITION_SPECS.items():
         own = set(dealt.options) - set(label_noise.LabelNoise._fields)

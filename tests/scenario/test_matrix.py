@@ -1,0 +1,215 @@
+"""Every key with every method: a key acts, or it is refused or named. No cell of the matrix is silent."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import of_method
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.nested import expand, flatten, merge_keys
+from fedray.scenario.schema import section_fields, section_types
+
+NEVER = (  # they say where, when or how visibly something is computed, and change no result
+    "runtime", "report", "loggers", "checkpoint.", "evaluate.", "clients.per_actor", "clients.actors", "client_timeout",
+    "on_client_error", "data.root", "table", "published",
+)  # fmt: skip
+CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.predict` answers to one client
+    "predict.gamma": "predict(client=...)",
+    "clients.availability": "a virtual day",
+    "participation.deadline": "a slow client",
+    "server.trim": "more uploads of a model than trimmed values",
+    "server.byzantine": "more uploads of a model than bad ones",
+}
+VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to another value, and what goes with it
+    "seed": [{"seed": 5}],
+    "rounds": [{"rounds": 1}],
+    "replicates": [{"replicates": 2}],
+    "vary": [{"vary": "init"}, {"vary": "init", "replicates": 2}],
+    "method.models": [{"method.models": 3}],
+    "data.fold": [{"data.fold": 1}],
+    "data.hold_out": [{"data.hold_out": 0.2}],
+    "data.limit": [{"data.limit": 100}],
+    "data.partition.name": [{"data.partition": {"name": "iid"}}],
+    "data.partition.alpha": [{"data.partition.alpha": 0.3}],
+    "data.partition.flipped": [{"data.partition.flipped": 0.5}],
+    "model.objective": [{"model.objective": "gaussian_nll"}, {"model.objective": "mse"}],
+    "model.hidden": [{"model.hidden": [5]}],
+    "model.activation": [{"model.activation": "tanh"}],
+    "model.weight_sd": [{"model.weight_sd": 0.5}],
+    "clients.number": [{"clients.number": 5}],
+    "clients.availability": [{"clients.availability": "diurnal"}],
+    "clients.tiers": [
+        {f"clients.tiers.a.{key}": value}
+        for key, value in {
+            "seconds_per_step": 0.5,
+            "seconds_per_sample": 0.5,
+            "spread": 1.0,
+            "uplink": 1e3,
+            "downlink": 1e3,
+            "latency": 3.0,
+            "side_by_side": True,
+            "models_per_round": "all",
+        }.items()
+    ],
+    "participation.per_round": [{"participation.per_round": 3}],
+    "participation.fraction": [{"participation.fraction": 0.5}],
+    "participation.overcommit": [
+        {"participation.overcommit": 1.5},
+        {"participation.overcommit": 1.5, "participation.per_round": 3},
+    ],
+    "participation.dropout": [{"participation.dropout": 0.5}],
+    "participation.deadline": [{"participation.deadline": 0.01}],
+    "schedule.kind": [{"schedule.kind": kind} for kind in ("random", "balanced", "adaptive")],
+    "schedule.rows": [
+        {"schedule.rows": "stratum"},
+        {"schedule.rows": "stratum", "participation.fraction": 0.5},
+        {"schedule.rows": "client", "participation.fraction": 0.5},
+    ],
+    "local.optimizer": [{"local.optimizer": "adam"}],
+    "local.lr": [{"local.lr": 0.02}, {"local.lr": 0.02, "local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
+    "local.lr_grid": [{"local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
+    "local.lr_decay": [{"local.lr_decay": 0.5, "local.lr_decay_every": 1}],
+    "local.lr_decay_every": [{"local.lr_decay_every": 1}, {"local.lr_decay_every": 1, "local.lr_decay": 0.5}],
+    "local.momentum": [{"local.momentum": 0.5}, {"local.momentum": 0.5, "local.optimizer": "adam"}],
+    "local.weight_decay": [{"local.weight_decay": 0.1}],
+    "local.batch_size": [{"local.batch_size": 4}],
+    "local.epochs": [{"local.epochs": 2}],
+    "local.steps": [{"local.steps": 3}],
+    "local.pull": [{"local.pull": 1.0}],
+    "compress.kind": [{"compress.kind": kind} for kind in ("topk", "randomk", "int8")],
+    "compress.ratio": [{"compress.ratio": 0.5}, {"compress.ratio": 0.5, "compress.kind": "topk"}],
+    "compress.resource_ratio": [
+        {"compress.resource_ratio": 1.5},
+        {"compress.resource_ratio": 1.5, "compress.kind": "topk"},
+    ],
+    "compress.error_feedback": [
+        {"compress.error_feedback": True},
+        {"compress.error_feedback": True, "compress.kind": "topk"},
+    ],
+    "compress.adaptive": [{"compress.adaptive": True}, {"compress.adaptive": True, "compress.kind": "topk"}],
+    "server.coefficients": [{"server.coefficients": "equal_groups"}],
+    "server.weighting": [{"server.weighting": "examples"}, {"server.weighting": "uniform"}],
+    "server.optimizer": [{"server.optimizer": "adam"}],
+    "server.lr": [{"server.lr": 0.5}, {"server.lr": 0.5, "server.optimizer": "momentum"}],
+    "server.momentum": [{"server.momentum": 0.2}, {"server.momentum": 0.2, "server.optimizer": "momentum"}],
+    "server.robust": [{"server.robust": "median"}],
+    "server.trim": [{"server.trim": 2}, {"server.trim": 2, "server.robust": "trimmed_mean"}],
+    "server.byzantine": [{"server.byzantine": 2}, {"server.byzantine": 0, "server.robust": "krum"}],
+    "predict.average": [{"predict.average": "logits"}],
+    "predict.gamma": [{"predict.gamma": 0.1}],
+    "predict.noise": [{"predict.noise": "residual"}],
+    "graph.kind": [{"graph.kind": "complete"}],
+    "graph.transition": [{"graph.transition": "lazy"}],
+    "graph.probability": [{"graph.probability": 0.5}],
+    "graph.neighbours": [{"graph.neighbours": 2}],
+    "graph.node_failure": [{"graph.node_failure": 0.5}],
+    "graph.edge_failure": [{"graph.edge_failure": 0.5}],
+}
+FILES = ("clients.trace", "graph.edges", "graph.failures")  # need a file; tests of their own
+OPTIONS: dict[str, list[Any]] = {
+    "mu": [0.5], "alpha": [0.5], "sampling": ["omc"], "samples": [3], "beta": ["target", "residual"],
+    "sampler": ["dirichlet"], "temperature": [2.0], "server_data": [0.3], "distil_epochs": [1], "distil_lr": [0.1],
+    "distil_batch": [4], "lambda": [2.0], "shared_layers": [2], "bases": [[{"name": "linear"}]], "folds": ["within"],
+    "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
+    "precisions": ["evidence"],
+}  # fmt: skip
+TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
+
+
+def test_the_matrix_has_a_row_for_every_key() -> None:
+    keys = {
+        f"{section}.{key}".lstrip(".")
+        for section in section_types()
+        if "*" not in section and section.partition(".")[0] not in ("evaluate", "checkpoint")
+        for key in section_fields(section)
+        if f"{section}.{key}".lstrip(".") not in section_types()
+    }
+    named = {key for key in keys if key.endswith((".name", ".object"))} - {"data.partition.name"}
+    covered = {key for key in VALUES if key in keys} | set(FILES)
+    assert {key for key in keys - covered - named if not key.startswith(NEVER)} == set()
+    assert {option for spec in METHOD_SPECS.values() for option in spec.options} == OPTIONS.keys()
+
+
+def base_of(method: str, tiered: bool) -> dict[str, Any]:
+    """A small scenario as a user writes it: only what the method reads is set."""
+    given = {key: value for key, value in flatten(of_method(method)).items() if key in WRITTEN}
+    number = 4 if method == "stacking" else 10
+    tree = expand({**given, "rounds": 0 if method == "bayesian_linear" else 2, "clients.number": number})
+    small: dict[str, Any] = {"report": False, "runtime": "inline"}
+    if tree["data"]["name"] == "digits":
+        small["data.limit"] = 120
+        if not METHOD_SPECS[method].pooled:
+            small["data.partition"] = {"name": "dirichlet", "alpha": 1.0}
+    if tiered:
+        small |= {"clients.tiers.a": {"share": 0.3, "uplink": 2e6}, "clients.tiers.b": {"share": 0.7}}
+    tree = merge_keys(tree, expand(small))
+    return {**tree, "method": {"name": method, **tree.get("method", {})}}
+
+
+WRITTEN = (
+    "data.name",
+    "method.name",
+    "method.server_data",
+    "model.name",
+    "local.lr",
+    "local.batch_size",
+    "local.epochs",
+)
+
+
+def outcome(tree: dict[str, Any], out: Path) -> Any:
+    """What a run leaves, without clocks; or the refusal or the note that names the key."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", ScenarioWarning)
+        run = fedray.run(tree, out=out)
+    table = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in run.rounds.to_pylist()]
+    hashes = run.summary["model_hash"], run.summary["state_hash"]
+    return repr((hashes, table, [str(one.message) for one in said if issubclass(one.category, ScenarioWarning)]))
+
+
+def cells_of(method: str) -> list[dict[str, Any]]:
+    options = [{f"method.{key}": value} for key in METHOD_SPECS[method].options for value in OPTIONS[key]]
+    return [*(cell for cells in VALUES.values() for cell in cells), *options]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", METHOD_SPECS)
+def test_no_key_is_silent(method: str, tmp_path: Path) -> None:
+    """Of 3,476 cells 1,102 changed nothing and said nothing."""
+    silent, plain = [], dict[str, Any]()
+
+    def result(tree: dict[str, Any]) -> Any:
+        key = repr(tree)
+        if key not in plain:
+            try:
+                plain[key] = outcome(tree, tmp_path / str(len(plain)))
+            except FedrayError as error:
+                plain[key] = error
+        return plain[key]
+
+    for cell in cells_of(method):
+        first = next(iter(cell))
+        base = base_of(method, first.startswith(TIERED))
+        beside = {key: value for key, value in cell.items() if key != first}
+        default = merge_keys(base, expand(beside))
+        changed = merge_keys(default, expand({first: cell[first]}))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScenarioWarning)
+                resolved = read_scenario(changed) == read_scenario(default)
+        except BadInput:
+            continue  # refused
+        if resolved:
+            continue  # the value is the default
+        after = result(changed)
+        if not isinstance(after, FedrayError) and after == result(default) and first not in CLOSE:
+            silent.append(cell)
+    assert not silent, "\n".join(map(repr, silent))
