@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 
 from fedray import __version__
+from fedray.cli.notes import show_notes
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.user_modules import import_modules
 
@@ -155,8 +157,6 @@ def table_command(
     scenario: str, overrides: tuple[str, ...], *, out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
 ) -> None:
     """Run every cell of a scenario's table, and write table.md and table.parquet."""
-    from functools import partial
-
     from fedray.scenario.loader import read_scenario
 
     import_modules(modules)
@@ -186,8 +186,6 @@ def tune_command(
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     import_modules(modules)
-    from functools import partial
-
     from fedray.tuning.results import describe_summary
     from fedray.tuning.tune import run_sweep
 
@@ -279,7 +277,7 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
 
 def main(arguments: list[str] | None = None) -> None:
     """The program; what is wrong with its arguments is one line too."""
-    with exit_with_one_line():
+    with exit_with_one_line(), show_notes(partial(click.echo, err=True)):
         try:
             commands.main(arguments, prog_name="fedray", standalone_mode=False)
         except click.UsageError as error:

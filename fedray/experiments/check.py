@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.core.text import format_bytes
 from fedray.core.types import Tier
@@ -43,6 +44,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None) -> str:
         device_of(max(tier.num_gpus for tier in study.clients.tiers))
     elif address is None:
         check_machine(study.clients.tiers, count_gpus())
+    warn_of_limits(study.method)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.assembly.identity import describe_study
+from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput, FedrayError
@@ -49,7 +50,7 @@ def run_scenario(
     if not resume:
         scenario = record_objects(scenario, own)
         if scenario.runtime == "inline" or address is None:
-            build_study(scenario, own)  # bad input is found before a directory is made
+            warn_of_limits(build_study(scenario, own).method)  # bad input is found before a directory is made
         directory.make_run_directory(out, dump_scenario(scenario))
     try:
         if scenario.local.lr_grid:

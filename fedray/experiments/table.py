@@ -95,7 +95,7 @@ def _run_cell(cell: NamedCell, folder: Path, address: str | None, modules: tuple
     import sys
 
     given = folder / "scenario.yaml"
-    if given.is_file() and read_scenario(given) != cell.scenario:
+    if given.is_file() and read_scenario(given, explicit=False) != cell.scenario:
         raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
     if (folder / DONE).is_file():
         return
