@@ -66,7 +66,13 @@ def _find_pooled(asked: Scenario, built: Scenario) -> Dealing | None:
 
 
 def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None) -> Study:
-    """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has."""
+    """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has.
+
+    Args:
+        scenario: its keys have been checked.
+        own: the user's objects.
+        pooled: the clients whose rows one client has; None: nothing is pooled.
+    """
     data = open_data(scenario, own)
     require_one_target(data)
     folds = find_folds(scenario, data)

@@ -131,7 +131,13 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """A list of up to `most` entries; with `scalar` a bare entry counts as a list of one."""
+    """A list of up to `most` entries; with `scalar` a bare entry counts as a list of one.
+
+    Args:
+        check: of an entry.
+        most: entries at most.
+        scalar: whether a bare entry counts as a list of one.
+    """
 
     def checked(value: Any) -> list[Any]:
         entries = [value] if scalar and isinstance(value, int | float | str) else value
