@@ -21,7 +21,6 @@ from fedray.core.types import Tier
 from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.runtime.environment import check_machine, count_gpus, device_of
 from fedray.scenario.schema import Scenario
-from fedray.scenario.training import CompressKeys
 from fedray.simulation.rounds import job_traffic
 from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine
@@ -104,11 +103,11 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_compression(scenario: Scenario) -> str:
-    """The compression of uploads; it says so where `compress.ratio` is set but has no effect."""
+    """The compression of uploads."""
     keys = scenario.compress
     if keys.kind in ("topk", "randomk"):
         return f"{keys.kind}, ratio {keys.ratio:g}"
-    return keys.kind + (f" (no use of compress.ratio = {keys.ratio:g})" if keys.ratio != CompressKeys().ratio else "")
+    return keys.kind
 
 
 def describe_models(study: Study) -> str:

@@ -98,7 +98,7 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
             words,
             result.out,
         )
-    assert "dense (no use of compress.ratio = 0.3)" in run_command("check", given, "compress.ratio=0.3").out
+    assert "compress.ratio = 0.3 cannot act" in run_command("check", given, "compress.ratio=0.3").err
     assert "topk, ratio 0.3" in run_command("check", given, "compress.ratio=0.3", "compress.kind=topk").out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 

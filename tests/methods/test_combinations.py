@@ -120,6 +120,8 @@ def test_a_method_combines_with_what_its_specification_says(method: str, change:
 
 @pytest.mark.parametrize("method", METHOD_SPECS)
 def test_a_method_keeps_private_state_where_its_specification_says_so(method: str) -> None:
-    phase = build_study(read_scenario(of_method(method, {"method": OPTIONS.get(method, {})}))).method.phase
+    phase = build_study(
+        read_scenario(of_method(method, {"method": OPTIONS.get(method, {}), "data": {"hold_out": 0.2}}))
+    ).method.phase
     private = METHOD_SPECS[method].private
     assert bool(phase.own) == bool(private and ", if " not in private)
