@@ -194,14 +194,14 @@ def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-SYNTHETIC = "data.name=synthetic"
+SYNTHETIC, STRATA = "data.name=synthetic", "schedule.rows=stratum"
 TOO_MUCH = [
     ("method.models x replicates x model", ["model.hidden=[65536, 65536, 65536]"]),
     ("method.models x replicates x model", ["method.models=10000", "model.hidden=[65536]"]),
     ("method.models x replicates x model", ["replicates=100000", "data.limit=100", "model.hidden=[4096]"]),
     ("method.models x replicates x model", ["model={name: lstm, hidden: 65536, layers: 100}", SYNTHETIC]),
     ("participation x clients.number", [SYNTHETIC, "clients.number=1e9"]),
-    ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1"]),
+    ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1", STRATA]),
     ("data.test x data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
     ("data.features", ["data={name: synthetic, classes: 65536, features: 65536}", "clients.number=1"]),
     ("data.samples, data.spread", ["data={name: synthetic, spread: 10}"]),

@@ -84,7 +84,8 @@ def check_columns(frame: Any, targets: list[str], inputs: list[str], group: str 
     """
     for column in (*targets, *inputs, *([group] if group else [])):
         if column not in frame:
-            raise BadInput(f"{key}: the table has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
+            name = frame.attrs.get("file", "the table")
+            raise BadInput(f"{key}: {name} has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
         if missing := int(frame[column].isna().sum()):
             raise BadInput(f"{key}: column {column} has {missing} missing values: fill them or drop those rows")
     for column in inputs:

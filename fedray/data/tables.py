@@ -134,9 +134,11 @@ def _read_frame(file: Path) -> Any:
     import pandas as pd
 
     try:
-        return pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
+        frame = pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
     except Exception as error:  # pyarrow and pandas raise many kinds
         raise explain_damage("table", file, error) from error
+    frame.attrs["file"] = file.name  # for messages
+    return frame
 
 
 def load_table(

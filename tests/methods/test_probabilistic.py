@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 from sklearn.linear_model import BayesianRidge
-from small import copy_run, scenario
+from small import copy_run, scenario, spell_out
 
 import fedray
 from fedray.assembly.study import build_study
@@ -34,7 +34,7 @@ STILL = {"rounds": 2, "local": {"lr": 0.01, "epochs": 2}}
 
 
 def of(name: str, *changes: dict[str, Any]) -> dict[str, Any]:
-    return scenario(CUBIC, STILL, {"method": {"name": name}}, *changes)
+    return spell_out(scenario(CUBIC, STILL, {"method": {"name": name}}, *changes))
 
 
 def uploads(delta: torch.Tensor) -> Uploads:

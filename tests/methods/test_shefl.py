@@ -62,7 +62,8 @@ def run(tmp_path: Path) -> RunScenario:
 
     def one(own: Composition | None = None, **overrides: Any) -> Run:
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        scenario = read_scenario(BASE, {name.replace("__", "."): value for name, value in overrides.items()})
+        keys = {name.replace("__", "."): value for name, value in overrides.items()}
+        scenario = read_scenario(BASE, keys, explicit=False)  # limits set keys that cannot act
         directory.make_run_directory(out, dump_scenario(scenario))
         run_inline(scenario, out, UserObjects(method=own), lambda _snapshot: None)
         return Run(out, UserObjects(method=own))

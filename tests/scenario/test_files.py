@@ -19,6 +19,7 @@ from fedray.experiments.run import run_inline
 from fedray.methods import METHODS
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
+from fedray.storage.directory import make_run_directory
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios").rglob("*.yaml"))
@@ -159,7 +160,7 @@ def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path, monkeypatch: p
 
 def trained(scenario: Scenario, out: Path, own: UserObjects) -> dict[str, Any]:
     """The summary of a run, without its report."""
-    out.mkdir()
+    make_run_directory(out, dump_scenario(scenario))
     if own.data is not None:
         own = replace(own, data=limit_rows(own.data, scenario.data.options["limit"]))
     return run_inline(scenario, out, own, lambda _snapshot: None)
