@@ -156,7 +156,6 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
         "method": {"name": "fedavg"},
         "clients": {"number": number},
         "participation": {"per_round": per_round},
-        "schedule": {"rows": "client"},
         "local": {"epochs": 1, "lr": 0.05} | local,
         "server": {"weighting": "uniform"},  # as the plain loop averages
     }
