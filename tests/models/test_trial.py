@@ -84,10 +84,11 @@ def test_a_network_that_does_not_fit_the_data_is_refused(
 
 def test_a_network_that_ends_in_a_log_softmax_is_taken() -> None:
     """Logarithms of probabilities are logits."""
-    build_study(
+    study = build_study(
         read_scenario({"clients": {"number": 4}}),
         UserObjects(data=TWO, model=lambda: nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(1))),
     )
+    assert study.net.outputs == 2
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_a_key_that_an_override_makes_idle_is_a_warning_and_not_an_error() -> No
 
 def test_what_says_that_nothing_is_done_may_stand_anywhere() -> None:
     nothing = {"server": {"optimizer": "none", "robust": "none"}, "compress": {"kind": "dense", "adaptive": False}}
-    read_scenario({**of("local_only"), **nothing, "local": {"momentum": 0, "optimizer": "adam"}})
+    found = read_scenario({**of("local_only"), **nothing, "local": {"momentum": 0, "optimizer": "adam"}})
+    assert (found.server.optimizer, found.compress.kind, found.local.momentum) == ("none", "dense", 0)
 
 
 def test_a_key_that_some_cells_read_is_named_with_the_others() -> None:
