@@ -1,0 +1,52 @@
+"""The commands about what a scenario may name: `fedray list` and `fedray data`.
+
+Example:
+    >>> list_command.name
+    'list'
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(name="list")
+@click.argument(
+    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
+)
+def list_command(kind: str | None) -> None:
+    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models."""
+    from fedray.scenario import names
+    from fedray.scenario.classifiers import CLASSIFIERS
+    from fedray.scenario.methods import METHOD_SPECS
+
+    models = {"any": "K", "one": "1", "clients": "N"}
+    tables: dict[str, dict[str, str]] = {
+        "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()},
+        "datasets": names.known_names("data"),
+        "models": names.known_names("model"),
+        "partitions": names.known_names("partition"),
+        "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
+    }
+    for title, known in tables.items():
+        if kind in (None, title):
+            click.echo(f"{title}:")
+            for name, meaning in known.items():
+                click.echo(f"  {name:18} {meaning}")
+
+
+@click.group(name="data")
+def data_group() -> None:
+    """Download data sets."""
+
+
+@data_group.command(name="get")
+@click.argument("name")
+@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: $FEDRAY_DATA, or a cache).")
+def data_get_command(name: str, root: Path | None) -> None:
+    """Download a data set by its name; torchvision and the UCI repository have them."""
+    from fedray.data.catalogue import download_data
+
+    click.echo(str(download_data(name, root)))
