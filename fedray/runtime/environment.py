@@ -26,6 +26,7 @@ WORKER = {
     "MKL_CBWR": "AUTO,STRICT",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS adds in one order, whatever stream a product runs on
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -92,7 +93,23 @@ def device_of(gpus: float) -> str:
 
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
+    if gpus > 0:
+        _fix_cuda_arithmetic()
     return "cuda" if gpus > 0 else "cpu"
+
+
+def _fix_cuda_arithmetic() -> None:
+    """Makes CUDA compute in full float32 and add in one order.
+
+    By torch's defaults convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics, so that two
+    equal runs end in different bits.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
 
 
 def check_address(address: str) -> None:

@@ -1,0 +1,33 @@
+"""A process computes alike wherever it runs."""
+
+import pytest
+import torch
+
+from fedray.core.errors import BadInput
+from fedray.runtime.environment import WORKER, device_of
+
+
+@pytest.fixture
+def restored_flags():
+    """The switches of torch, set back after the test."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    yield
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+    assert device_of(0.25) == "cuda"
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+    assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(BadInput, match="set num_gpus to 0"):
+        device_of(1)
