@@ -188,6 +188,11 @@ class Phase:
         return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
 
     @property
+    def hands_on(self) -> bool:
+        """Whether clients hand models on to each other, without a server."""
+        return self.walk is not None
+
+    @property
     def is_personal(self) -> bool:
         """Whether known clients have models of their own that answer for them."""
         return bool(self.private or self.personal)

@@ -21,7 +21,7 @@ from fedray.core.types import Tier
 from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.runtime.environment import check_machine, count_gpus, device_of
 from fedray.scenario.schema import Scenario
-from fedray.simulation.rounds import job_traffic
+from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine
 
@@ -51,7 +51,8 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
     """What a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
-    up, down = (format_bytes(float(each.sum())) for each in job_traffic(study, phase, plan))
+    traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
+    up, down = (format_bytes(float(each.sum())) for each in traffic)
     actors, schedule = count_actors(scenario, study, address), f"schedule {keys.schedule.kind}"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds

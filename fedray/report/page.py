@@ -96,7 +96,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
             (gantt.figure_gantt, "Dashed: half of the clients are done."),
-            (jobs.figure_traffic, ""),
+            (jobs.figure_traffic, "Uploads that the server used; downloads of all clients it reached, late ones too."),
         ),
     ),
     (

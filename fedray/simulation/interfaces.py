@@ -150,7 +150,7 @@ class JobTable(NamedTuple):
         up_bytes: Bytes sent and used; 0 where the job did not count, also where the upload came too late: the server
             does not wait for it and tells the client to stop.
         down_bytes: Bytes received; 0 where the client was never reached. Late clients and jobs that failed in training
-            have received their models.
+            have received their models. In a random walk it is what the next client receives of this one: `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
         status: Whether the upload was used, and if not, why: an index into `fedray.simulation.clock.STATUS`.
         error: Traceback of a job that failed, else None.

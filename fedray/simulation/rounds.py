@@ -90,7 +90,7 @@ def run_rounds(
         recorder.checkpoint(progress)
     while not done:
         result = run_round(study, runtime, phase, progress)
-        _add_round(progress, result)
+        add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - began
         recorder.jobs(progress.round, result.plan, result.table)
         done = progress.round >= study.rounds
@@ -106,7 +106,7 @@ def run_rounds(
     return progress
 
 
-def _add_round(progress: Progress, result: RoundResult) -> None:
+def add_round(progress: Progress, result: RoundResult) -> None:
     """Adds a finished round to the totals of a run."""
     progress.state = result.state
     progress.round += 1
@@ -133,10 +133,8 @@ def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) 
     costs = clock.JobCosts(steps, up, down, samples_seen(jobs.size, steps, phase.local.batch_size))
     timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=progress.sim_seconds)
     state, trained = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
-    counted = trained.status == clock.OK
-    if not counted.all():
-        up, steps = np.where(counted, up, 0), np.where(counted, steps, 0)
-        down = np.where(np.isin(trained.status, NOT_REACHED), 0, down)
+    steps = np.where(trained.status == clock.OK, steps, 0)
+    up, down = count_bytes(phase, trained.status, up, down)
     table = JobTable(jobs.size, steps, trained.loss, up, down, timing.job, trained.status, trained.error)
     return RoundResult(plan, table, state, timing.round)
 
@@ -201,6 +199,24 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
     each = vector * phase.down_vectors + 8 * counters
     return up, np.full(len(plan.client), each, dtype=np.int64)
+
+
+def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
+    """Bytes that count as sent and as received, `[J]` each.
+
+    With a server an upload counts where the server used it: it does not wait for late clients and tells them to stop. A
+    download counts where the client was reached, also where it is late or fails. Where clients hand models on there are
+    no other messages: what a client sends the next one receives in the same round, also when its training failed.
+
+    Args:
+        phase: The training that the jobs belong to.
+        status: How each job ended: an index into `fedray.simulation.clock.STATUS`, `[J]`.
+        up: Bytes that each client sends if its job counts, `[J]`.
+        down: Bytes that each client receives before it trains, `[J]`.
+    """
+    if phase.hands_on:
+        return up, up
+    return np.where(status == clock.OK, up, 0), np.where(np.isin(status, NOT_REACHED), 0, down)
 
 
 def _measure(

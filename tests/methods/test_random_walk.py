@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,26 @@ import networkx as nx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import chi2
 from small import of_method
 
 import fedray
 from fedray.assembly.random_walk import make_graph, make_walk
+from fedray.assembly.study import build_study
 from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
 from fedray.core.errors import BadInput
-from fedray.core.types import IntArray
+from fedray.core.method import JobRows, Phase
+from fedray.core.types import IntArray, SizedPlan, State
+from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.random_walk import GraphKeys
+from fedray.simulation import clock
+from fedray.simulation.rounds import add_round, begin_progress, run_round
 
 IRREGULAR = nx.barbell_graph(4, 2)  # degrees 1 to 4 and a bottleneck
+REGULAR = {("ring", "metropolis"), ("complete", "metropolis")}  # every node has the same degree
 STEPS, WALKS, LEVEL = 400, 100, 1e-3
 
 
@@ -126,15 +135,54 @@ def test_a_cut_edge_splits_the_walks(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_bytes_of_a_hop_are_the_model(tmp_path: Path) -> None:
-    """Each hop is sent once and received once; the hop after the last step is sent only."""
+    """Each hop is sent once and received once, in the step that it ends: also the hop after the last step."""
     run = fedray.run(small(), out=tmp_path / "run")
     jobs = pq.read_table(run.path / "clients.parquet").to_pandas()
-    sent = set(jobs["up_bytes"]) - {0}
-    assert len(jobs) == 3 * 4 and len(sent) == 1
-    assert jobs["down_bytes"].sum() == jobs[jobs["round"] < 4]["up_bytes"].sum()
-    assert jobs[jobs["round"] == 1]["down_bytes"].sum() == 0
     d = sum(value.numel() for value in run.models[0].values())
-    assert sent == {4 * d}
+    assert len(jobs) == 3 * 4 and set(jobs["up_bytes"]) - {0} == {4 * d}
+    assert (jobs["down_bytes"] == jobs["up_bytes"]).all(), "the hop after the last step was sent and never received"
+    assert run.summary["totals"]["down_bytes"] == run.summary["totals"]["up_bytes"] == jobs["up_bytes"].sum()
+
+
+def failing(rate: float) -> Callable[..., tuple[dict[str, Any], JobRows]]:
+    """Training that leaves the models as they are, and in which jobs fail with a probability."""
+
+    def train(t: int, jobs: SizedPlan, _state: State, _phase: Phase) -> tuple[dict[str, Any], JobRows]:
+        failed = np.flatnonzero(np.random.default_rng(t).random(len(jobs.size)) < rate)
+        return {}, JobRows(np.zeros(len(jobs.size)), dict.fromkeys(failed.tolist(), "Traceback"))
+
+    return train
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    kind=st.sampled_from(["ring", "complete", "star", "watts_strogatz"]),
+    transition=st.sampled_from(["uniform", "lazy", "metropolis"]),
+    failures=st.tuples(st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 0.4, 1.0])),
+    compress=st.sampled_from(["dense", "int8"]),
+    seed=st.integers(0, 99),
+)
+def test_every_hop_is_sent_once_and_received_once(
+    kind: str, transition: str, failures: tuple[float, float, float], compress: str, seed: int
+) -> None:
+    """Conservation: bytes sent = bytes received = hops of the path, after every step, whatever fails.
+
+    What fails are nodes, edges and trainings, with these probabilities.
+    """
+    graph = {"kind": kind, "node_failure": failures[0], "edge_failure": failures[1]}
+    graph |= {"transition": "uniform" if (kind, transition) in REGULAR else transition}
+    read = read_scenario(small(graph=graph, seed=seed, rounds=5, compress={"kind": compress}))
+    study = build_study(read)
+    path, phase, runtime = make_walk(read, 6, (seed,)), study.method.phase, Inline(study)
+    runtime.train = failing(failures[2])  # type: ignore[method-assign]
+    progress, hops = begin_progress(study, phase), 0
+    each = int(phase.compress.bytes(np.zeros(1, int), np.zeros(1, int))[0])
+    for t in range(5):
+        result = run_round(study, runtime, phase, progress)
+        add_round(progress, result)
+        hops += int((path.at(t) != path.at(t + 1)).sum())
+        assert progress.up_bytes.tolist() == progress.down_bytes.tolist() == [each * hops]
+        assert not result.table.steps[result.table.status != clock.OK].any()
 
 
 @pytest.mark.usefixtures("no_report")
