@@ -64,10 +64,12 @@ def resume_command(folder: Path, rounds: int | None, address: str | None, module
 @options.modules
 def check_command(scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...]) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
+    from fedray.runtime.environment import refuse_unused_address
     from fedray.scenario.loader import read_cells, read_scenario
 
     import_modules(modules)
     wanted = read_scenario(Path(scenario), overrides)
+    refuse_unused_address(wanted.runtime, address)
     from fedray.experiments.check import explain_scenario
 
     click.echo(explain_scenario(wanted, address))

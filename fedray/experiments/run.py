@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
-from fedray.runtime.environment import device_of, prepare_process, use_one_thread
+from fedray.runtime.environment import device_of, prepare_process, refuse_unused_address, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import warn_if_dependent, worker_facts
@@ -45,6 +45,7 @@ def run_scenario(
         BadInput: the scenario or the directory cannot be used; a directory that was made for it is removed.
         FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
     """
+    refuse_unused_address(scenario.runtime, address)
     prepare_process()
     existed = out.exists()
     if not resume:

@@ -112,6 +112,24 @@ def _fix_cuda_arithmetic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def refuse_unused_address(runtime: str, address: str | None) -> None:
+    """Refuses the address of a cluster for what runs in this process.
+
+    Args:
+        runtime: of the scenario.
+        address: that of `--address`; None: none was given.
+
+    Example:
+        >>> refuse_unused_address("inline", "auto")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: --address auto, but runtime = inline, which uses no cluster: leave it out, or ...
+    """
+    if address is not None and runtime == "inline":
+        raise BadInput(
+            f"--address {address}, but runtime = inline, which uses no cluster: leave it out, or set runtime=ray"
+        )
+
+
 def check_address(address: str) -> None:
     """Checks that something listens at the address of a Ray cluster: Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")

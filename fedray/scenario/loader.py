@@ -10,6 +10,8 @@ Example:
     (3, 0.001, 1, {'mu': 0.1})
     >>> read_scenario(dump_scenario(s)) == s
     True
+    >>> read_scenario({"method": "fedavg", "clients": 50}).clients.number
+    50
 """
 
 from __future__ import annotations
@@ -34,9 +36,17 @@ from fedray.scenario.schema import (
     validate_scenario,
 )
 
-__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "to_plain"]
+__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "spell_sections", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
+_SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
+    "method": "name",
+    "data": "name",
+    "data.partition": "name",
+    "model": "name",
+    "clients": "number",
+}
+_SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
 _OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name
 _ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _MOST_CELLS = 1000
@@ -116,6 +126,31 @@ def dump_scenario(scenario: Scenario) -> str:
     return yaml_text.write_yaml(to_plain(scenario))
 
 
+def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
+    """The keys with every section spelled out that is one word or one number.
+
+    Args:
+        tree: plain values, nested or with dotted keys.
+        path: where they stand.
+
+    Example:
+        >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
+        {'method': {'name': 'fedavg'}, 'data': {'partition': {'name': 'iid'}}, 'clients': {'number': 50}}
+        >>> spell_sections({"method": "fedprox", "method.mu": 0.1})
+        {'method': {'name': 'fedprox'}, 'method.mu': 0.1}
+    """
+    out: Tree = {}
+    for key, value in tree.items():
+        short = _SHORT.get(f"{path}{key}")
+        if isinstance(value, Mapping):
+            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" == "data" else value
+        elif short is not None and isinstance(value, str if short == "name" else int | float):
+            out[key] = {short: value}
+        else:
+            out[key] = value
+    return out
+
+
 def _scenario(given: Mapping[str, Any]) -> Scenario:
     tree = with_defaults(_name_objects(given))
     for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
@@ -155,7 +190,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
     """A cell: what it sets, and the scenario it makes."""
     try:
-        own = expand(cell.overrides)
+        own = expand(spell_sections(cell.overrides))
         if set(own) & set(_TABLE):
             raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
         merged = merge_keys(_without_table(given), own)
@@ -191,12 +226,14 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
         raise BadInput(
             f"the scenario = {quote_value(to_plain_values(tree))} is not a mapping: write keys as 'rounds: 10'"
         )
-    return dict(to_plain_values(tree))
+    if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
+        raise BadInput(f"{quote_value(str(source))[1:-1]} is a sweep file: use `fedray tune`")
+    return spell_sections(to_plain_values(tree))
 
 
 def _overrides(overrides: Overrides) -> Tree:
     if isinstance(overrides, Mapping):
-        return expand(to_plain_values(overrides))
+        return expand(spell_sections(to_plain_values(overrides)))
     out: dict[str, Any] = {}
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
@@ -208,7 +245,7 @@ def _overrides(overrides: Overrides) -> Tree:
         out[key] = to_plain_values(
             yaml_text.parse_yaml(value, f"{quote_value(key)[1:-1]} = {quote_value(value)}"), (key,)
         )
-    return expand(to_plain_values(out))
+    return expand(spell_sections(to_plain_values(out)))
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,9 @@ def fold_options(
     name = section["name"]
     is_object = kind in ("data", "model") and section.get("object") is not None
     if not is_object and (not isinstance(name, str) or not names.is_known(kind, name)):
+        if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
+            remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
+            raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
         near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
@@ -49,6 +52,13 @@ def fold_options(
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
 
 
+_SERVER_OPTIMIZERS = {
+    "fedadam": "write method.name=fedavg server.optimizer=adam",
+    "fedyogi": "write method.name=fedavg server.optimizer=yogi",
+    "fedadagrad": "write method.name=fedavg, and of the adaptive ones server.optimizer=adam or yogi",
+    "fedavgm": "write method.name=fedavg server.optimizer=momentum",
+    "fedopt": "write method.name=fedavg server.optimizer=adam, yogi or momentum",
+}
 _WORD = {"method": "method", "data": "data set", "model": "model", "partition": "partition"}
 
 

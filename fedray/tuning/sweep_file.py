@@ -17,9 +17,9 @@ from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import read_scenario
+from fedray.scenario.loader import read_scenario, spell_sections
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, find_inference_keys, read_objective
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
@@ -29,6 +29,7 @@ SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
+SCENARIO_KEYS = set(section_fields(""))
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {
     "name": (None, maybe(label)),
@@ -153,6 +154,8 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     tree = yaml_text.load_yaml(where) if where is not None else source
     if not isinstance(tree, Mapping):
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
+    if tree.keys() & SCENARIO_KEYS and not tree.keys() & {"scenario", "space"}:
+        raise BadInput(f"{quote_value(str(where or 'this'))[1:-1]} is a scenario, not a sweep: use `fedray run`")
     given = _section("", to_plain_values(tree), SWEEP)
     base = _base(given, where.parent if where is not None else Path())
     objectives = _objectives(given["objectives"])
@@ -211,8 +214,8 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     own = given["overrides"] or {}
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
-    tree = merge_keys({"data": {"hold_out": HOLD_OUT}}, to_plain_values(wanted))
-    tree = merge_keys(tree, expand(to_plain_values(own)))
+    tree = merge_keys({"data": {"hold_out": HOLD_OUT}}, spell_sections(to_plain_values(wanted)))
+    tree = merge_keys(tree, expand(spell_sections(to_plain_values(own))))
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 
 

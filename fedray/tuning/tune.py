@@ -21,7 +21,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.user_modules import import_modules
-from fedray.runtime.environment import prepare_process
+from fedray.runtime.environment import prepare_process, refuse_unused_address
 from fedray.scenario import yaml_text
 from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
@@ -71,6 +71,7 @@ def run_sweep(
     sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules)
     import_modules(modules)
     base = sweep.scenario({})
+    refuse_unused_address(base.runtime, address)
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name)
     limit, points = count_planned_trials(sweep, trials)

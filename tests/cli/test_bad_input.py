@@ -38,12 +38,20 @@ BAD: list[tuple[str, str]] = [
     ("run {data} --out {out}", "is a directory"),
     ("run {bad} --out {out}", "not valid YAML"),
     ("check {empty}", "the scenario is empty"),
+    ("run {sweep} --out {out}", "is a sweep file: use `fedray tune`"),
+    ("tune {file} --out {out}", "is a scenario, not a sweep: use `fedray run`"),
     ("check {bad}", "bad.yaml, line 2"),
     ("table {file} --out {out}", "table is empty"),
     # keys: unknown, of a wrong type, out of range
     (RUN + "local.learning_rate=1", "local.learning_rate is not a key of local: did you mean local.lr?"),
     (RUN + "locale.lr=1", "locale is not a key of a scenario: did you mean local?"),
     (RUN + "method.name=fedavgg", "method.name = 'fedavgg' is not a known method: did you mean fedavg?"),
+    (RUN + "method.name=fedadam", "write method.name=fedavg server.optimizer=adam"),
+    (RUN + "method=FedYogi", "write method.name=fedavg server.optimizer=yogi"),
+    (RUN + "method=fed_adagrad", "server.optimizer=adam or yogi"),
+    (RUN + "method=fedavgm", "write method.name=fedavg server.optimizer=momentum"),
+    (RUN + "method=fedavg method.name=fedprox", "method.name is set twice"),
+    (RUN + "clients=ten", "clients = 'ten' is not a mapping"),
     (RUN + "data.name=minst", "data.name = 'minst' is not a known data set: did you mean mnist?"),
     (RUN + "model.name=cnnn", "model.name = 'cnnn' is not a known model: did you mean cnn?"),
     (RUN + "data.partition.name=dirichlett", "did you mean dirichlet?"),
@@ -118,6 +126,10 @@ BAD: list[tuple[str, str]] = [
     # own code and clusters
     (RUN + "--import no_such_module", "--import no_such_module: ModuleNotFoundError"),
     (RUN + "--import ..bad", "--import ..bad"),
+    (RUN + "--address auto", "--address auto, but runtime = inline"),
+    ("check {file} --address auto", "--address auto, but runtime = inline"),
+    ("resume {run} --address auto", "--address auto, but runtime = inline"),
+    ("tune {sweep} --out {out} --address auto", "--address auto, but runtime = inline"),
     (RUN + "runtime=ray --address 127.0.0.1:1", "--address 127.0.0.1:1: nobody answers there"),
 ]
 WHILE_RUNNING: list[tuple[str, str]] = [
@@ -175,6 +187,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, disks: dict[str, Path]) -> 
         "file": yaml.safe_dump(scenario()),
         "bad": "rounds: 1\n\tx: 2\n",
         "empty": "# nothing\n",
+        "sweep": "scenario: {runtime: inline}\nspace: {local.lr: [0.1]}\nobjectives: accuracy\n",
     }.items():
         where[name] = home / f"{name}.yaml"
         where[name].write_text(text)

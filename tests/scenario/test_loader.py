@@ -102,9 +102,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("local: {epochs: 1, steps: 2}", ["local.steps = 2, but local.epochs is 1: give one of the two"]),
     ("local: {batch_size: all}", ["local.batch_size = 'all' is not a whole number", "'full'"]),
     ("local: 3", ["local = 3 is not a mapping"]),
-    ("method: fedavg", ["method = 'fedavg' is not a mapping"]),
-    ("data: mnist", ["data = 'mnist' is not a mapping"]),
-    ("data: {partition: iid}", ["data.partition = 'iid' is not a mapping"]),
+    ("method: [fedavg]", ["method = [", "is not a mapping"]),
     ("clients: {tiers: [1]}", ["clients.tiers = [1] is not a mapping"]),
     ("clients: {tiers: {hpc: 5}}", ["clients.tiers.hpc = 5 is not a mapping"]),
     ("clients: {tiers: {'a b': {share: 1}}}", ["clients.tiers has the name 'a b', which cannot be a name"]),
@@ -208,7 +206,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         (["rounds=[1"], "rounds = '[1', line 1: not valid YAML"),
         (["local.learning_rate=1"], "did you mean local.lr?"),
         ({"local.lr": object()}, "local.lr"),
-        ({"method": "x"}, "method = 'x' is not a mapping"),
+        ({"method": "x"}, "method.name = 'x' is not a known method"),
         ({"seed": np.float64("nan")}, "seed"),
     ],
 )
@@ -501,3 +499,31 @@ def test_a_section_whose_name_changes_starts_from_the_defaults_of_that_name(
 
 def test_the_models_of_an_ensemble_stay_where_another_ensemble_takes_its_place() -> None:
     assert read_scenario({"method": {"models": 7}}, {"method": {"name": "shefl"}}).method.models == 7
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"method": "fedavg"}, {"method": {"name": "fedavg"}}),
+        ({"data": "mnist", "model": "cnn"}, {"data": {"name": "mnist"}, "model": {"name": "cnn"}}),
+        ({"clients": 50}, {"clients": {"number": 50}}),
+        ({"data": {"partition": "iid"}}, {"data": {"partition": {"name": "iid"}}}),
+    ],
+)
+def test_a_name_alone_is_its_section_wherever_it_is_written(short: dict[str, Any], long: dict[str, Any]) -> None:
+    """In a dict, in YAML, as an override, on the command line, and in a cell of a table."""
+    wanted = read_scenario(long)
+    assert read_scenario(short) == read_scenario({}, short) == read_scenario(yaml_text.write_yaml(short)) == wanted
+    typed = [f"{key}={yaml_text.write_yaml(value).strip().removesuffix('...')}" for key, value in short.items()]
+    assert read_scenario({}, typed) == wanted
+    cell = read_cells(read_scenario({"table": [{"name": "a", "overrides": short}]}))[0].scenario
+    assert cell == wanted
+
+
+def test_a_name_alone_may_stand_beside_the_options_of_what_it_names() -> None:
+    scenario = read_scenario({}, ["method=fedprox", "method.mu=0.1", "data.partition=dirichlet"])
+    assert (scenario.method.name, scenario.method.options, scenario.data.partition.name) == (
+        "fedprox",
+        {"mu": 0.1},
+        "dirichlet",
+    )

@@ -175,3 +175,11 @@ def test_the_base_scenario_is_not_changed_by_reading() -> None:
     before = repr(BASE)
     read_sweep(sweep({"local.lr": LR}, overrides={"rounds": 3}))
     assert repr(BASE) == before
+
+
+def test_a_name_alone_is_its_section_in_the_base_of_a_sweep_too() -> None:
+    sweep = read_sweep(
+        {"scenario": {"method": "fedavg", "data": "digits"}, "space": {"local.lr": [0.1]}, "objectives": "accuracy"}
+    )
+    scenario = sweep.scenario({"local.lr": 0.1})
+    assert (scenario.method.name, scenario.data.name, scenario.data.hold_out) == ("fedavg", "digits", 0.2)
