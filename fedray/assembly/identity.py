@@ -19,6 +19,7 @@ from typing import Any
 from torch import nn
 
 from fedray.assembly.user_objects import UserObjects
+from fedray.core.called_code import hash_called, hash_module_file
 from fedray.core.source_code import hash_code, name_callable
 from fedray.core.types import Net
 from fedray.data import catalogue
@@ -50,7 +51,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
     return {
         "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
-        "method": {} if method is None else _describe_code(method),
+        "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
     }
 
 
@@ -76,6 +77,7 @@ def _describe_own_network(scenario: Scenario, own: UserObjects, study: Study) ->
         "modules": _hash(re.sub(r" at 0x[0-9a-f]+", "", repr(module))),
         "code of its modules": _hash(" ".join(classes)) if all(classes) else "",
         "constants": _hash(" ".join(_list_constants(module))),
+        **_describe_called([make, *foreign]),
     }
 
 
@@ -90,6 +92,16 @@ def _list_constants(module: nn.Module) -> list[str]:
 def _describe_code(thing: Any) -> dict[str, str]:
     """The name of a user's function and its code; the digest is empty where there is no source."""
     return {"name": name_callable(thing).rpartition(".")[2], "code": hash_code(thing) or ""}
+
+
+def _describe_called(things: list[Any]) -> dict[str, str]:
+    """The functions that a user's functions and classes call, and the files that these stand in."""
+    called = [hash_called(thing) for thing in things]
+    files = sorted({digest for thing in things if (digest := hash_module_file(thing)) is not None})
+    return {
+        "code that it uses": _hash(" ".join(called)) if all(called) else "",
+        "its file": _hash(" ".join(files)) if files else "",
+    }
 
 
 def _hash(text: str) -> str:

@@ -1,7 +1,8 @@
 """The code of a user's own functions and classes as a digest: what can tell that they were changed between two calls.
 
-Comments, docstrings and the place of the code in its file do not count. What a function reads besides (other functions,
-files) is not seen, but its default values, plain values of its closure and constants of its module (in capitals) are.
+Comments, docstrings and the place of the code in its file do not count. Default values, plain values of the closure and
+constants of the module (in capitals) do. The functions that it calls are the concern of `fedray.core.called_code`;
+files that it reads are not seen.
 
 Example:
     >>> from textwrap import dedent
@@ -95,12 +96,16 @@ def _read_source(thing: Any) -> str | None:
             tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
-    if tree is None:
-        return None
+    return None if tree is None else ast.unparse(strip_docstrings(tree))
+
+
+def strip_docstrings(tree: ast.AST) -> ast.AST:
+    """A syntax tree without its docstrings; the tree is changed in place."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node, False):
+        if isinstance(node, kinds) and ast.get_docstring(node, False):
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+    return tree
 
 
 def _find_lambda(function: FunctionType) -> ast.AST | None:

@@ -25,6 +25,7 @@ from optuna.trial import TrialState
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.reopen import reopen_study
 from fedray.scenario.schema import Scenario
+from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
 from fedray.tuning.space import Values, enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
@@ -60,6 +61,7 @@ def run_search(state: SearchState, submit: Submit) -> None:
         if frozen.state.is_finished() and known:
             state.trainings[known["key"]] = Training(*known["is"])
             state.unchecked.add(known["key"])
+    _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     while True:
         while len(state.running) + _count_waiting(state) // state.together < state.sweep.jobs:
@@ -74,6 +76,22 @@ def run_search(state: SearchState, submit: Submit) -> None:
             _finish(state, future)
         queue.extendleft(reversed(state.waiting))
         state.waiting = []
+
+
+def _check_trainings(state: SearchState) -> None:
+    """Refuses to go on where a training of the sweep had other data, or other code of the user's, than there is now.
+
+    The space of a sweep may hold data sets, networks and methods: of each that was trained, one training is compared.
+    """
+    seen = set()
+    for training in state.trainings.values():
+        path = state.out / training.run / "scenario.yaml"
+        if path.is_file():
+            tree = load_yaml(path)
+            kind = str((tree.get("data"), tree.get("model"), tree.get("method", {}).get("name")))
+            if kind not in seen:
+                reopen_study(state.out / training.run, state.own)
+            seen.add(kind)
 
 
 def _next_trials(state: SearchState, queue: deque[optuna.Trial]) -> list[RunningTrial]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import linecache
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +89,64 @@ def test_predict_answered_with_another_network_of_equal_layout(tmp_path: Path) -
     assert "the network is not the one the run began with (code" in line_of(
         fedray.load(run.path, model=Bent).predict, x
     )
-    assert "(code, modules, code of its modules)" in line_of(fedray.load(run.path, model=Scaled).predict, x)
+    assert "(code, modules, code of its modules, code that it uses)" in line_of(
+        fedray.load(run.path, model=Scaled).predict, x
+    )
     assert "pass the same model=" in line_of(fedray.load(run.path).predict, x)
     answer = fedray.load(run.path, model=Rectified).predict(x)
     np.testing.assert_array_equal(answer.mean, run.predict(x).mean)
+
+
+NETWORK = """
+from torch import nn
+
+from {helper} import activate
+
+SCALES = {{"twice": lambda x: 2 * x}}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return SCALES["twice"](activate(self.linear(x.flatten(1))))
+"""
+HELPER = """
+def activate(x):
+    return bend(x)
+
+def bend(x):
+    return x.tanh()
+"""
+
+
+def test_a_function_that_a_network_calls_was_changed_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another file of the user's, named through others; or in the network's own file, where nothing names it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def load_network(text: str, helper: str) -> type[nn.Module]:
+        (tmp_path / "nets_of_mine.py").write_text(text.format(helper="helper_of_mine"))
+        (tmp_path / "helper_of_mine.py").write_text(helper)
+        importlib.invalidate_caches()
+        for name in ("nets_of_mine", "helper_of_mine"):
+            sys.modules.pop(name, None)
+        linecache.clearcache()
+        found: type[nn.Module] = importlib.import_module("nets_of_mine").Net
+        return found
+
+    run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run", model=load_network(NETWORK, HELPER))
+    same = load_network(f"# as before\n{NETWORK}", HELPER.replace("return bend", "# a comment\n    return bend"))
+    assert fedray.load(run.path, model=same).study.net.layout.d == 650
+    bent = load_network(NETWORK, HELPER.replace("tanh", "relu"))
+    assert "the network is not the one the run began with (code that it uses)" in line_of(
+        lambda: fedray.load(run.path, model=bent).study
+    )
+    scaled = load_network(NETWORK.replace("2 * x", "3 * x"), HELPER)
+    assert "(its file)" in line_of(lambda: fedray.load(run.path, model=scaled).study)
 
 
 def test_lambdas_that_are_written_again_are_the_same_network(tmp_path: Path) -> None:

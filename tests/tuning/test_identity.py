@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sweeps
+from torch import nn
 
+import fedray
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.experiments.reopen import reopen_study
@@ -38,6 +40,29 @@ def test_a_sweep_was_answered_with_trainings_on_other_data(tmp_path: Path) -> No
     write_table(table, invert=False)
     summary, _ = sweeps.run(given, tmp_path / "sweep", trials=3, resume=True)
     assert (summary["trainings"], summary["looked_up"]) == (1, 2)
+
+
+def test_a_network_of_the_space_was_changed_between_two_trials(tmp_path: Path) -> None:
+    """The base of the sweep has another network: only the trainings know which code they were trained with."""
+
+    def bent(_shape: Any, _outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+
+    def straight(_shape: Any, _outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+    fedray.register("model", "net_of_a_space", straight)
+    networks = {"type": "categorical", "choices": ["net_of_a_space"]}
+    space = {"model.name": networks, "local.lr": [0.1, 0.3]}
+    given = sweeps.sweep(space, sampler="grid")
+    given["scenario"] = {**sweeps.BASE, "rounds": 2, "model": {"name": "linear"}}
+    sweeps.run(given, tmp_path / "sweep", trials=1)
+    fedray.register("model", "net_of_a_space", bent)
+    with pytest.raises(BadInput, match=r"trials/00000: the network is not the one the run began with \(.*code") as no:
+        sweeps.run(given, tmp_path / "sweep", trials=2, resume=True)
+    assert len(str(no.value).splitlines()) == 1
+    fedray.register("model", "net_of_a_space", straight)
+    assert sweeps.run(given, tmp_path / "sweep", trials=2, resume=True)[0]["trainings"] == 2
 
 
 def test_each_training_of_a_sweep_says_what_it_trained(tmp_path: Path) -> None:
