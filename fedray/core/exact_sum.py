@@ -4,24 +4,28 @@ Float64 adds multiples of a unit u (a power of two) exactly as long as all sums 
 does not depend on order, grouping or number of workers. So each number is split into *limbs* with a unit each: limb i
 keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and Nguyen,
 *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each limb, in which
-BLAS may add in any order. Rows with entries above 1 in magnitude also use a coarse limb; whether one does depends on
-that row alone.
+BLAS may add in any order; on the CPU a compiled kernel (`kernels/sum.c`) adds, to the same bits. Rows with entries
+above 1 in magnitude also use a coarse limb; whether one does depends on that row alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core import native
 from fedray.core.errors import Overflow
-from fedray.core.types import Stats
+from fedray.core.types import FloatArray, Stats
 
 COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
 LIMIT = 2.0**28  # numbers of this magnitude or above cannot be added exactly
+_COMPILED = (torch.float32, torch.float64)  # what the compiled kernel adds
 _CHUNK = 1 << 17  # numbers at a time: 1 MB of float64 stays in a core's cache
 
 
@@ -116,7 +120,27 @@ def exact_sum(
         >>> exact_sum(rows, torch.tensor([0, 1, 1]), 2, torch.tensor([1, 1, 2])).value().tolist()
         [[1.0], [10.0]]
     """
-    big = _largest(x, weight, square) > 1.0
+    if native.is_available() and x.device.type == "cpu" and x.is_contiguous() and x.dtype in _COMPILED:
+        return _sum_compiled(x, group, groups, weight, limbs=limbs, square=square)
+    return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)
+
+
+def sum_with_torch(
+    x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int = 1, square: bool = False
+) -> ExactSum:
+    """The same as `exact_sum` with torch alone, where there is no compiled library, and on other devices.
+
+    Args:
+        x: As there.
+        group: As there.
+        groups: As there.
+        weight: As there.
+        limbs: As there.
+        square: As there.
+    """
+    most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
+    over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
+    big = torch.from_numpy(over).to(x.device)
     member = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)  # [G, J]
     member[group, torch.arange(len(x), device=x.device)] = 1.0
     fine = tuple(range(limbs))
@@ -134,6 +158,23 @@ def exact_sum(
             if part is not into:
                 sums[limb][:, columns] = part if is_one_row else member @ part
     return ExactSum(sums)
+
+
+def _sum_compiled(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
+    """The same by the compiled kernel; rows are added again where one turns out to need the coarse limb."""
+    factor = weight.numpy().astype(np.float64)
+    add = partial(native.sum_rows, x, group.numpy(), groups, None if (factor == 1).all() else factor)
+    sums, most = add(None, limbs=limbs, square=square)
+    big = _check_largest(most, factor, square) > 1.0
+    fine = tuple(range(limbs))
+    if not big.any():
+        return ExactSum(_name_limbs(fine, sums))
+    return ExactSum(_name_limbs((COARSE, *fine), add(big, limbs=limbs, square=square).sums))
+
+
+def _name_limbs(names: tuple[int, ...], sums: Tensor) -> dict[int, Tensor]:
+    """The sums of each limb `[G, d]` with memory of their own, from all of them `[limbs, G, d]`."""
+    return {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
 
 
 class _Split(NamedTuple):
@@ -171,13 +212,13 @@ def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple
     yield last, _round_in_place(rest, last)
 
 
-def _largest(x: Tensor, weight: Tensor, square: bool) -> Tensor:
-    """The largest magnitude that each row adds, `[J]`; rows that cannot be added are an error."""
-    most = torch.maximum(x.amax(1), -x.amin(1)).double()  # NaN stays NaN
-    most = (most.square() if square else most) * weight.abs()
-    if not bool((most < LIMIT).all()):
-        raise Overflow([int(j) for j in torch.nonzero(~(most < LIMIT)).flatten()[:5]])
-    return most
+def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
+    """The largest magnitude that each row adds, `[J]`, from that of its entries; what cannot be added is an error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        adds = (most * most if square else most) * np.abs(weight)
+    if not (adds < LIMIT).all():
+        raise Overflow(np.flatnonzero(~(adds < LIMIT))[:5].tolist())
+    return adds
 
 
 def check_finite(rows: Tensor) -> None:

@@ -1,0 +1,171 @@
+"""The library of compiled kernels: finds it, checks that it belongs to these sources, and calls it.
+
+The library is built when fedray is installed (`fedray/core/kernels/build.py`), and nothing is compiled later. Where it
+is missing, is older than its sources, or the processor has no fused multiply-add, the torch engines do its work. Every
+caller checks shapes and types before a call; indices and labels are checked by the kernels themselves. A call releases
+the interpreter, so that several threads can train at the same time.
+
+Example:
+    >>> print(*sorted(INSTRUCTIONS.values()))
+    avx2 avx512 neon
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedray.core.kernels.build import FOLDER, LIBRARY, hash_sources
+
+INSTRUCTIONS = {1: "avx2", 2: "avx512", 3: "neon"}  # what `fedray_instructions` returns; 0: none of them
+REBUILD = "install fedray again (pip install .), or run python fedray/core/kernels/build.py"
+
+
+class Library(NamedTuple):
+    """A loaded library.
+
+    Attributes:
+        handle: What ctypes calls.
+        instructions: Which of its builds runs here: avx2, avx512 or neon.
+        digest: Of the sources that it was built from.
+    """
+
+    handle: ctypes.CDLL
+    instructions: str
+    digest: str
+
+    def function(self, name: str, dtype: torch.dtype) -> Callable[..., int]:
+        """A kernel for one type of number, float32 or float64."""
+        bits = 64 if dtype == torch.float64 else 32
+        found: Callable[..., int] = self.handle[f"fedray_{name}_f{bits}_{self.instructions}"]
+        return found
+
+
+class Missing(NamedTuple):
+    """There is no library.
+
+    Attributes:
+        why: One sentence for people, with the remedy.
+    """
+
+    why: str
+
+
+def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
+    """Loads a library, if it was built from the sources that lie in this package.
+
+    Args:
+        path: The file.
+        instructions: Which of its builds to use; None: the best one for this processor.
+    """
+    if not path.is_file():
+        return Missing(f"the library of compiled kernels was not built: {REBUILD}")
+    try:
+        handle = ctypes.CDLL(str(path))
+        handle.fedray_digest.restype = ctypes.c_char_p
+        digest, found = handle.fedray_digest().decode(), INSTRUCTIONS.get(handle.fedray_instructions())
+    except (OSError, AttributeError) as error:
+        return Missing(f"the library of compiled kernels cannot be loaded ({error}): {REBUILD}")
+    if digest != hash_sources():
+        return Missing(f"the library of compiled kernels is older than its sources: {REBUILD}")
+    if found is None:
+        return Missing("this processor has no AVX2 with fused multiply-add, which the compiled kernels need")
+    return Library(handle, instructions or found, digest)
+
+
+@lru_cache(maxsize=1)
+def load_library() -> Library | Missing:
+    """The library of this installation, loaded once a process."""
+    return open_library(FOLDER / LIBRARY)
+
+
+def is_available() -> bool:
+    """Whether compiled kernels can run in this process."""
+    return isinstance(load_library(), Library)
+
+
+def hash_library() -> str | None:
+    """A digest of what the kernels compute, equal on all machines with the same sources; None without a library."""
+    library = load_library()
+    return library.digest if isinstance(library, Library) else None
+
+
+def address(array: Tensor | NDArray[Any] | None) -> int | None:
+    """Where the numbers of a contiguous array lie in memory."""
+    if array is None:
+        return None
+    if isinstance(array, Tensor):
+        assert array.is_contiguous() and array.device.type == "cpu"
+        return array.data_ptr()
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
+
+
+class _SumTask(ctypes.Structure):
+    """As `SumTask` in `kernels/sum.c`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "group", "scale", "big", "sums", "most")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "groups")),
+        *((name, ctypes.c_int32) for name in ("limbs", "square")),
+    )
+
+
+class RowSums(NamedTuple):
+    """What `sum_rows` returns.
+
+    Attributes:
+        sums: Of each limb, `[limbs, G, d]` float64; the coarse limb comes first where there is one.
+        most: The largest magnitude of each row, `[J]`; NaN where a row has one.
+    """
+
+    sums: Tensor
+    most: NDArray[np.float64]
+
+
+def sum_rows(
+    x: Tensor,
+    group: NDArray[np.int64],
+    groups: int,
+    scale: NDArray[np.float64] | None,
+    big: NDArray[np.bool_] | None,
+    *,
+    limbs: int,
+    square: bool,
+) -> RowSums:
+    """Sums of the limbs of rows, see `fedray.core.exact_sum`.
+
+    Args:
+        x: Rows, `[J, d]` float32 or float64, contiguous.
+        group: Group of each row, `[J]`.
+        groups: Number of groups, G.
+        scale: Factor of each row, `[J]`; None means 1.
+        big: Which rows use the coarse limb, `[J]`; None means that no row does.
+        limbs: Number of fine limbs, 1 to 8.
+        square: Whether the numbers are squared first.
+
+    Example:
+        >>> if is_available():
+        ...     rows, one_group = torch.tensor([[0.5], [0.25]]), np.array([0, 0])
+        ...     assert sum_rows(rows, one_group, 1, None, None, limbs=1, square=False).sums.item() == 0.75
+    """
+    library = load_library()
+    assert isinstance(library, Library)
+    rows, columns = x.shape
+    if not (len(group) == rows and 1 <= limbs <= 8 and ((group >= 0) & (group < groups)).all()):
+        raise IndexError(f"group of {len(group)} rows, {rows} rows, {groups} groups, {limbs} limbs")
+    sums = torch.empty(limbs + (big is not None), groups, columns, dtype=torch.float64)
+    most = np.empty(rows)
+    flags = None if big is None else np.ascontiguousarray(big, dtype=np.uint8)
+    group = np.ascontiguousarray(group, dtype=np.int64)
+    task = _SumTask(*(address(a) for a in (x, group, scale, flags, sums, most)), rows, columns, groups, limbs, square)
+    library.function("sum", x.dtype)(ctypes.byref(task))
+    return RowSums(sums, most)
