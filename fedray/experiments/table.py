@@ -22,10 +22,12 @@ from typing import Any
 import pyarrow as pa
 
 from fedray.assembly.devices import invited_per_tier
+from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import format_score, format_seconds
 from fedray.core.types import Clients
+from fedray.experiments.reopen import reopen_study
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
@@ -58,7 +60,7 @@ def run_table(
         say: called with a line about each cell that is finished.
 
     Raises:
-        BadInput: the scenario has no table, or `out` holds cells of another scenario.
+        BadInput: the scenario has no table, or `out` holds cells of another scenario, of other data or of other code.
     """
     wanted = read_cells(scenario)
     if not scenario.table:
@@ -69,6 +71,8 @@ def run_table(
         _run_cell(cell, out / "cells" / cell.name, address, modules)
         say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {format_seconds(time.monotonic() - began)}")
 
+    for cell in wanted:
+        _check_cell(cell, out / "cells" / cell.name)
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         list(pool.map(run, sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted))
     rows = [row for cell in wanted for row in _read_rows(cell, out / "cells" / cell.name)]
@@ -89,18 +93,32 @@ def _count_jobs(cell: NamedCell) -> float:
     return float(jobs * scenario.rounds * scenario.replicates)
 
 
+def _check_cell(cell: NamedCell, folder: Path) -> None:
+    """Refuses a cell that was trained with another scenario, with other data, or with other code of the user's.
+
+    Raises:
+        BadInput: names what was changed.
+    """
+    given = folder / "scenario.yaml"
+    if not given.is_file():
+        return
+    if read_scenario(given, explicit=False) != cell.scenario:
+        raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
+    try:
+        reopen_study(folder, UserObjects())
+    except BadInput as error:
+        raise BadInput(f"cell {cell.name}: {error}; or remove {folder}, and the cell runs again") from None
+
+
 def _run_cell(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
     """Runs, resumes or skips one cell, in a process of its own."""
     import subprocess
     import sys
 
-    given = folder / "scenario.yaml"
-    if given.is_file() and read_scenario(given, explicit=False) != cell.scenario:
-        raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
     if (folder / DONE).is_file():
         return
     options = [f"--import={name}" for name in modules] + ([f"--address={address}"] if address else [])
-    if given.is_file():
+    if (folder / "scenario.yaml").is_file():
         command = ["resume", str(folder)]
     else:
         source = folder.parent / f"{folder.name}.yaml"
