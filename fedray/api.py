@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +21,10 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput
-from fedray.core.files import write_atomically
+from fedray.core.errors import BadInput, Damaged
+from fedray.core.files import make_parent, write_atomically
+from fedray.core.parts import FILES_KEY, find_checkpoints
+from fedray.core.run_files import SUMMARY_FILE, read_summary
 from fedray.data.types import Dataset
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
@@ -56,11 +58,9 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """`summary.json`: final metrics, totals, hashes."""
-        file = self.path / "summary.json"
-        if not file.is_file():
+        if not os.path.lexists(self.path / SUMMARY_FILE):
             raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
-        loaded: dict[str, Any] = json.loads(file.read_text())
-        return loaded
+        return {key: value for key, value in read_summary(self.path).items() if key != FILES_KEY}
 
     @property
     def rounds(self) -> pa.Table:
@@ -97,6 +97,7 @@ class Run:
     @property
     def progress(self) -> Progress:
         """The newest checkpoint."""
+        self._require_newest_checkpoint()
         return checkpoint.load_checkpoint(self.path / "checkpoints")[0]
 
     @property
@@ -125,6 +126,7 @@ class Run:
             world, k = divmod(m, study.method.phase.models)
             replicate, fold = world // study.per_replicate, int(study.folds[world])
             path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+            make_parent(path)
             write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
             paths.append(path)
         return paths
@@ -147,13 +149,22 @@ class Run:
         """
         return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold)
 
+    def _require_newest_checkpoint(self) -> None:
+        """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""
+        file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
+        summary = read_summary(self.path) if file.is_file() else {}
+        if FILES_KEY in summary and newest != summary["rounds"]:
+            folder = self.path / "checkpoints" / f"round-{summary['rounds']:06d}"
+            raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
+
     def _newest_predictor(self) -> Predictor:
         """The worker and the models of the newest checkpoint, kept until there is a newer one."""
         folder, version = self.path / "checkpoints", None
-        for newest in checkpoint.find_checkpoints(folder)[-1:]:
+        for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
+            self._require_newest_checkpoint()
             progress, private = checkpoint.load_checkpoint(folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
@@ -225,8 +236,7 @@ def run(
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
         if isinstance(value, str | Mapping):  # keys of the scenario, as any other override
-            dotted |= {f"{key}.name": value} if isinstance(value, str) else {key: value}
-            objects[key] = None
+            dotted[key], objects[key] = value, None
     own = _check_objects(**objects, modules=tuple(modules))
     mine = [kind for kind, thing in objects.items() if thing is not None]
     run_scenario(read_scenario(scenario, dotted, own=mine), folder, own, watch or _ignore, address=address)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import DamageWarning, ScenarioWarning
 
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Says each `ScenarioWarning` of the block once, as a line; other warnings look as usual.
+    """Says each `ScenarioWarning` and `DamageWarning` of the block once, as a line; other warnings look as usual.
 
     Args:
         say: prints a line.
@@ -29,12 +29,13 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if not issubclass(category, ScenarioWarning):
+            if not issubclass(category, ScenarioWarning | DamageWarning):
                 usual(message, category, *place, **more)
             elif str(message) not in said:
                 said.add(str(message))
                 say(f"fedray: note: {message}")
 
         warnings.simplefilter("always", ScenarioWarning)
+        warnings.simplefilter("always", DamageWarning)
         warnings.showwarning = show
         yield

@@ -31,6 +31,26 @@ class Lost(FedrayError):
     """
 
 
+class Damaged(FedrayError):
+    """A file of a run directory is missing, or is not what the run wrote; other reasons not to read it are not this.
+
+    Attributes:
+        reason: What is wrong with which file.
+        remedy: What to do.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        FedrayError.__init__(self, reason, remedy)
+        self.reason, self.remedy = reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.remedy}"
+
+
+class DamageWarning(UserWarning):
+    """A file of a run directory was damaged and set aside. The command line prints it as one line."""
+
+
 class Diverged(FedrayError):
     """A client's local training ended in parameters that are NaN, infinite or too large to be added."""
 

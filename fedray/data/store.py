@@ -145,6 +145,7 @@ def write_store(
     schema = pa.schema([pa.field(k, a.type) for k, a in zip(fields, arrays, strict=True)], {"fedray": about})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as file:
             os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
             with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:

@@ -8,7 +8,6 @@ scenario says.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.core import files
 from fedray.core.errors import Diverged, FedrayError
+from fedray.core.sealed import read_sealed, write_sealed
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.runtime.session import Measure, Snapshot
 from fedray.scenario.loader import dump_scenario
@@ -26,6 +25,7 @@ from fedray.scenario.schema import EvaluateKeys, Scenario
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.study import Study
 from fedray.storage import directory, tables
+from fedray.storage.mending import warn_of_damage
 
 HELD_OUT_SHARE = 0.2  # of every client's rows, where the scenario withholds none
 SCORE = "hold_out_nll"
@@ -54,8 +54,8 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
             {"replicate": replicate, "fold": fold, "lr": choose_best(each, grid), SCORE: each}
             for (replicate, fold), each in sorted(scores.items())
         ]
-        files.write_json(path, {"candidates": grid, "worlds": worlds})
-    return replace(own, rates=tuple(float(world["lr"]) for world in json.loads(path.read_text())["worlds"]))
+        write_sealed(path, {"candidates": grid, "worlds": worlds})
+    return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
 
 
 def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train) -> Scores:
@@ -68,6 +68,7 @@ def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: 
         if not (candidates / "scenario.yaml").is_file():
             shutil.rmtree(candidates, ignore_errors=True)
             directory.make_run_directory(candidates, dump_scenario(trial))
+        warn_of_damage(candidates)
         try:
             train(trial, candidates, replace(own, grid=tuple(grid[:number])), _ignore, make_held_out_evaluator)
         except Diverged:

@@ -11,13 +11,11 @@ Example:
 
 from __future__ import annotations
 
-import itertools
-import json
-import time
+import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,19 +23,45 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import format_score, format_seconds
+from fedray.core.run_files import read_summary
+from fedray.core.text import format_score
 from fedray.core.types import Clients
+from fedray.experiments.cells import train_cells
 from fedray.experiments.reopen import reopen_study
-from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario
+from fedray.runtime.environment import refuse_unused_address
+from fedray.scenario.loader import NamedCell, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
 
-DONE = "summary.json"
+log = logging.getLogger("fedray")
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("cell", "method", "metric")),
+        *((name, pa.float64()) for name in ("mean", "sd")),
+        ("n", pa.int64()),
+        ("published", pa.float64()),
+        *((name, pa.int64()) for name in ("rounds", "up_bytes")),
+        *((name, pa.float64()) for name in ("sim_seconds", "wall_seconds")),
+        ("error", pa.string()),
+    ]
+)
 FIRST_METRICS = (
     "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
+
+
+class TableResult(NamedTuple):
+    """A table, and what is missing in it.
+
+    Attributes:
+        text: Markdown.
+        failed: the reason of each cell that failed, in one line, by its name.
+    """
+
+    text: str
+    failed: dict[str, str]
 
 
 def run_table(
@@ -48,8 +72,8 @@ def run_table(
     address: str | None = None,
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _line: None,
-) -> str:
-    """Runs the cells that are not finished yet and returns the table as Markdown.
+) -> TableResult:
+    """Runs the cells that are not finished yet and returns the table; a cell that fails is marked in it.
 
     Args:
         scenario: the scenario, whose `table` lists the cells.
@@ -65,21 +89,25 @@ def run_table(
     wanted = read_cells(scenario)
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
-    began, done = time.monotonic(), itertools.count(1)
-
-    def run(cell: NamedCell) -> None:
-        _run_cell(cell, out / "cells" / cell.name, address, modules)
-        say(f"cell {cell.name} is done: {next(done)} of {len(wanted)}, {format_seconds(time.monotonic() - began)}")
-
+    refuse_unused_address("ray" if any(cell.scenario.runtime == "ray" for cell in wanted) else "inline", address)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(run, sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted))
-    rows = [row for cell in wanted for row in _read_rows(cell, out / "cells" / cell.name)]
-    write_parquet(out / "table.parquet", pa.Table.from_pylist(rows))
+    options = {cell.name: _list_options(cell, address, modules) for cell in wanted}
+    order = sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted
+    log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))
+    failed = train_cells(order, out / "cells", jobs, options, say)
+    rows = []
+    for cell in wanted:
+        try:
+            rows += [] if cell.name in failed else _read_rows(cell, out / "cells" / cell.name)
+        except FedrayError as error:  # a summary that was damaged
+            failed[cell.name] = str(error)
+    rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
+    files.make_parent(out / "table.parquet")
+    write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
     text = format_markdown(rows, [cell.name for cell in wanted])
     files.write_atomically(out / "table.md", text.encode())
-    return text
+    return TableResult(text, failed)
 
 
 def _count_jobs(cell: NamedCell) -> float:
@@ -102,7 +130,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     given = folder / "scenario.yaml"
     if not given.is_file():
         return
-    if read_scenario(given, explicit=False) != cell.scenario:
+    if replace(read_scenario(given, explicit=False), report=cell.scenario.report) != cell.scenario:
         raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
     try:
         reopen_study(folder, UserObjects())
@@ -110,32 +138,16 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
         raise BadInput(f"cell {cell.name}: {error}; or remove {folder}, and the cell runs again") from None
 
 
-def _run_cell(cell: NamedCell, folder: Path, address: str | None, modules: tuple[str, ...]) -> None:
-    """Runs, resumes or skips one cell, in a process of its own."""
-    import subprocess
-    import sys
-
-    if (folder / DONE).is_file():
-        return
-    options = [f"--import={name}" for name in modules] + ([f"--address={address}"] if address else [])
-    if (folder / "scenario.yaml").is_file():
-        command = ["resume", str(folder)]
-    else:
-        source = folder.parent / f"{folder.name}.yaml"
-        files.write_atomically(source, dump_scenario(cell.scenario).encode())
-        command = ["run", str(source), "--out", str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedray", *command, *options], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        kind = BadInput if done.returncode == 2 else FedrayError
-        raise kind(f"cell {cell.name}: {last.removeprefix('fedray: ')}")
+def _list_options(cell: NamedCell, address: str | None, modules: tuple[str, ...]) -> list[str]:
+    """The options of the command that runs or resumes a cell."""
+    shared = [f"--import={name}" for name in modules]
+    on_cluster = [f"--address={address}"] if address and cell.scenario.runtime == "ray" else []
+    return [*shared, *on_cluster, *([] if cell.scenario.report else ["--no-report"])]
 
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """One row a metric of a finished cell."""
-    summary = json.loads((folder / DONE).read_text())
+    summary = read_summary(folder)
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
     rows = []
     for name in names:
@@ -163,10 +175,13 @@ def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6)
     """The table as Markdown: one line for each cell; published metrics first, beside their published values.
 
     Args:
-        rows: one for each metric of each cell, as `table.parquet` has them.
+        rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
+            failed.
         names: of the cells, in their order.
         most: metrics that are shown, unless more are published.
     """
+    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
+    rows = [r for r in rows if r["cell"] not in errors]
     published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
     known = {r["metric"] for r in rows}
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
@@ -175,6 +190,9 @@ def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6)
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
     by_cell = {(r["cell"], r["metric"]): r for r in rows}
     for name in names:
+        if name in errors:
+            lines.append(f"| {name} | failed: {errors[name].replace('|', '/')} |" + " |" * (len(head) + 1))
+            continue
         texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
         for metric in shown:
             row = by_cell.get((name, metric))

@@ -34,6 +34,7 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(out, page.encode())
     except OSError as error:
         raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None

@@ -14,13 +14,16 @@ Example:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedray.core import errors, files
+from fedray.core import errors
 from fedray.core.errors import FedrayError
+from fedray.core.parts import FILES_KEY, find_checkpoints, sum_final_files
+from fedray.core.sealed import write_sealed
 from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
@@ -34,6 +37,7 @@ from fedray.storage.drift import write_drift
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
 
+log = logging.getLogger("fedray")
 Measure = Callable[[Study, Runtime], Callable[[Progress], list[dict[str, Any]]]]
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
 Watch = Callable[[Snapshot], None]
@@ -68,27 +72,36 @@ def run_session(
         Enough: the watcher ended the run; it is saved and can be resumed.
         BadInput: the run began with something else.
     """
-    with directory.lock_run_directory(out):
+    with directory.lock_run_directory(out) as confirm_place:
         if digests is not None:
             identity.confirm_identity(out, digests)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, None)
         while True:
-            recorder = tables.RunRecorder(out, study, runtime.private, lambda now: watch(take_snapshot(study, now)))
+            log.info(f"training from round {progress.round} on" if progress.round else "training")
+            show = _show_progress(study, watch)
+            recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
                 progress = run_rounds(study, runtime, recorder, measure(study, runtime), progress)
                 recorder.flush(progress.round)
+                confirm_place()
                 summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
                 break
             except Enough:
-                recorder.flush(progress.round)
-                checkpoint.save_checkpoint(out / "checkpoints", progress, runtime.private(), study.checkpoint_keep)
+                recorder.checkpoint(progress)
                 raise
             except errors.Lost:  # a worker is gone, and the private vectors of its clients with it
+                confirm_place()
                 progress = _begin(study, runtime, out)
+        confirm_place()
         _manifest(out, study, facts, progress, time.perf_counter() - began)
-        files.write_json(out / "summary.json", summary)
+        write_sealed(out / "summary.json", {**summary, FILES_KEY: sum_final_files(out)})
         return summary
+
+
+def _show_progress(study: Study, watch: Watch) -> Callable[[Progress], None]:
+    """What a recorder calls after each evaluated round."""
+    return lambda progress: watch(take_snapshot(study, progress))
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
@@ -104,7 +117,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     """Restores the newest checkpoint, or prepares the first round where there is none."""
-    if not checkpoint.find_checkpoints(out / "checkpoints"):
+    if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         return begin_progress(study, study.method.phase)
@@ -140,11 +153,12 @@ def take_snapshot(study: Study, progress: Progress) -> Snapshot:
 def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: float | None) -> None:
     timings = {"wall_seconds": progress.wall_seconds, "process_seconds": seconds}
     size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
-    files.write_json(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
+    write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
     """The summary of a run that has come to its end, after its drift scores and the data of its pictures, if drawn."""
+    log.info("scoring the trained models")
     models = checkpoint.hash_model(study.net.layout, progress.state, study.method.phase.models, study.folds)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
     if pictures:

@@ -15,8 +15,8 @@ Example:
 
 from __future__ import annotations
 
-import hashlib
 import json
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,21 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedray.core.errors import FedrayError
-from fedray.core.files import hash_tensors, sync_to_disk
+from fedray.core.errors import Damaged, FedrayError
+from fedray.core.files import hash_tensors, open_plain, sync_to_disk
+from fedray.core.parts import PartSums, find_checkpoints, read_totals
+from fedray.core.sealed import SEAL, seal_entries, tell_apart
 from fedray.core.types import IntArray, Layout, State
 from fedray.simulation.interfaces import Progress
 
 
 def save_checkpoint(
-    folder: Path, progress: Progress, private: dict[str, torch.Tensor] | None = None, keep: int = 2
+    folder: Path,
+    progress: Progress,
+    private: dict[str, torch.Tensor] | None = None,
+    keep: int = 2,
+    *,
+    parts: PartSums | None = None,
 ) -> Path:
     """Writes `round-NNNNNN/` under a folder and removes all but the newest checkpoints.
 
@@ -42,6 +49,7 @@ def save_checkpoint(
         progress: where the run stands.
         private: the clients' private vectors by name.
         keep: how many checkpoints stay, at least 1.
+        parts: the checksums of the parts of the run's tables; None: the tables are not checked.
 
     Returns:
         The folder of the checkpoint.
@@ -62,8 +70,12 @@ def save_checkpoint(
         "metrics": progress.metrics,
         "failed": progress.failed,
         "digest": hash_tensors(dict(sorted(tensors.items()))),
+        "shapes": _list_shapes(tensors),
+        "parts": parts,
     }
-    totals["seal"] = _seal(totals)
+    if parts is None:
+        del totals["parts"]
+    totals[SEAL] = seal_entries(totals)
     path = folder / f"round-{progress.round:06d}"
     _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, json.dumps(totals))
     for old in find_checkpoints(folder)[: -max(1, keep)]:
@@ -73,12 +85,13 @@ def save_checkpoint(
 
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs and renames it."""
-    part = final.with_name(f".{final.name}.part")
+    part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        save_file(tensors, part / "state.safetensors")
+        final.parent.mkdir(exist_ok=True)
+        part.mkdir()
         (part / "progress.json").write_text(totals)
+        save_file(tensors, part / "state.safetensors")
+        (part / "state.safetensors").chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
         for file in part.iterdir():
             sync_to_disk(file)
         sync_to_disk(part)
@@ -86,43 +99,31 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) 
             shutil.rmtree(final)
         part.replace(final)
         sync_to_disk(final.parent)
+    except FileNotFoundError:
+        raise FedrayError(f"cannot write {final}: {final.parent} is gone: was it moved or deleted?") from None
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise FedrayError(
             f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
         ) from None
-
-
-def find_checkpoints(folder: Path) -> list[int]:
-    """Rounds that have a checkpoint, rising."""
-    found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
-    return sorted(int(name) for name in found if name.isdigit())  # not a copy that somebody made
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
     """The checkpoint of a round (the newest by default), and the private client state saved with it.
 
     Raises:
-        FedrayError: there is none, or its files are damaged.
+        Damaged: a file of it is missing or was changed.
+        FedrayError: there is none, or a file cannot be read for another reason.
     """
     known = find_checkpoints(folder)
     if not known:
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
-    remedy = f"remove {path} to resume from the checkpoint before it"
-    file = path / "progress.json"
-    try:
-        totals: dict[str, Any] = json.loads(file.read_text())
-        if totals.pop("seal") != _seal(totals):
-            raise ValueError("its digest differs")
-        file = path / "state.safetensors"
-        tensors = load_file(file)
-        if totals["digest"] != hash_tensors(dict(sorted(tensors.items()))):
-            raise ValueError("its digest differs")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise FedrayError(f"{file} is damaged ({why[:200]}): {remedy}") from None
+    remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
+    totals = read_totals(path, remedy)
+    tensors = _load_tensors(path / "state.safetensors", totals, remedy)
     extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}
     private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
     state = State(tensors["models"], tensors["counters"], extra)
@@ -132,9 +133,36 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     return Progress(totals["round"], state, up, down, seconds, *last), private
 
 
-def _seal(totals: dict[str, Any]) -> str:
-    """SHA-256 of the other entries of `progress.json`."""
-    return hashlib.sha256(json.dumps(totals, sort_keys=True).encode()).hexdigest()
+def _load_tensors(file: Path, totals: dict[str, Any], remedy: str) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, which have the digest and the shapes of its totals."""
+    digest, shapes = totals.get("digest"), totals.get("shapes")
+    try:
+        with open_plain(file):  # the loader cannot tell why a file may not be read, and waits for a pipe
+            tensors = load_file(file)
+        if digest != hash_tensors(dict(sorted(tensors.items()))) or shapes not in (None, _list_shapes(tensors)):
+            raise ValueError("its checksum differs")
+    except OSError as error:
+        raise tell_apart(file, error, remedy) from None
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise Damaged(f"{file} is damaged ({why[:200]})", remedy) from None
+    return tensors
+
+
+def _list_shapes(tensors: dict[str, torch.Tensor]) -> dict[str, list[Any]]:
+    """Type and shape of each tensor, as JSON has them."""
+    return {name: [str(value.dtype), *value.shape] for name, value in sorted(tensors.items())}
+
+
+def read_checkpoint_parts(folder: Path, round: int) -> PartSums | None:
+    """The checksums of the parts of the tables that a checkpoint keeps; None where it was written without.
+
+    Raises:
+        Damaged: the checkpoint is damaged.
+        FedrayError: it cannot be read for another reason.
+    """
+    found: PartSums | None = read_totals(folder / f"round-{round:06d}", "").get("parts")
+    return found
 
 
 def hash_model(layout: Layout, state: State, models: int, folds: IntArray) -> str:

@@ -12,16 +12,20 @@ Example:
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.parts import TABLES, list_parts, refuse_links
 
+_UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
 LOCK_SECONDS = 30.0  # to wait for the process that writes the directory
 
 
@@ -55,25 +59,58 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
 
 
 @contextmanager
-def lock_run_directory(out: Path) -> Iterator[None]:
+def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
     """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
 
     A run whose driver was killed may write for some seconds more: resuming waits for it.
+
+    Yields:
+        A function to call before each write: it raises `FedrayError` where the directory was moved or deleted.
+
+    Raises:
+        BadInput: another process writes it, or it holds symbolic links.
+        FedrayError: it cannot be written.
     """
+    refuse_links(out)
     try:
-        file = (out / ".lock").open("w")
+        began = out.stat()
+        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
-    with file:
+    try:
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _try_lock(file):
+        while not _try_lock(handle):
             if time.monotonic() > deadline:
                 raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
             time.sleep(0.1)
-        yield
+        _drop_unfinished_files(out)
+        yield partial(_confirm_place, out, (began.st_dev, began.st_ino))
+    finally:
+        os.close(handle)
 
 
-def _try_lock(file: IO[str]) -> bool:
+def _confirm_place(out: Path, began: tuple[int, int]) -> None:
+    """Raises `FedrayError` where a path no longer leads to the directory that it led to."""
+    try:
+        now = out.stat()
+    except OSError:
+        now = None
+    if now is None or (now.st_dev, now.st_ino) != began:
+        raise FedrayError(
+            f"{out} was moved or deleted while the run wrote it: nothing more is written there; "
+            "`fedray resume` goes on where it is now"
+        )
+
+
+def _drop_unfinished_files(out: Path) -> None:
+    """Removes temporary files and folders that a killed process left where only the holder of the lock writes."""
+    for folder in ("checkpoints", *TABLES):
+        for path in (out / folder).glob(".*.part"):
+            if _UNFINISHED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,7 +122,7 @@ def _try_lock(file: IO[str]) -> bool:
 
 def drop_newer_parts(out: Path, round: int) -> None:
     """Removes the parts written after a round."""
-    for name in ("rounds.parquet", "clients.parquet"):
-        for part in (out / name).glob("part-*.parquet"):
-            if int(part.stem[5:]) > round:
+    for table in TABLES:
+        for number, part in list_parts(out, table).items():
+            if number > round:
                 part.unlink()

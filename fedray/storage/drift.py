@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core.errors import FedrayError
+from fedray.core.parts import check_final_file
+from fedray.core.sealed import read_sealed
 from fedray.core.types import IntArray
 from fedray.metrics.drift import Drift
 from fedray.simulation.study import Study
@@ -67,7 +69,8 @@ def read_drift(out: Path) -> pa.Table:
     Raises:
         FedrayError: the run has none.
     """
-    path = out / DRIFT_FILE
+    path, summary = out / DRIFT_FILE, out / "summary.json"
+    check_final_file(out, DRIFT_FILE, read_sealed(summary) if summary.is_file() else {})
     if not path.is_file():
         raise FedrayError(
             f"{out} has no {DRIFT_FILE}: only a finished run with several models and at most 2,000 clients has one"

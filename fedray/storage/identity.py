@@ -17,16 +17,17 @@ Example:
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput
-from fedray.core.files import write_atomically, write_json
+from fedray.core.errors import BadInput, Damaged
+from fedray.core.files import write_atomically
+from fedray.core.parts import find_checkpoints
+from fedray.core.sealed import read_sealed, write_sealed
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
 from fedray.scenario.yaml_text import load_yaml, write_yaml
-from fedray.storage.checkpoint import find_checkpoints
 
 MOST_BYTES = 1 << 24  # of a file that somebody may have sent
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
@@ -93,7 +94,7 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
         BadInput: names what was changed.
     """
     if fresh:
-        write_json(out / IDENTITY_FILE, {"format": 1, **digests})
+        write_sealed(out / IDENTITY_FILE, {"format": 1, **digests})
     _refuse_changes(out, read_identity(out), digests)
 
 
@@ -101,29 +102,23 @@ def write_identity(out: Path, digests: Digests) -> None:
     """Writes the identity of a run directory: its scenario's keys, and these digests."""
     tree = load_yaml(out / "scenario.yaml")
     keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": list_result_keys(tree)}
-    write_json(out / IDENTITY_FILE, {**keys, **digests})
+    write_sealed(out / IDENTITY_FILE, {**keys, **digests})
 
 
 def read_identity(out: Path) -> dict[str, Any]:
     """What `identity.json` holds; empty where there is none.
 
     Raises:
-        BadInput: the file is damaged.
+        Damaged: the file is damaged.
+        FedrayError: it cannot be read for another reason.
     """
     path = out / IDENTITY_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError("it is too large")
-        found = json.loads(path.read_text())
-        sections = [found.get(part, {}) for part in ("scenario", *_LINES)]
-        if not found or not all(isinstance(section, dict) for section in sections):
-            raise ValueError("a part is missing")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise BadInput(f"{path} is damaged ({why}): restore it, or start a new run") from None
-    return dict(found)
+    found = read_sealed(path, remedy := "restore it, or start a new run", MOST_BYTES)
+    if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_LINES)):
+        raise Damaged(f"{path} is damaged (a part is missing)", remedy)
+    return found
 
 
 def extend_rounds(out: Path, rounds: int) -> None:
@@ -147,7 +142,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
     if began:
-        write_json(out / IDENTITY_FILE, {**began, "rounds": rounds})
+        write_sealed(out / IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
         write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # of the shorter run

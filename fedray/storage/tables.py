@@ -6,6 +6,7 @@ Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = {"replicate": [0, 0], "fold": [0, 0], "round": [2, 1], "accuracy": [0.8, 0.5]}
+    ...     files.make_folder(Path(folder) / "rounds.parquet")
     ...     write_parquet(Path(folder) / "rounds.parquet" / "part-000000002.parquet", pa.table(rows))
     ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
     [0.5, 0.8]
@@ -23,7 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core import files
-from fedray.core.errors import FedrayError
+from fedray.core.errors import Damaged, FedrayError
+from fedray.core.parts import PartSums, check_parts, digest_part, name_part, read_vouched, sum_parts
+from fedray.core.sealed import read_or_explain
 from fedray.core.types import Plan
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress
@@ -43,7 +46,13 @@ class RunRecorder:
     """
 
     def __init__(
-        self, out: Path, study: Study, private: Callable[[], dict[str, Any]], watch: Callable[[Progress], None]
+        self,
+        out: Path,
+        study: Study,
+        private: Callable[[], dict[str, Any]],
+        watch: Callable[[Progress], None],
+        *,
+        confirm_place: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts with empty buffers.
 
@@ -52,9 +61,12 @@ class RunRecorder:
             study: what is trained.
             private: the clients' private vectors, to be saved with a checkpoint.
             watch: called after each evaluated round.
+            confirm_place: called before each write; it raises where the directory is no longer the one that is locked.
         """
         self.out, self.study = out, study
-        self._private, self._watch = private, watch
+        self._private, self._watch, self._confirm_place = private, watch, confirm_place
+        vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+        self._sums: PartSums = (None if vouched is None else vouched.parts) or sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._buffered = 0
@@ -100,7 +112,9 @@ class RunRecorder:
     def checkpoint(self, progress: Progress) -> None:
         """Flushes the rows and saves the state."""
         self.flush(progress.round)
-        checkpoint.save_checkpoint(self.out / "checkpoints", progress, self._private(), self.study.checkpoint_keep)
+        self._confirm_place()
+        folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
+        checkpoint.save_checkpoint(folder, progress, self._private(), keep, parts=self._sums)
 
     def flush(self, round: int) -> None:
         """Writes what is buffered as one part of each table."""
@@ -116,14 +130,23 @@ class RunRecorder:
         self._jobs, self._rounds, self._buffered, self._flushed = [], [], 0, time.monotonic()
 
     def _write(self, name: str, table: pa.Table, round: int) -> None:
-        write_parquet(self.out / name / f"part-{round:09d}.parquet", table)
+        self._confirm_place()
+        files.make_folder(self.out / name)
+        data = _pack(table)
+        files.write_atomically(self.out / name / name_part(round), data)
+        self._sums.setdefault(name, {})[str(round)] = digest_part(data)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Writes a table as one Parquet file, atomically."""
+    files.write_atomically(path, _pack(table))
+
+
+def _pack(table: pa.Table) -> bytes:
+    """The bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
-    files.write_atomically(path, sink.getvalue().to_pybytes())
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
@@ -142,11 +165,20 @@ def read_table(out: Path, name: str) -> pa.Table:
     """`rounds` or `clients` of a run directory as one table, sorted by replicate, fold and round.
 
     Raises:
-        FedrayError: the directory holds no rows.
+        Damaged: a part is missing or was changed.
+        FedrayError: the directory holds no rows, or a part cannot be read for another reason.
     """
     folder = out / f"{name}.parquet"
-    parts = sorted(folder.glob("part-*.parquet"))
+    parts = check_parts(out, folder.name)
     if not parts:
         raise FedrayError(f"{folder} holds no rows: is {out} a finished run?")
-    table = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts], promote_options="default")
+    table = pa.concat_tables([_read_part(out, part) for part in parts], promote_options="default")
     return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])
+
+
+def _read_part(out: Path, part: Path) -> pa.Table:
+    remedy = f"`fedray resume {out}` makes it again"
+    try:
+        return pq.read_table(pa.BufferReader(read_or_explain(part, remedy)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(f"{part} is damaged ({' '.join(str(error).split())[:100]})", remedy) from None

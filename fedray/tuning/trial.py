@@ -46,6 +46,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, identity, tables
+from fedray.storage.mending import mend_run_directory
 from fedray.training.joint import JointTraining
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
 from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
@@ -141,7 +142,8 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
         given = job.folder / "scenario.yaml"
         if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
             shutil.rmtree(job.folder)
-        if not (job.folder / "summary.json").is_file():
+        damage = mend_run_directory(job.folder)
+        if damage or not (job.folder / "summary.json").is_file():
             state = _train(job, joint)
         else:
             reopen_study(job.folder, job.own)  # it was trained on what is there now, or refused
@@ -153,7 +155,8 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
     except FedrayError as error:
         return Outcome("failed", [], error=str(error))
     except Exception as error:  # one bad corner of the space must not end the sweep
-        (job.folder / "error.txt").write_text(traceback.format_exc())
+        with suppress(FedrayError):
+            files.write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 

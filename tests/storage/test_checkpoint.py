@@ -22,12 +22,13 @@ from safetensors.torch import load_file, save_file
 from small import copy_run, run_command, scenario
 
 import fedray
-from fedray.core.errors import FedrayError
+from fedray.core.errors import DamageWarning, FedrayError
 from fedray.core.files import write_atomically
+from fedray.core.parts import find_checkpoints
 from fedray.core.types import State
 from fedray.simulation.interfaces import Progress
 from fedray.storage import checkpoint, directory
-from fedray.storage.checkpoint import find_checkpoints, load_checkpoint, save_checkpoint
+from fedray.storage.checkpoint import load_checkpoint, save_checkpoint
 
 
 def progress(round: int, scale: float = 1.0) -> Progress:
@@ -143,8 +144,9 @@ def test_damage_is_one_line_that_names_the_file(tmp_path: Path, file: str, damag
     with pytest.raises(FedrayError) as caught:
         load_checkpoint(tmp_path)
     line = str(caught.value)
-    assert line.startswith(f"{path} is damaged ("), line
-    assert line.endswith(f"remove {path.parent} to resume from the checkpoint before it")
+    assert line.startswith(f"{path} is " + ("damaged (" if path.exists() else "missing: ")), line
+    assert line.endswith("` goes on from the checkpoint before it")
+    assert "remove" not in line
     assert len(line.splitlines()) == 1
     assert same(load_checkpoint(tmp_path, 2)[0], progress(2))
 
@@ -152,22 +154,24 @@ def test_damage_is_one_line_that_names_the_file(tmp_path: Path, file: str, damag
 def test_other_tensors_in_the_file_are_noticed(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, progress(2)) / "state.safetensors"
     save_file({**load_file(path), "models": torch.zeros(4, 7)}, path)
-    with pytest.raises(FedrayError, match=r"state.safetensors is damaged \(its digest differs\)"):
+    with pytest.raises(FedrayError, match=r"state.safetensors is damaged \(its checksum differs\)"):
         load_checkpoint(tmp_path)
 
 
 @pytest.mark.usefixtures("no_report")
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path) -> None:
-    """What the line promises: remove it, resume, the same bits."""
+    """What the line promises: resume sets it aside, names it, and ends in the same bits."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copy_run(run, tmp_path / "again", 4)
-    cut(again / "checkpoints" / "round-000004" / "state.safetensors")
+    broken = again / "checkpoints" / "round-000004" / "state.safetensors"
+    cut(broken)
+    left = broken.read_bytes()
     with pytest.raises(FedrayError, match="round-000004/state.safetensors is damaged"):
-        fedray.resume(again)
-    for file in (again / "checkpoints" / "round-000004").iterdir():
-        file.unlink()
-    (again / "checkpoints" / "round-000004").rmdir()
-    assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
+        _ = fedray.load(again).models
+    with pytest.warns(DamageWarning, match="state.safetensors is damaged .* goes on from the checkpoint of round 2"):
+        resumed = fedray.resume(again)
+    assert resumed.summary["state_hash"] == run.summary["state_hash"]
+    assert (again / "set-aside/1/checkpoints/round-000004/state.safetensors").read_bytes() == left
 
 
 def test_a_copied_folder_is_no_checkpoint(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import fedray
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput
+from fedray.core.errors import FedrayError
 from fedray.data.generated import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
@@ -62,7 +62,7 @@ OWN = {"data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.
 
 
 def line_of(call: object, *arguments: object, **keywords: object) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(FedrayError) as caught:
         call(*arguments, **keywords)  # type: ignore[operator]
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)

@@ -15,6 +15,7 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.parts import find_checkpoints
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
@@ -190,7 +191,7 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     for row in trials:
         folder = tmp_path / "s" / row["run_directory"]
         done = set(tables.read_table(folder, "clients")["round"].to_pylist())
-        assert max(done) == row["rounds"] == checkpoint.find_checkpoints(folder / "checkpoints")[-1]
+        assert max(done) == row["rounds"] == find_checkpoints(folder / "checkpoints")[-1]
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
