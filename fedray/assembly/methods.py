@@ -27,18 +27,20 @@ from fedray.components.distillation import make_learner
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Local, Method
-from fedray.core.types import Net
+from fedray.core.types import EVALUATED_ROWS, Net
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import is_linear, last_layer_inputs
+from fedray.models.row_mixing import mixes_rows
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, ServerKeys
 from fedray.simulation.devices import Devices
+from fedray.simulation.study import Study
 
 
 def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...]) -> Setting:
@@ -132,8 +134,18 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     return method
 
 
-def warn_of_limits(method: Method) -> None:
-    """Warns of a network that makes a method another one, which its scenario alone does not tell."""
+def warn_of_limits(study: Study) -> None:
+    """Warns of what a scenario alone does not tell: a network that makes a method another one, or has no scores."""
+    method = study.method
+    for one in [part.study for part in study.parts if part.voter is None] or [study]:
+        if mixes_rows(one.net, one.example):
+            warnings.warn(
+                f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
+                f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set: use running "
+                "statistics, or layer normalization",
+                ScenarioWarning,
+                stacklevel=2,
+            )
     if method.name == "lg_fedavg" and not method.phase.private:
         warnings.warn(
             "method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it",

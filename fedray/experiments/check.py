@@ -43,7 +43,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None) -> str:
         device_of(max(tier.num_gpus for tier in study.clients.tiers))
     elif address is None:
         check_machine(study.clients.tiers, count_gpus())
-    warn_of_limits(study.method)
+    warn_of_limits(study)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))
 
 

@@ -51,7 +51,7 @@ def run_scenario(
     if not resume:
         scenario = record_objects(scenario, own)
         if scenario.runtime == "inline" or address is None:
-            warn_of_limits(build_study(scenario, own).method)  # bad input is found before a directory is made
+            warn_of_limits(build_study(scenario, own))  # bad input is found before a directory is made
         directory.make_run_directory(out, dump_scenario(scenario))
     try:
         if scenario.local.lr_grid:
