@@ -205,7 +205,8 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
-    layers, engine = measure_layers(study.net.module, study.example), choose_engine(study.net)
+    layers = measure_layers(study.net.module, study.example)
+    engine = choose_engine(study.net, example=study.example)
     return [*_estimate_block(study, layers, engine), *_estimate_evaluation(study, layers, engine)]
 
 

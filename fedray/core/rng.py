@@ -9,7 +9,8 @@ Steele, Lea and Flood 2014), because a generator object for each client would co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -123,3 +124,29 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
         if cuda:
             torch.cuda.set_rng_state(torch.Generator(device).manual_seed(key & (2**63 - 1)).get_state(), device)
         yield
+
+
+@contextmanager
+def watch_generators() -> Iterator[Callable[[], bool]]:
+    """A context that says whether a user's code drew from a global generator; afterwards they are all as they were.
+
+    Example:
+        >>> with watch_generators() as have_changed:
+        ...     have_changed(), random.random() < 1.0, have_changed()
+        (False, True, True)
+    """
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def have_changed() -> bool:
+        drawn: Any = np.random.get_state()
+        same = all(np.array_equal(a, b) for a, b in zip(drawn, before[1], strict=True))
+        return not (same and random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[2]))
+
+    try:
+        yield have_changed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])

@@ -59,7 +59,7 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 
 def measure_loss_plane(study: Study, state: State) -> LossPlane | None:
     """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
-    engine = choose_engine(study.net)
+    engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
         return None
     if engine.name == "conv" and study.net.layout.d > MOST_CONV_PARAMETERS:

@@ -1,7 +1,8 @@
 """Which engine trains a network, and with how many lanes: one rule on shapes, the same in every process.
 
-Users' networks need not know about lanes. A network that is not exactly what an engine computes, or that cannot be
-mapped over lanes, takes the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
+Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` reads what its
+`forward` computes. A network that is not exactly what an engine computes, or that cannot be mapped over lanes, takes
+the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module. `docs/engines.md` has measurements.
 
 Example:
     >>> from fedray.models.catalogue import build_net
@@ -13,7 +14,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from fedray.training import conv, loop, mlp, vmap
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
+from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
@@ -55,28 +57,68 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, on which a user's module is tried; None: such a module is trusted.
+        example: One network input, on which a user's module is tried and read; None: such a module is trusted, and not
+            read.
     """
-    d, plain = net.layout.d, _has_plain_layers(net)
-    wide = max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
-    if plain and read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
-        return Engine("mlp", wide, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
-    if plain and conv.split_net(net.module) is not None:
+    engine = _choose_plain(net, device)
+    if engine is not None:
+        return engine
+    found = None if example is None else recognize(net, tuple(example.shape), example.dtype)
+    if isinstance(found, Recognized):
+        engine = _choose_plain(found.net, device)
+        if engine is not None:
+            return _train_recognized(engine, found)
+        found = "has layers in an order, or with options, that the faster engines do not have"
+    return _choose_general(net, device, example, "" if found is None else f"; its forward {found}{_name_faster(net)}")
+
+
+def _choose_plain(net: Net, device: str) -> Engine | None:
+    """The engine of a network of plain layers; None for any other network."""
+    if not _has_plain_layers(net):
+        return None
+    d = net.layout.d
+    if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
+        width = _choose_width(d, device)
+        return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
+    if conv.split_net(net.module) is not None:
         channels = conv.find_max_channels(net.module)
         width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
         return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
-    obstacle = _find_obstacle(net)
-    if obstacle is None and d <= VMAP_FLOATS * (1 if device == "cpu" else 64):
-        refused = None if example is None else vmap.find_refusal(net, example)
-        if refused is not None:
-            return _loop_engine(f"it cannot be mapped over lanes ({refused})")
-        mixing = None if example is None else vmap.find_mixing(net, example)
-        if mixing is not None:
-            return _loop_engine(mixing)
-        return Engine("vmap", wide, f"a functional module of {d:,} parameters", vmap.train_vmap, loop.loop_outputs)
-    return _loop_engine(obstacle or f"{d:,} parameters a lane are too many to stack")
+    return None
+
+
+def _train_recognized(engine: Engine, found: Recognized) -> Engine:
+    """The engine of a network that was recognized, for the module as its author wrote it."""
+
+    def train(_net: Net, block: Block) -> Trained:
+        return found.train_block(block, engine.train)
+
+    def outputs(_net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
+        return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
+
+    return replace(engine, train=train, outputs=outputs)
+
+
+def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) -> Engine:
+    """The engine of a network that has none of its own; `unread` ends the reason."""
+    d, obstacle = net.layout.d, _find_obstacle(net, device)
+    if obstacle is not None or d > VMAP_FLOATS * (1 if device == "cpu" else 64):
+        return _loop_engine((obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
+    refused = None if example is None else vmap.find_refusal(net, example)
+    if refused is not None:
+        return _loop_engine(f"it cannot be mapped over lanes ({refused}){unread}")
+    mixing = None if example is None else vmap.find_mixing(net, example)
+    if mixing is not None:
+        return _loop_engine(mixing + unread)
+    why = f"a functional module of {d:,} parameters{unread}"
+    return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
+
+
+def _choose_width(d: int, device: str) -> int:
+    """Lanes of d parameters that a device holds side by side."""
+    return max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
 
 
 def is_shareable(engine: Engine) -> bool:
@@ -111,8 +153,18 @@ def _has_plain_layers(net: Net) -> bool:
     return list(net.layout.names) == wanted and not net.layout.counters and not hooked
 
 
-def _find_obstacle(net: Net) -> str | None:
-    """Why a module cannot be mapped over lanes, or None."""
+def _name_faster(net: Net) -> str:
+    """Which layers would be faster, where a network has no parameters but theirs; else nothing."""
+    kinds = {type(part) for part in net.module.modules() if part._parameters}
+    if kinds == {nn.Linear}:
+        return ": about 10 times slower than Linear with ReLU or Tanh, one after another"
+    if kinds == {nn.Conv2d, nn.Linear}:
+        return ": about 4 times slower than Conv2d, ReLU, Tanh and pooling, then Flatten and Linear, one after another"
+    return ""
+
+
+def _find_obstacle(net: Net, device: str) -> str | None:
+    """Why a module cannot be mapped over lanes, or should not be, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         return "it keeps buffers (BatchNorm's running statistics, say)"
     for part in net.module.modules():
@@ -120,4 +172,8 @@ def _find_obstacle(net: Net) -> str | None:
             return "it draws random numbers (dropout)"
         if isinstance(part, nn.RNNBase):
             return "recurrent layers have no batched form over lanes"
+        if device == "cpu" and isinstance(part, nn.modules.conv._ConvNd):
+            return "convolutions that are mapped over lanes are slower than one lane after another"
+    if device == "cpu" and any(len(shape) > 3 for shape in net.layout.shapes):
+        return "what looks like kernels of convolutions is slower over lanes than one lane after another"
     return None

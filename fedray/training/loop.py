@@ -11,6 +11,9 @@ Example:
 
 from __future__ import annotations
 
+import copy
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -37,7 +40,9 @@ def train_loop(net: Net, block: Block) -> Trained:
 def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
     """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses."""
     layout, k = net.layout, count_trainable_tensors(net.layout)
-    tensors = _lane_tensors(layout, block.start[lane])
+    kernels = any(len(shape) == 4 for shape in layout.shapes)
+    last = kernels and reads_channels_last(net, tuple(block.read(0, 1)[0].shape[3:]), block.start.dtype)
+    tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
     named = dict(zip(layout.names, tensors, strict=True))
     counters = {n: c.clone() for n, c in zip(layout.counters, block.counters[lane], strict=True)}
@@ -45,7 +50,7 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
     local = block.local
 
     def lane_of(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else _lane_tensors(layout, rows[lane])[:k]
+        return [] if rows is None else _lane_tensors(layout, rows[lane], last)[:k]
 
     step = make_optimizer(local, block.lr, lane_of(towards if local.pull else None), lane_of(block.offset))
     net.module.train()
@@ -56,7 +61,9 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
             for s in range(a, b):
                 weight = block.weight[s, lane]
                 real = int((weight > 0).sum())  # padding comes last; normalisation layers must not see it
-                out = functional_call(net.module, {**named, **counters}, (to_channels_last(x[s - a, lane, :real]),))
+                images = x[s - a, lane, :real]
+                images = to_channels_last(images) if last else images.contiguous()
+                out = functional_call(net.module, {**named, **counters}, (images,))
                 loss = (per_sample(net.objective, out, y[s - a, lane, :real]) * weight[:real]).sum()
                 grads = torch.autograd.grad(loss, params)
                 with torch.no_grad():
@@ -66,9 +73,32 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
     return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
 
 
-def _lane_tensors(layout: Layout, row: Tensor) -> list[Tensor]:
-    """`[d]` -> one tensor a name, copied; convolution weights have channels last."""
-    return [to_channels_last(view.clone()) for view in layout.views(row).values()]
+def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
+    """`[d]` -> one tensor a name, copied; convolution weights have channels last where that is asked for."""
+    copies = [view.clone() for view in layout.views(row).values()]
+    return [to_channels_last(one) for one in copies] if channels_last else copies
+
+
+@lru_cache(maxsize=16)  # every lane asks
+def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    """Whether a module runs on images whose channels are last in memory: `x.view(len(x), -1)` then fails in torch.
+
+    Args:
+        net: The network.
+        shape: Of one input.
+        dtype: Type of the models' numbers.
+    """
+    if len(shape) != 3:
+        return False
+    module, place = copy.deepcopy(net.module).eval(), next(net.module.parameters()).device
+    row = net.init(0).to(place, dtype)
+    tensors = {name: to_channels_last(view) for name, view in net.layout.views(row).items()}
+    try:
+        with torch.no_grad(), rng.torch_scope(0, place):
+            functional_call(module, tensors, (to_channels_last(torch.zeros(2, *shape, dtype=dtype, device=place)),))
+    except RuntimeError:  # a module that fails for another reason fails in training too
+        return False
+    return True
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,179 @@
+"""Networks that are written as classes, recognized by what they compute: they get the engines of plain layers.
+
+`trace.py` reads a module's `forward` as a chain of plain layers. Here the chain becomes a network of its own, whose row
+holds the same numbers as the module's, in the order in which the layers are applied, and is compared with the module on
+random batches, values and gradients, in double precision. A module that is not recognized trains as it is, and the
+manifest says why.
+
+Example:
+    >>> from fedray.models.net import net_of
+    >>> class Network(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+    ...
+    ...     def forward(self, x):
+    ...         return self.b(self.a(x).relu())
+    >>> found = recognize(net_of(Network, "own", "cross_entropy", 3), (4,), torch.float32)
+    >>> found.net.module
+    Sequential(
+      (0): Linear(in_features=4, out_features=8, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=8, out_features=3, bias=True)
+    )
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedray.core import rng
+from fedray.core.types import Layout, Net
+from fedray.training.block import Block, Trained
+from fedray.training.chain import Chain
+from fedray.training.known_layers import Unread
+from fedray.training.trace import has_changed, trace_chain
+
+_TOLERANCE = 1e-9  # relative, in double precision
+
+
+class Recognized(NamedTuple):
+    """A network in the form that engines read.
+
+    Attributes:
+        net: A sequence of plain layers; its row holds the parameters in the order of the layers.
+        order: Place of each of its numbers in the module's row, `[d]`; None where both rows are the same.
+        log_softmax: Whether the module's outputs are the logarithms of a softmax of this network's.
+    """
+
+    net: Net
+    order: Tensor | None
+    log_softmax: bool
+
+    def to_plain(self, rows: Tensor) -> Tensor:
+        """Rows of this network from rows `[..., d]` of the module."""
+        return rows if self.order is None else rows.index_select(-1, self.order.to(rows.device))
+
+    def from_plain(self, rows: Tensor) -> Tensor:
+        """The inverse of `to_plain`."""
+        if self.order is None:
+            return rows
+        return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
+
+    def train_block(self, block: Block, train: Callable[[Net, Block], Trained]) -> Trained:
+        """Trains a block of the module by an engine for this network."""
+        anchor, offset = (None if rows is None else self.to_plain(rows) for rows in (block.anchor, block.offset))
+        trained = train(self.net, block._replace(start=self.to_plain(block.start), anchor=anchor, offset=offset))
+        return trained._replace(final=self.from_plain(trained.final))
+
+    def finish_outputs(self, outputs: Tensor) -> Tensor:
+        """The module's outputs from those of this network."""
+        return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
+
+
+@lru_cache(maxsize=16)  # every choice of an engine asks
+def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
+    """A network as a sequence of plain layers, or why it is none; the text completes the sentence "its forward ...".
+
+    Args:
+        net: The network.
+        sample: Shape of one input.
+        dtype: Type of the inputs.
+    """
+    try:
+        if not dtype.is_floating_point:
+            raise Unread("reads tokens")
+        chain = trace_chain(net.module, sample)
+        _check_parameters(net.layout, chain)
+        if chain.log_softmax and net.objective != "cross_entropy":
+            raise Unread("ends in a log-softmax")
+        found = _make_plain_net(net, chain)
+        _compare(net, found, sample)
+    except Unread as reason:
+        return str(reason)
+    return found
+
+
+def _check_parameters(layout: Layout, chain: Chain) -> None:
+    """Refuses chains whose parameters are not exactly the numbers of a row, each used once."""
+    if layout.counters or layout.trainable < layout.d:
+        raise Unread("belongs to a module with buffers")
+    if len(set(chain.names)) < len(chain.names):
+        raise Unread("uses a layer twice")
+    for name in chain.names:
+        if name not in layout.names:
+            raise Unread(f"reads {name}, which is frozen or shared")
+    for name in layout.names:
+        if name not in chain.names:
+            raise Unread(f"does not read {name}")
+
+
+def _make_plain_net(net: Net, chain: Chain) -> Recognized:
+    """The network of a chain."""
+    module = nn.Sequential(*chain.layers)
+    places = dict(zip(net.layout.names, torch.split(torch.arange(net.layout.d), list(net.layout.sizes)), strict=True))
+    shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
+    order = torch.cat([places[name] for name in chain.names])
+    names = tuple(name for name, _ in module.named_parameters())
+    layout = Layout(names, tuple(shapes[name] for name in chain.names), net.layout.d)
+
+    def init(key: int) -> Tensor:
+        return net.init(key)[order]
+
+    plain = Net(net.name, module, layout, net.objective, net.outputs, init)
+    return Recognized(plain, None if chain.names == net.layout.names else order, chain.log_softmax)
+
+
+def _compare(net: Net, found: Recognized, sample: tuple[int, ...]) -> None:
+    """Refuses a chain that does not give the module's outputs and gradients, in training and in evaluation."""
+    place = next(net.module.parameters()).device
+    first = net.init(0).double()
+    row = (first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "recognize"), len(first)))).to(place)
+    try:
+        module, untouched = (copy.deepcopy(net.module).double() for _ in range(2))
+    except Exception as error:
+        raise Unread(f"belongs to a module that cannot be copied ({type(error).__name__})") from None
+    with rng.watch_generators() as have_changed:
+        for number, (n, training) in enumerate(((5, True), (1, False), (3, False), (8, True))):
+            x = torch.from_numpy(rng.normal(rng.keys(number, "recognize"), n * max(1, torch.Size(sample).numel())))
+            x = x.view(n, *sample).to(place)
+            module.train(training)
+            untouched.train(training)
+            want = _answer(module, net.layout, row, x.clone())
+            outputs, gradient = _answer(found.net.module, found.net.layout, found.to_plain(row), x, found.log_softmax)
+            for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
+                scale = 1.0 + float(theirs.abs().max())
+                if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=0.0, atol=_TOLERANCE * scale):
+                    raise Unread("gives other numbers than its layers one after another")
+        if have_changed():
+            raise Unread("draws random numbers")
+    if has_changed(untouched, module):
+        raise Unread("changes the module")
+
+
+def _answer(
+    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, log_softmax: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Outputs `[n, C]` of a module, and the gradient `[d]` of a weighted sum of them."""
+    tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            out: Tensor = functional_call(module, tensors, (x,))
+            out = F.log_softmax(out, dim=-1) if log_softmax else out
+            weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
+            grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))
+    except Exception as error:
+        raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
+    return out.detach(), torch.cat([g.flatten() for g in grads])

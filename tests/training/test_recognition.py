@@ -1,0 +1,384 @@
+"""How a network is written does not matter, but what its forward computes; what is not known is not taken."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from blocks import LOCALS, make_block
+from torch import Tensor, nn
+
+import fedray
+from fedray.core.types import Net
+from fedray.data.types import Dataset, Split, classification
+from fedray.models.net import net_of
+from fedray.training import loop
+from fedray.training.choice import Engine, choose_engine
+from fedray.training.recognition import recognize
+
+pytestmark = pytest.mark.usefixtures("no_report")
+IMAGE, ROW = (1, 12, 12), (6,)
+
+
+class Images(nn.Module):
+    """A small convolution network as tutorials write it."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3)
+        self.fc1, self.fc2 = nn.Linear(54, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.relu(self.conv2(x))
+        x = x.view(x.size(0), -1)
+        outputs: Tensor = self.fc2(F.relu(self.fc1(x)))
+        return outputs
+
+
+class OtherForms(Images):
+    """The same network in other words."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(x.contiguous())
+        h = torch.relu(F.max_pool2d(h, kernel_size=2, stride=2))
+        h = F.dropout(F.relu(self.conv2(h), inplace=True), 0.0, self.training)
+        h = h.reshape(h.shape[0], h.shape[1] * h.size(2) * h.size(-1))
+        outputs: Tensor = F.linear(self.fc1(h).relu_(), self.fc2.weight, bias=self.fc2.bias)
+        return outputs
+
+
+class Reordered(Images):
+    """The layers are made in another order than they are applied in, in lists and sequences."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.head = nn.ModuleList([nn.Linear(8, 4), nn.Linear(54, 8)])
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3, bias=False), nn.Sequential(nn.ReLU(), nn.Identity()), nn.AvgPool2d(2),
+            nn.Conv2d(4, 6, 3), nn.Dropout(0.0), nn.Tanh(),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.flatten(self.body(x), 1)
+        for layer in reversed(self.head):
+            h = layer(h)
+            h = torch.tanh(h) if layer is self.head[1] else h
+        return h
+
+
+class LogSoftmax(Images):
+    """As PyTorch's first example ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.log_softmax(Images.forward(self, x), dim=1)
+
+
+def images_in_sequence() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 4),
+    )  # fmt: skip
+
+
+class Rows(nn.Module):
+    """A perceptron; what happens between its layers is the subclass's."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.b(self.between(self.a(x)))
+        return outputs
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h)
+
+
+class Swapped(Rows):
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.b, self.a = nn.Linear(8, 4), nn.Linear(6, 8)
+
+
+def rows_in_sequence() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def choose(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[Net, Engine]:
+    net = net_of(module, "own", "cross_entropy", 4)
+    return net, choose_engine(net, "cpu", torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("module", "sequence", "shape"),
+    [(Images, images_in_sequence, IMAGE), (OtherForms, images_in_sequence, IMAGE), (Rows, rows_in_sequence, ROW)],
+)
+def test_a_class_trains_to_the_bits_of_its_sequence(
+    module: Callable[[], nn.Module], sequence: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    (net, engine), (plain, wanted) = choose(module, shape), choose(sequence, shape)
+    assert (engine.name, engine.width, engine.why) == (wanted.name, wanted.width, wanted.why)
+    blocks = [
+        make_block(one, shape, LOCALS["momentum"], [8, 11, 6], torch.float32, offset=True) for one in (net, plain)
+    ]
+    assert torch.equal(engine.train(net, blocks[0]).final, wanted.train(plain, blocks[1]).final)
+    rows, x, none = blocks[0].start, torch.randn(3, 5, *shape), torch.zeros(3, 0)
+    assert torch.equal(engine.outputs(net, rows, none, x), wanted.outputs(plain, rows, none, x))
+
+
+def test_a_run_of_a_class_has_the_model_hash_of_its_sequence_with_the_same_names() -> None:
+    def named() -> nn.Module:
+        names = ("conv1", "relu1", "pool", "conv2", "relu2", "flat", "fc1", "relu3", "fc2")
+        return nn.Sequential(OrderedDict(zip(names, images_in_sequence().children(), strict=True)))
+
+    x = np.random.default_rng(0).normal(size=(60, *IMAGE)).astype(np.float32)
+    y = np.arange(60) % 4
+    data: Dataset = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), tuple("abcd"))
+    scenario = {"rounds": 2, "clients": {"number": 4}, "runtime": "inline"}
+    hashes = [fedray.run(scenario, data=data, model=one).summary["model_hash"] for one in (Images, named)]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, Rows, Swapped])
+@pytest.mark.parametrize("local", ["sgd", "momentum", "adam+prox"])
+def test_what_is_recognized_trains_and_answers_as_the_module_does(module: Callable[[], nn.Module], local: str) -> None:
+    shape = ROW if issubclass(module, Rows) else IMAGE  # type: ignore[arg-type]
+    net, engine = choose(module, shape)
+    assert engine.name.startswith("mlp" if shape == ROW else "conv")
+    block = make_block(net, shape, LOCALS[local], [8, 11, 6], torch.float64, offset=True, anchor=True, epochs=2)
+    want, found = loop.train_loop(net, block), engine.train(net, block)
+    torch.testing.assert_close(found.final, want.final, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.loss, want.loss, rtol=0, atol=1e-10)
+    x, none = torch.randn(3, 7, *shape, dtype=torch.float64), torch.zeros(3, 0)
+    answers = [outputs(net, want.final, none, x) for outputs in (engine.outputs, loop.loop_outputs)]
+    torch.testing.assert_close(*answers, rtol=0, atol=1e-10)
+
+
+class Gelu(Rows):
+    def between(self, h: Tensor) -> Tensor:
+        return F.gelu(h)
+
+
+class Residual(Rows):
+    def between(self, h: Tensor) -> Tensor:
+        return h + torch.relu(h)
+
+
+class Twice(Rows):
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.b(torch.relu(self.c(torch.relu(self.c(torch.relu(self.a(x)))))))
+        return outputs
+
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.c = nn.Linear(8, 8)
+
+
+class Tied(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.c, self.d = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.d.weight = self.c.weight
+
+    def between(self, h: Tensor) -> Tensor:
+        outputs: Tensor = torch.relu(self.d(torch.relu(self.c(torch.relu(h)))))
+        return outputs
+
+
+class Unused(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.c = nn.Linear(3, 3)
+
+
+class Frozen(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.a.weight.requires_grad_(False)
+
+
+class Buffered(Rows):
+    scale: Tensor
+
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.register_buffer("scale", torch.ones(8), persistent=False)
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h) * self.scale
+
+
+class Hooked(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.a.register_forward_hook(lambda _module, _inputs, output: 3.0 * output)
+
+
+class Patched(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.a.forward = lambda x: 2.0 * nn.Linear.forward(self.a, x)  # type: ignore[method-assign, assignment]
+
+
+class Branching(Rows):
+    def between(self, h: Tensor) -> Tensor:
+        return 2.0 * h if h.sum() > 0 else h.relu()
+
+
+class Dropping(Rows):
+    def between(self, h: Tensor) -> Tensor:
+        return F.dropout(F.relu(h), 0.2, self.training)
+
+
+class Modal(Rows):
+    """It answers otherwise in evaluation."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h) if self.training else torch.tanh(h)
+
+
+class Throwing(Rows):
+    """It takes one of two ways at random."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h) if random.random() < 0.999 else torch.tanh(h)
+
+
+class Counting(Rows):
+    """It counts its calls, and changes after a thousand."""
+
+    calls = 0
+
+    def between(self, h: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.relu(h) if self.calls < 1000 else torch.tanh(h)
+
+
+class Keeping(Rows):
+    """It keeps what it has computed."""
+
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.kept: list[Tensor] = []
+
+    def between(self, h: Tensor) -> Tensor:
+        self.kept.append(h)
+        return torch.relu(h)
+
+
+class Stopped(Rows):
+    """No gradient passes."""
+
+    def between(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.relu(h)
+
+
+class Clamping(Rows):
+    """It writes its parameters."""
+
+    def between(self, h: Tensor) -> Tensor:
+        self.b.weight.data.clamp_(-0.1, 0.1)
+        return torch.relu(h)
+
+
+class Mixing(Rows):
+    """It moves numbers from sample to sample."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h.view(8, -1).view(-1, 8))
+
+
+class ByBatch(Rows):
+    """What it computes depends on how many samples there are."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h) if h.shape[0] == 5 else torch.tanh(h)
+
+
+class Scaled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * nn.Linear.forward(self, x)
+
+
+class Subclassed(Rows):
+    def __init__(self) -> None:
+        Rows.__init__(self)
+        self.a = Scaled(6, 8)
+
+
+REFUSED: dict[type[nn.Module], str] = {
+    Gelu: "calls gelu", Residual: "calls add", Twice: "uses a layer twice", Tied: "frozen or shared",
+    Unused: "does not read c.weight", Frozen: "frozen or shared", Buffered: "reads scale", Hooked: "has hooks",
+    Patched: "replaced on an object", Branching: "cannot be traced", Dropping: "draws random numbers",
+    Modal: "gives other numbers", Throwing: "draws random numbers", Counting: "changes the module",
+    Keeping: "changes the module", Stopped: "", Clamping: "", Mixing: "fixed number of samples",
+    ByBatch: "", Subclassed: "calls mul",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", REFUSED, ids=lambda one: one.__name__)
+def test_what_is_not_a_chain_of_plain_layers_is_not_taken_for_one(module: type[nn.Module]) -> None:
+    net = net_of(module, "own", "cross_entropy", 4)
+    found = recognize(net, ROW, torch.float32)
+    assert isinstance(found, str)
+    assert REFUSED[module] in found
+    engine = choose_engine(net, "cpu", torch.zeros(ROW))
+    assert engine.name in ("vmap", "loop")
+    assert f"; its forward {found}: about 10 times slower than Linear with ReLU or Tanh" in engine.why or module in (
+        Subclassed,
+    )
+
+
+def test_reading_a_module_leaves_it_and_the_generators_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loud(Rows):
+        def between(self, h: Tensor) -> Tensor:
+            print("computing", h)
+            return torch.relu(h)
+
+    for module in (Loud, Counting, Keeping):
+        net = net_of(module, "own", "cross_entropy", 4)
+        net.module.eval()
+        before = {k: v.clone() for k, v in net.module.state_dict().items()}
+        drawn = torch.get_rng_state()
+        recognize(net, ROW, torch.float32)
+        assert torch.equal(drawn, torch.get_rng_state())
+        assert all(torch.equal(v, before[k]) for k, v in net.module.state_dict().items())
+        assert all(
+            v.device.type == "cpu" and not part.training for part in net.module.modules() for v in part.parameters()
+        )
+        assert vars(net.module).get("calls", 0) == 0
+        assert vars(net.module).get("kept", []) == []
+    assert capsys.readouterr().out == ""
+
+
+class Normed(Images):
+    """A convolution network that no engine of plain layers has."""
+
+    def __init__(self) -> None:
+        Images.__init__(self)
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.conv1(x))), 2)
+        outputs: Tensor = self.fc2(F.relu(self.fc1(F.relu(self.conv2(x)).flatten(1))))
+        return outputs
+
+
+def test_the_loop_trains_modules_that_flatten_by_view() -> None:
+    net, _ = choose(Normed, IMAGE)
+    assert not loop.reads_channels_last(choose(Images, IMAGE)[0], IMAGE, torch.float32)  # it says x.view(len, -1)
+    assert loop.reads_channels_last(net, IMAGE, torch.float32)
+
+
+def test_convolutions_are_not_mapped_over_lanes_where_that_is_slower_than_the_loop() -> None:
+    _, engine = choose(Normed, IMAGE)
+    assert (engine.name, engine.width) == ("loop", 1)
+    assert "slower than one lane after another; its forward uses GroupNorm" in engine.why
