@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from fedray.components.schedule import Participation, invite_all, overcommit, sample_clients, sample_strata, share_out
@@ -38,8 +39,14 @@ def make_participation(scenario: Scenario, clients: Clients) -> Participation:
     """Who is chosen in a round: uniform draws without replacement, or one client of each stratum."""
     counts = invited_per_tier(scenario, clients)
     if scenario.schedule.rows == "stratum":
-        return sample_strata(clients, counts, scenario.method.models)
+        return sample_strata(clients, counts, _count_age(scenario))
     return invite_all(clients) if sum(counts) == clients.number else sample_clients(clients, counts)
+
+
+def _count_age(scenario: Scenario) -> int:
+    """Rounds after which every row has met every model: K, or in a stack the ages of all its bases together."""
+    models = scenario.method.models
+    return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:

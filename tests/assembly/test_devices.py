@@ -25,6 +25,23 @@ def count_shares(keys: dict[str, Any], rounds: int = ROUNDS) -> FloatArray:
     return share
 
 
+STACK = {"method": {"name": "stacking", "bases": [{"name": "mlp", "models": 2}, {"name": "linear", "models": 3}]}}
+
+
+def test_strata_of_a_stack_were_drawn_anew_before_a_base_had_met_its_models() -> None:
+    """Bases of 2 and 3 models: a stratum is one set of clients for 6 rounds, and all odds are equal all the same."""
+    rows = {"participation": {"per_round": 30}, "schedule": {"rows": "stratum"}}
+    for keys, age in (({**STACK, **rows}, 6), ({"method": {"models": 5}, **rows}, 5)):
+        scenario = read_scenario({"clients": {"number": 100}, **keys})
+        people = make_participation(scenario, Clients(tier_table(scenario, 100)))
+        for first in range(0, 10 * age, age):
+            met = [
+                set(column) for column in np.stack([people(0, t).client for t in range(first, first + age)]).T.tolist()
+            ]
+            assert sum(map(len, met)) == len(set.union(*met)), "a client stands in two strata of one age"
+    assert abs(count_shares({**STACK, **rows}) - 0.3).max() < 6 * np.sqrt(0.3 * 0.7 / ROUNDS)
+
+
 @pytest.mark.parametrize("rows", [None, "client", "slot", "stratum"])
 @pytest.mark.parametrize(
     ("participation", "expected"),
