@@ -1,6 +1,33 @@
-"""`python -m fedray` is the command `fedray`."""
+"""The command `fedray`, also as `python -m fedray`. Signals are taken before anything heavy is imported.
 
-from fedray.cli import main
+Example:
+    >>> import runpy
+    >>> sorted(name for name in runpy.run_module("fedray.__main__") if name == "main")
+    ['main']
+"""
+
+import atexit
+import signal
+from contextlib import ExitStack
+
+from fedray.core.ending import SIGNALS, end_on_signals
+
+
+def main() -> None:
+    """The program."""
+    stack = ExitStack()
+    stack.enter_context(end_on_signals())
+
+    def stop_watching() -> None:
+        stack.close()
+        for number in SIGNALS:  # everything is done and said: what is left ends in silence
+            signal.signal(number, signal.SIG_DFL)
+
+    atexit.register(stop_watching)  # the first to be registered, the last to be called
+    from fedray.cli.commands import main as run_command_line
+
+    run_command_line()
+
 
 if __name__ == "__main__":
     main()

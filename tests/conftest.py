@@ -20,13 +20,10 @@ def cluster() -> Iterator[None]:
     from fedray.runtime import environment
 
     environment.prepare_process()
-    import ray
+    from fedray.runtime.ray.connection import open_local_ray
 
-    from fedray.runtime.ray.cluster import start_local_ray
-
-    start_local_ray(12, {"lab": 1})
-    yield
-    ray.shutdown()
+    with open_local_ray(12, {"lab": 1}):
+        yield
 
 
 @pytest.fixture

@@ -33,11 +33,10 @@ def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
 
 def measure_overhead(quick: bool) -> list[BenchResult]:
     """Wall time of a round on Ray with two actors, minus that of the inline runtime."""
-    from fedray.runtime.ray.cluster import connect_to_ray
+    from fedray.runtime.ray.connection import open_ray
 
     work = works.small_clients(1000, 100)
-    connect_to_ray(None, 2)
-    with on_ray(work, 2) as runtime:
+    with open_ray(None, 2), on_ray(work, 2) as runtime:
         remote, inline_laps = simulate(work.study(), runtime)[0], simulate(work.study())[0]
         ray, inline = take_turns([(remote, 50), (inline_laps, 50)], 3 if quick else 15, measure_tree_cpu)
     note = _note(ray, inline)
@@ -47,11 +46,10 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
     """Wall time of a round with one actor over that with two."""
-    from fedray.runtime.ray.cluster import connect_to_ray
+    from fedray.runtime.ray.connection import open_ray
 
     work = works.images(works.small_cnn, per_round=40)
-    connect_to_ray(None, 3)
-    with on_ray(work, 1) as one, on_ray(work, 2) as two:
+    with open_ray(None, 3), on_ray(work, 1) as one, on_ray(work, 2) as two:
         laps = [(simulate(work.study(), runtime)[0], 5) for runtime in (one, two)]
         alone, both = take_turns(laps, 3 if quick else 9, measure_tree_cpu)
     what = "two client actors of one CPU against one, small CNN with 40 clients a round (wall)"

@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import socket
 import sys
@@ -31,14 +32,35 @@ WORKER = {
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+PATIENCE_VARIABLE = "FEDRAY_PATIENCE"
+
+
+def read_patience() -> float:
+    """Seconds to wait for an actor of Ray before giving up.
+
+    Raises:
+        BadInput: The variable is no positive number.
+    """
+    text = os.environ.get(PATIENCE_VARIABLE, "1800")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:  # NaN is refused too
+        raise BadInput(f"{PATIENCE_VARIABLE} = {text[:100]}: give a positive number of seconds, or unset it")
+    return seconds
 
 
 def prepare_process() -> None:
-    """Sets the variables of `WORKER` for this process and its children.
+    """Sets the variables of `WORKER` for this process and its children, and reads `FEDRAY_PATIENCE` once.
 
     MKL reads its variables at its first product. malloc has read the environment before Python started, so its two
     thresholds are set by a call (glibc only).
+
+    Raises:
+        BadInput: `FEDRAY_PATIENCE` is no positive number: said before anything is begun.
     """
+    read_patience()
     for name, value in WORKER.items():
         os.environ.setdefault(name, value)
     if sys.platform == "linux":

@@ -34,7 +34,7 @@ def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[S
         address: of an existing Ray cluster; None starts one on this machine.
     """
     if base.runtime == "ray":
-        from fedray.runtime.ray.cluster import run_as_tasks
+        from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
         with run_as_tasks(address, number, gpus) as send:

@@ -37,6 +37,7 @@ from fedray.runtime.ray.cluster import (
     raise_if_refused,
     read_room,
 )
+from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.graph import GRAPH_BYTES, CompiledGraph
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
@@ -183,9 +184,7 @@ class ClientActors:
                 self.wait_for([a])
                 self.on_death()
                 ref = method.remote(*arguments)
-        raise FedrayError(
-            f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory? see Ray's logs"
-        )
+        raise KeepsDying(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
 
     def close(self) -> None:
         """Ends the actors."""

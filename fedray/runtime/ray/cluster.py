@@ -1,4 +1,4 @@
-"""The Ray cluster: connecting to it or starting it, its resources, its actors and their errors, and tasks for sweeps.
+"""The Ray cluster: its resources, its actors and their errors.
 
 Example:
     >>> explain_error(RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
@@ -7,28 +7,25 @@ Example:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import ray
-from ray._private import ray_constants
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.runtime import environment, placement
 
-PATIENCE = float(os.environ.get("FEDRAY_PATIENCE", "1800"))  # seconds to wait for an actor before giving up
+PATIENCE = environment.read_patience()  # seconds to wait for an actor before giving up
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
 GONE = (RayActorError, ObjectLostError, NodeDiedError)  # an actor died, or an answer with the node that held it
 PEER_CALLS = "peer_calls"  # the concurrency group in which an actor takes calls of other actors while it works
-PASSED = ("FEDRAY_PATIENCE",)  # variables of the driver that every worker gets
+PASSED = (environment.PATIENCE_VARIABLE,)  # variables of the driver that every worker gets
 
 
 def read_room() -> placement.Room:
@@ -135,86 +132,3 @@ def worker_environment() -> dict[str, Any]:
     own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     return {"env_vars": environment.WORKER | passed | {"PYTHONPATH": os.pathsep.join(own)}}
-
-
-def _listen_on_network(network: bool) -> None:
-    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
-
-    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
-    """
-    if sys.platform == "linux":
-        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
-        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
-
-
-def connect_to_ray(address: str | None, actors: int) -> bool:
-    """Connects to a cluster, or starts a local one that only this machine can reach.
-
-    Args:
-        address: Address of the cluster; None starts a local one.
-        actors: CPUs that a local cluster has at least.
-
-    Returns:
-        Whether the caller has to call `ray.shutdown`, which leaves a cluster that was there before.
-
-    Raises:
-        BadInput: The cluster cannot be reached, or this process is connected to another one.
-    """
-    if ray.is_initialized():
-        known = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", known):
-            raise BadInput(
-                f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
-            )
-        return False
-    environment.prepare_process()
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
-    if address is not None:
-        environment.check_address(address)
-        _listen_on_network(True)
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            why = " ".join(str(error).split())[:200]
-            raise BadInput(f"--address {address}: {why}: start Ray there first") from error
-        return True
-    start_local_ray(max(os.cpu_count() or 1, actors))
-    return True
-
-
-def start_local_ray(cpus: int, resources: dict[str, float] | None = None) -> None:
-    """Starts a Ray on this machine, without a dashboard, with every port on loopback."""
-    _listen_on_network(False)
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        num_cpus=cpus,
-        resources=resources,
-    )
-
-
-@contextmanager
-def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster, one CPU each, for sweeps.
-
-    Args:
-        address: Address of the cluster; None starts a local one.
-        number: How many tasks run at once; a local cluster is made large enough.
-        gpus: GPUs of each task, possibly a fraction.
-
-    Yields:
-        A function: (function, *arguments) -> future of the result.
-    """
-    started = connect_to_ray(address, number)
-
-    def submit(function: Callable[..., Any], *arguments: Any) -> Any:
-        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=worker_environment())
-        return task.remote(*arguments).future()
-
-    try:
-        yield submit
-    finally:
-        if started:
-            ray.shutdown()

@@ -12,13 +12,15 @@ Example:
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
@@ -28,19 +30,22 @@ from fedray.core.user_modules import import_modules
 from fedray.runtime import environment
 from fedray.runtime.ray.cluster import (
     PATIENCE,
-    connect_to_ray,
     describe_cluster,
     explain_error,
     pin_to_this_node,
     raise_if_refused,
     worker_environment,
 )
+from fedray.runtime.ray.connection import Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
 from fedray.scenario.schema import Scenario
 from fedray.storage.loggers import build_loggers
 
+log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator
+MOST_RAYS = 5  # that are started here for a run, one after the other, where they die
+DEATH_SECONDS = 2.0  # after an actor has died: did Ray itself die?
 
 
 class Coordinator:
@@ -90,17 +95,23 @@ def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, ad
         The summary.
     """
     actors = scenario.clients.actors
-    started = connect_to_ray(address, 0 if actors == "auto" else int(actors))
-    try:
-        return _run_coordinator(scenario, own, out, watch)
-    except RayTaskError as error:
-        raise explain_error(error, "the coordinator") from error
-    finally:
-        if started:
-            ray.shutdown()
+    for _ in range(MOST_RAYS):
+        with open_ray(address, 0 if actors == "auto" else int(actors)) as connection:
+            try:
+                return _run_coordinator(scenario, own, out, watch, connection)
+            except RayTaskError as error:
+                raise explain_error(error, "the coordinator") from error
+            except RayDied as error:
+                if connection.folder is None:
+                    raise FedrayError(f"{error}: `fedray resume {out}` goes on where Ray runs") from None
+                died = str(error)
+        log.info("starting Ray again, to go on from the newest checkpoint: %s", died)
+    raise FedrayError(f"Ray died {MOST_RAYS} times, has it enough memory? ({died}): `fedray resume {out}` goes on")
 
 
-def _run_coordinator(scenario: Scenario, own: UserObjects, out: Path, watch: Watch) -> dict[str, Any]:
+def _run_coordinator(
+    scenario: Scenario, own: UserObjects, out: Path, watch: Watch, connection: Connection
+) -> dict[str, Any]:
     """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
     actor: Any = ray.remote(Coordinator).options(
         num_cpus=0,  # Ray may start such an actor on any node
@@ -111,22 +122,39 @@ def _run_coordinator(scenario: Scenario, own: UserObjects, out: Path, watch: Wat
     )
     for _ in range(MOST_STARTS):
         coordinator = actor.remote(scenario, own, str(out))
-        ref = coordinator.run.remote()
         try:
-            while True:
-                done, _ = ray.wait([ref], timeout=0.25)
-                for snapshot in ray.get(coordinator.progress.remote(), timeout=PATIENCE):
-                    watch(snapshot)
-                if done:
-                    summary: dict[str, Any] = ray.get(ref, timeout=PATIENCE)
-                    return summary
-        except GetTimeoutError:
-            raise FedrayError(
-                f"waited {PATIENCE:g} s for the coordinator; {describe_cluster()}: `fedray resume {out}`"
-            ) from None
+            return _watch_coordinator(coordinator, out, watch, connection)
+        except RayTaskError:
+            raise
         except RayActorError as error:
+            connection.check(DEATH_SECONDS)
             raise_if_refused(error, "the coordinator")
+        except RayError:
+            connection.check(DEATH_SECONDS)
+            raise
         finally:  # whatever ended the wait: otherwise a coordinator that nobody watches would go on
             with suppress(Exception):  # Ray itself is gone
+                connection.check()
                 ray.kill(coordinator)
-    raise FedrayError(f"the coordinator died {MOST_STARTS} times: see the logs of Ray, then `fedray resume {out}`")
+    raise KeepsDying(f"the coordinator died {MOST_STARTS} times: `fedray resume {out}` goes on")
+
+
+def _watch_coordinator(coordinator: Any, out: Path, watch: Watch, connection: Connection) -> dict[str, Any]:
+    """Shows the snapshots of a coordinator until it has the summary."""
+    ref = coordinator.run.remote()
+    done: list[Any] = []
+    while not done:
+        done, _ = ray.wait([ref], timeout=0.25)
+        shown = coordinator.progress.remote()
+        deadline = time.monotonic() + PATIENCE
+        while not ray.wait([shown], timeout=min(1.0, PATIENCE))[0]:
+            connection.check()
+            if time.monotonic() > deadline:
+                raise FedrayError(
+                    f"waited {PATIENCE:g} s for the coordinator; {describe_cluster()}: `fedray resume {out}`"
+                )
+        connection.check()
+        for snapshot in ray.get(shown):
+            watch(snapshot)
+    summary: dict[str, Any] = ray.get(ref)
+    return summary

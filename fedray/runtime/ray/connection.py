@@ -1,0 +1,256 @@
+"""The connection to Ray: to a cluster that is there, or to one that fedray starts on this machine; and its end.
+
+Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
+processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
+
+Example:
+    >>> listening = socket.create_server(("127.0.0.1", 0))
+    >>> address = "127.0.0.1:%d" % listening.getsockname()[1]
+    >>> answers(address)
+    True
+    >>> listening.close()
+    >>> answers(address)
+    False
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray._private.worker as ray_worker
+from ray._private import ray_constants
+
+from fedray.core.ending import SIGNALS, current_ending
+from fedray.core.errors import BadInput, FedrayError
+from fedray.runtime import environment, leftovers
+
+MOST_TRIES = 2  # of a start on a busy machine
+NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
+LOOK_SECONDS = 2.0  # between two questions to a cluster
+MOST_SILENCE = 10.0  # seconds without an answer of a cluster's head node
+
+
+class RayDied(FedrayError):
+    """The Ray that this process is connected to is gone."""
+
+
+class KeepsDying(FedrayError):
+    """A process of Ray died again and again. The logs of a Ray that fedray started are kept."""
+
+
+class Connection:
+    """A connection of this process to Ray.
+
+    Attributes:
+        folder: Of a Ray that fedray started, else None.
+    """
+
+    def __init__(self, folder: Path | None = None, processes: dict[str, subprocess.Popen[bytes]] | None = None) -> None:
+        self.folder, self._processes = folder, processes or {}
+        self._next_look = self._answered = time.monotonic()
+
+    def check(self, wait: float = 0.0) -> None:
+        """Raises `RayDied` where Ray is gone; with `wait`, looks again and again for some seconds."""
+        deadline = time.monotonic() + wait
+        while True:
+            if self.folder is not None:
+                self._check_processes()
+            else:
+                self._check_cluster()
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.1)
+
+    def _check_processes(self) -> None:
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise RayDied(f"the {name} of the Ray on this machine ended ({process.returncode})")
+
+    def _check_cluster(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        context = ray.get_runtime_context()
+        if not answers(context.gcs_address):
+            if now - self._answered > MOST_SILENCE:
+                raise RayDied(f"the head node of the cluster ({context.gcs_address}) does not answer")
+            return
+        self._answered = now
+        untyped: Any = ray
+        here = [node for node in untyped.nodes() if node["NodeID"] == context.get_node_id()]
+        if here and not here[0]["Alive"]:
+            raise RayDied("Ray on this machine ended, though its cluster is there")
+
+
+def answers(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _listen_on_network(network: bool) -> None:
+    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
+
+    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
+    """
+    if sys.platform == "linux":
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
+        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
+
+
+@contextmanager
+def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
+    """Connects to a cluster, or starts a local one that only this machine can reach and that ends with the block.
+
+    Args:
+        address: Address of the cluster; None starts a local one, unless this process is connected already.
+        cpus: CPUs that a local cluster has at least.
+
+    Raises:
+        BadInput: The cluster cannot be reached, or this process is connected to another one.
+        FedrayError: No Ray could be started here.
+    """
+    if ray.is_initialized():
+        known = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", known):
+            raise BadInput(
+                f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
+            )
+        yield Connection()
+    elif address is None:
+        with open_local_ray(max(os.cpu_count() or 1, cpus)) as connection:
+            yield connection
+    else:
+        environment.check_address(address)
+        try:
+            _connect(address)
+            yield Connection()
+        finally:
+            ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """Connects to a cluster."""
+    environment.prepare_process()
+    _listen_on_network(True)
+    try:
+        with _keep_quiet():
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise BadInput(f"--address {address}: {why}: start Ray there first") from error
+
+
+@contextmanager
+def open_local_ray(cpus: int, resources: dict[str, float] | None = None) -> Iterator[Connection]:
+    """A Ray on this machine while the block runs: without a dashboard, every port on loopback, its files in one folder.
+
+    The folder and Ray's shared memory are removed at the end, also by a signal, unless Ray's logs are asked for.
+    """
+    environment.prepare_process()
+    with leftovers.open_session(leftovers.session_place()) as folder:
+        hooks, discard = current_ending().hooks, partial(_discard, folder)
+        hooks.append(discard)
+        keep = False
+        try:
+            yield Connection(folder, _start(folder, cpus, resources))
+        except KeepsDying as error:
+            keep = True
+            raise KeepsDying(f"{error}; Ray's logs are in {folder} until `fedray clean --yes`") from None
+        finally:
+            _stop(folder)
+            if not keep:
+                leftovers.remove_session(folder)
+            hooks.remove(discard)
+
+
+def _discard(folder: Path) -> None:
+    leftovers.kill_session(folder)
+    leftovers.remove_session(folder)
+
+
+def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[str, subprocess.Popen[bytes]]:
+    """Starts Ray and returns the processes that it cannot do without."""
+    _listen_on_network(False)
+    os.environ[leftovers.MARK] = str(folder)
+    # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    why = ""
+    try:
+        for _ in range(MOST_TRIES):
+            try:
+                with _keep_quiet():
+                    ray.init(
+                        address="local",
+                        include_dashboard=False,
+                        log_to_driver=False,
+                        configure_logging=False,
+                        num_cpus=cpus,
+                        resources=resources,
+                        _temp_dir=str(folder),
+                    )
+                found = {name: _find_process(name) for name in NEEDED}
+                leftovers.note_raylet(folder, found["raylet"].pid)
+                return found
+            except (Exception, SystemExit) as error:  # Ray ends with whatever its parts end with
+                why = " ".join(str(error).split())[:200] or type(error).__name__
+                _stop(folder)
+    finally:
+        del os.environ[leftovers.MARK]
+    raise FedrayError(
+        f"Ray did not start on this machine ({why}): try again when the machine is less busy, set runtime=inline, "
+        "or give the --address of a cluster"
+    )
+
+
+def _find_process(name: str) -> subprocess.Popen[bytes]:
+    untyped: Any = ray_worker
+    process: subprocess.Popen[bytes] = untyped._global_node.all_processes[name][0].process
+    return process
+
+
+def _stop(folder: Path) -> None:
+    """Disconnects from a Ray that fedray started and ends its processes; the helpers first, which are slow to go."""
+    node: Any = ray_worker._global_node
+    for name, processes in dict(node.all_processes if node else {}).items():
+        for one in processes if name not in NEEDED else []:
+            one.process.kill()
+    with suppress(Exception):
+        ray.shutdown()
+    leftovers.kill_session(folder)
+
+
+@contextmanager
+def _keep_quiet() -> Iterator[None]:
+    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
+    ray_worker.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
