@@ -176,6 +176,20 @@ def quote_value(value: object, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def show_line(message: object, most: int = 300) -> str:
+    r"""A message, such as that of another library, as one line of printable characters.
+
+    Args:
+        message: Whatever has a text.
+        most: Characters, at most.
+
+    Example:
+        >>> show_line("no\nsuch\x1b file ")
+        'no such file'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in str(message)[: 4 * most]).split())[:most]
+
+
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word whose spelling is closest to `word`, or None if none is close.
 

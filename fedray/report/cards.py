@@ -43,7 +43,7 @@ def make_cards(run: ReadRun) -> list[Card]:
     found = [Card(name_score(name, unit=True), *_format_mean_and_sd(metrics[name], name)) for name in shown]
     totals = run.summary.get("totals", {})
     for key in ("up_bytes", "down_bytes"):
-        if key in totals:
+        if isinstance(totals.get(key), int | float):
             sub = f"{format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
             found.append(Card(name_score(key), format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"

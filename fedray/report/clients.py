@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import draw_stacked_bars, pick_evenly
+from fedray.report.jobs import MOST_DRAWN_MODELS, draw_stacked_bars, pick_evenly
 from fedray.report.predictions import read_class_names
 from fedray.report.read import ReadRun
 
@@ -23,7 +23,7 @@ MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
 def figure_data(run: ReadRun) -> Figure | None:
     """Stacked label counts of each client."""
     counts = run.pictures.get("label_counts")
-    if counts is None or counts.ndim != 2 or not counts.sum():
+    if counts is None or counts.ndim != 2 or not counts.sum() or counts.shape[1] > MOST_DRAWN_MODELS:
         return None
     clients, classes = counts.shape
     size = counts.sum(axis=1)

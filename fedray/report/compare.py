@@ -238,7 +238,7 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     """Noise, bias and variance of each run on a toy with a known mean (FE eq. 10): they add up to the squared error."""
     parts = ("noise", "bias2", "variance")
     found = [(run.name, run.summary.get("metrics", {})) for run in runs]
-    found = [(name, metrics) for name, metrics in found if all(part in metrics for part in parts)]
+    found = [(name, m) for name, m in found if all(m.get(part, {}).get("mean") is not None for part in parts)]
     if not found:
         return None
     values = np.array([[max(0.0, metrics[part]["mean"]) for part in parts] for _, metrics in found])

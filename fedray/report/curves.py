@@ -33,11 +33,11 @@ def figure_rounds(run: ReadRun) -> Figure | None:
         return None
     figure, axes = style.make_canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
     single = run.models == 1
-    for k, color in enumerate(style.pick_colors(run.models)):
-        member = run.member(k) if not single and k < MOST_MEMBER_LINES else None
+    for k in range(min(run.models, MOST_MEMBER_LINES)):
+        member = run.member(k) if not single else None
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else None
-            draw_mean_line(axes, member.round, member, color=color, width=1.1, label=label)
+            draw_mean_line(axes, member.round, member, color=style.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None

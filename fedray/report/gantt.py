@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedray.core.text import format_seconds
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
-from fedray.report.jobs import draw_model_key, keep_counted, pick_evenly, read_job_column
+from fedray.report.jobs import MOST_DRAWN_MODELS, draw_model_key, keep_counted, pick_evenly, read_job_column
 from fedray.report.read import ReadRun
 
 MOST_CLIENT_LANES = 40  # clients shown at most
@@ -44,12 +44,16 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
-    for k, color in enumerate(style.pick_colors(run.trained)):
+    trained = np.unique(model[shown])
+    if len(trained) > MOST_DRAWN_MODELS:
+        return None
+    share, order = np.where(together, _height_shares(client), 1.0), _job_order(client)
+    for k in trained.tolist():
         pick = shown & (model == k)
         low = np.array([row[int(c)] for c in client[pick]]) - 0.4
-        part = np.where(together[pick], _height_shares(client[pick], client), 1.0)
-        low = low + np.where(together[pick], 0.8 * _job_order(pick, client) * part, 0.0)
-        style.draw_bars(axes, start[pick], low, seconds[pick], 0.8 * part, facecolor=color)
+        low = low + np.where(together[pick], 0.8 * order[pick] * share[pick], 0.0)
+        color = style.pick_color(k, run.trained)
+        style.draw_bars(axes, start[pick], low, seconds[pick], 0.8 * share[pick], facecolor=color)
     axes.set_yticks([y for y, _ in lanes], [str(c) for _, c in lanes], fontsize=7)
     axes.set_ylim(max(row.values()) + 0.7, -0.7)
     axes.set_xlim(0, busy[slowest] * 1.01)
@@ -98,20 +102,20 @@ def _arrange_lanes(
     return lanes
 
 
-def _height_shares(picked: IntArray, client: IntArray) -> FloatArray:
-    """One over the jobs of each picked job's client."""
-    names, counts = np.unique(client, return_counts=True)
-    return 1.0 / counts[np.searchsorted(names, picked)]
+def _height_shares(client: IntArray) -> FloatArray:
+    """One over the jobs of each job's client."""
+    _, place, counts = np.unique(client, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / counts[place])
 
 
-def _job_order(pick: IntArray, client: IntArray) -> IntArray:
-    """Which of its client's jobs each picked job is."""
+def _job_order(client: IntArray) -> IntArray:
+    """Which of its client's jobs each job is."""
     count: dict[int, int] = {}
     place = np.zeros(len(client), dtype=np.int64)
     for j, c in enumerate(client.tolist()):
         place[j] = count.get(c, 0)
         count[c] = place[j] + 1
-    return np.asarray(place[pick])
+    return place
 
 
 def _runs_side_by_side(run: ReadRun, tier: str) -> bool:

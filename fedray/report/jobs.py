@@ -19,6 +19,7 @@ from fedray.report import style
 from fedray.report.read import ReadRun
 
 MOST_ROUNDS, MOST_CLIENT_ROWS, MOST_BARS = 60, 100, 100  # shown at most
+MOST_DRAWN_MODELS = 2000  # more are not told apart by their colours, and take minutes to draw
 FAINT_ALPHA = 0.25  # of a job that did not finish
 
 
@@ -82,14 +83,18 @@ def figure_participation(run: ReadRun) -> Figure | None:
     client, model = read_job_column(table, "client"), read_job_column(table, "model")
     clients = max(_count_clients(run), int(client.max()) + 1)
     rounds = np.unique(np.stack([client, read_job_column(table, "round")]), axis=1)[0]
-    often = np.bincount(rounds, minlength=clients)
-    title = f"A client takes part in {often.mean():.3g} rounds on average ({often.min()} to {often.max()})"
+    who, often = np.unique(rounds, return_counts=True)  # those who took part at all
+    least = often.min() if len(who) == clients else 0
+    title = f"A client takes part in {len(rounds) / clients:.3g} rounds on average ({least} to {often.max()})"
     if clients > MOST_BARS:
-        return _figure_participation_counts(run, table, often, title)
+        return _figure_participation_counts(run, table, dict(zip(who.tolist(), often.tolist(), strict=True)), title)
+    trained, column = np.unique(model, return_inverse=True)
+    if len(trained) > MOST_DRAWN_MODELS:
+        return None
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
-    counts = np.zeros((clients, run.trained))
-    np.add.at(counts, (client, model), 1)
-    draw_stacked_bars(axes, counts, style.pick_colors(run.trained))
+    counts = np.zeros((clients, len(trained)))
+    np.add.at(counts, (client, column), 1)
+    draw_stacked_bars(axes, counts, [style.pick_color(k, run.trained) for k in trained.tolist()])
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
     style.use_whole_numbers(axes.yaxis)
@@ -178,19 +183,15 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
         every: whether the colour of a cell with all models is named too.
     """
     shown = range(models) if models <= len(style.PALETTE) else (0, models // 2, models - 1)
-    colors = style.pick_colors(models)
     if models > 1:
-        more = [f"all {models}"] * every
-        style.draw_key(
-            axes, [*(f"model {k}" for k in shown), *more], [*(colors[k] for k in shown), *[style.GREY] * every]
-        )
+        more, colors = [f"all {models}"] * every, [style.pick_color(k, models) for k in shown]
+        style.draw_key(axes, [*(f"model {k}" for k in shown), *more], [*colors, *[style.GREY] * every])
 
 
 def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: NDArray[np.bool_], shape: tuple[int, int], models: int
 ) -> FloatArray:
     """An RGBA image of jobs `[J]` at their row and column; the models of one cell stand from top to bottom."""
-    colors = np.array([to_rgb(color) for color in (*style.pick_colors(models), style.GREY)])
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -209,7 +210,9 @@ def _paint_cells(
     for h in range(high):
         chosen = (place * high // share <= h) & (h < np.maximum((place + 1) * high // share, place * high // share + 1))
         target = cell[chosen] // shape[1] * high + h, cell[chosen] % shape[1]
-        image[(*target, slice(0, 3))] = colors[model[chosen]]
+        painted, place_of = np.unique(model[chosen], return_inverse=True)
+        colors = [to_rgb(style.GREY if k == models else style.pick_color(k, models)) for k in painted.tolist()]
+        image[(*target, slice(0, 3))] = np.array(colors)[place_of]
         image[(*target, 3)] = np.where(faint[chosen], FAINT_ALPHA, 1.0)
     return image
 
@@ -235,17 +238,22 @@ def _mark_tiers(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> N
                 axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
 
 
-def _figure_participation_counts(run: ReadRun, table: pa.Table, often: IntArray, title: str) -> Figure:
+def _figure_participation_counts(run: ReadRun, table: pa.Table, often: dict[int, int], title: str) -> Figure:
+    """How many clients took part how often, from the rounds of those who did."""
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
+    most = max(often.values())
     client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())
-    edges = np.unique(np.linspace(0, often.max() + 1, min(int(often.max()) + 2, 41)).astype(int))
+    edges = np.unique(np.linspace(0, most + 1, min(most + 2, 41)).astype(int))
     bottom = np.zeros(len(edges) - 1)
-    groups = [(name, often[np.unique(client[tier == name])]) for name in run.tiers]
-    groups.append(("never", often[often == 0]))
-    groups = [(name, counts) for name, counts in groups if len(counts)]
+    groups = [
+        (name, np.histogram([often[c] for c in np.unique(client[tier == name]).tolist()], edges)[0].astype(float))
+        for name in run.tiers
+    ]
+    never = np.zeros(len(edges) - 1)
+    never[0] = max(_count_clients(run), int(client.max()) + 1) - len(often)
+    groups = [(name, high) for name, high in [*groups, ("never", never)] if high.any()]
     colors = [*style.pick_colors(len(groups))]
-    for (_, counts), color in zip(groups, colors, strict=True):
-        high = np.histogram(counts, edges)[0].astype(float)
+    for (_, high), color in zip(groups, colors, strict=True):
         style.draw_bars(axes, edges[:-1] - 0.42, bottom, np.diff(edges) * 0.86, high, facecolor=color)
         bottom += high
     axes.set_xlabel("rounds a client took part in")

@@ -9,7 +9,9 @@ Example:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -18,9 +20,14 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
+from fedray.core.text import show_line
 from fedray.report import clients, compare, curves, drift, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.cards import make_cards
 from fedray.report.read import ReadRun
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)  # what no page may hold, whoever wrote the names
 
 
 class Picture(NamedTuple):
@@ -113,12 +120,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 
 def render_one(run: ReadRun) -> str:
     """The page of one run."""
+    notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with style.use_figure_style():
         sections = [
-            Section(title, pair_figures(_draw_section(run, draws, f"s{i}")))
+            Section(title, pair_figures(_draw_section(run, draws, f"s{i}", notes)))
             for i, (title, draws) in enumerate(SECTIONS)
         ]
-    notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
@@ -133,22 +140,30 @@ def render_one(run: ReadRun) -> str:
 
 def render_many(runs: list[ReadRun]) -> str:
     """The page that compares several runs."""
+    notes = compare.list_caveats(runs)
     with style.use_figure_style():
         sections = []
         for metric in ("accuracy", "rmse"):
-            figures = [
-                (compare.overlay_curves(runs, metric, what), BAND_NOTE) for what in ("rounds", "bytes", "seconds")
+            draws: list[tuple[str, Callable[[], Figure | None], str]] = [
+                (f"{metric} over {what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
+                for what in ("rounds", "bytes", "seconds")
             ]
             if metric == "accuracy":
-                figures.append((compare.figure_clients(runs), "Pictures of replicate 0."))
-            if metric == "rmse":
-                figures.append((compare.figure_decomposition(runs), "Whiskers: 95 % interval of the variance."))
+                draws.append(("the clients", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
+            else:
+                text = "Whiskers: 95 % interval of the variance."
+                draws.append(("bias and variance", partial(compare.figure_decomposition, runs), text))
+            found = [
+                picture
+                for i, (name, draw, text) in enumerate(draws)
+                for picture in _try_to_draw(name, draw, text, f"c{metric}{i}", notes)
+            ]
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
-            sections.append(Section(title, pair_figures(draw_pictures(figures, f"c{metric}"))))
+            sections.append(Section(title, pair_figures(found)))
     return fill_template(
         title=f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
-        notes=compare.list_caveats(runs),
+        notes=notes,
         tables=[
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What was paid", compare.make_cost_table(runs), COST_NOTE),
@@ -176,11 +191,25 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in found if value]
 
 
-def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str) -> Iterable[Picture]:
+def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str, notes: list[str]) -> Iterable[Picture]:
+    """Draws the figures of a section; one whose numbers cannot be drawn gets a note in its place."""
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
     for i, (draw, note) in enumerate(draws):
         text = f"{note} {BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
-        yield from draw_pictures([(draw(run), text)], f"{prefix}{i}")
+        name = draw.__name__.removeprefix("figure_").replace("_", " ")
+        yield from _try_to_draw(name, partial(draw, run), text, f"{prefix}{i}", notes)
+
+
+def _try_to_draw(
+    name: str, draw: Callable[[], Figure | None], text: str, prefix: str, notes: list[str]
+) -> list[Picture]:
+    """The picture, if there is one; where its numbers cannot be drawn, the page gets a note that says so."""
+    try:
+        with style.ignore_odd_numbers():
+            return list(draw_pictures([(draw(), text)], prefix))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        notes.append(f"The picture of {name} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
+        return []
 
 
 def draw_pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
@@ -228,7 +257,7 @@ def fill_template(**values: Any) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _indent_json
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    return template.render(version=fedray.__version__, **values)
+    return _UNPRINTABLE.sub("\ufffd", template.render(version=fedray.__version__, **values))
 
 
 def _indent_json(value: Any) -> str:

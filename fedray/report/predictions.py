@@ -11,11 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from fedray.core.types import FloatArray
 from fedray.report import style
+from fedray.report.jobs import pick_evenly
 from fedray.report.read import ReadRun
 
 MOST_WRITTEN_CLASSES = 12  # classes up to which the numbers are written into the confusion matrix
 ERROR_GROUPS = 8  # of predictions, by their width
 MOST_TURNS = 12  # rises and falls over its whole height that a curve of one input may have
+MOST_DRAWN_CLASSES = 2000  # in a confusion matrix, or members in one of disagreement
+MOST_DRAWN_ROWS = 100_000  # targets in a picture
 MOST_NAMED_CLASSES = 20  # classes up to which the axes name them
 
 
@@ -60,7 +63,7 @@ def figure_calibration(run: ReadRun) -> Figure | None:
 def figure_confusion(run: ReadRun) -> Figure | None:
     """Rows sum to one: where the samples of a class go."""
     counts = run.pictures.get("confusion")
-    if counts is None or counts.ndim != 2 or not counts.sum():
+    if counts is None or counts.ndim != 2 or not counts.sum() or len(counts) > MOST_DRAWN_CLASSES:
         return None
     names = read_class_names(run, len(counts))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -88,6 +91,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     rows = run.pictures.get("predictive")
     if rows is None or rows.ndim != 2 or rows.shape[1] != 4:
         return None
+    rows = rows[pick_evenly(np.arange(len(rows)), MOST_DRAWN_ROWS)]
     x, y, mean, sd = columns = rows[np.argsort(rows[:, 0])].T
     known = np.isfinite(y)
     inside = 100 * (np.abs(y - mean)[known] <= 1.96 * sd[known]).mean() if known.any() else 0.0
@@ -175,6 +179,7 @@ def figure_sharpness(run: ReadRun) -> Figure | None:
     rows = run.pictures.get("errors")
     if rows is None or rows.ndim != 2 or len(rows) < 2 or not (rows[:, 0] > 0).all():
         return None
+    rows = rows[pick_evenly(np.arange(len(rows)), MOST_DRAWN_ROWS)]
     sd, error = rows[np.argsort(rows[:, 0], kind="stable")].T
     figure, axes = style.make_canvas(_sharpness_title(sd), size=(style.NARROW, 3.4))
     axes.plot(sd, error, ".", color=style.ACCENT, markersize=4, alpha=0.35, rasterized=len(sd) > 400, label="a target")
@@ -201,7 +206,7 @@ def _sharpness_title(sd: FloatArray) -> str:
 def figure_disagreement(run: ReadRun) -> Figure | None:
     """How often two members answer differently."""
     pairs = run.pictures.get("disagreement")
-    if pairs is None or pairs.ndim != 2 or len(pairs) < 2:
+    if pairs is None or pairs.ndim != 2 or not 2 <= len(pairs) <= MOST_DRAWN_CLASSES:
         return None
     models = len(pairs)
     mean = float(pairs[~np.eye(models, dtype=bool)].mean())
@@ -225,7 +230,7 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
 def figure_loss_plane(run: ReadRun) -> Figure | None:
     """The log loss on the plane through three members, which are marked."""
     plane = run.pictures.get("loss_plane")
-    if plane is None or plane.ndim != 2:
+    if plane is None or plane.ndim != 2 or min(plane.shape) < 2:
         return None
     points = run.pictures.get("loss_plane_points", np.empty((0, 2)))
     high, wide = plane.shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
@@ -24,7 +25,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
     nodes = int(edges.max()) + 1
     if nodes > MOST_NODES or len(edges) > MOST_NODES * MOST_NODES / 2:
         return None
-    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
+    visits = count_visits(table, nodes)
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
@@ -54,7 +55,7 @@ def figure_visits(run: ReadRun) -> Figure | None:
     nodes = int(edges.max()) + 1
     if nodes > MOST_NODES:
         return None
-    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
+    visits = count_visits(table, nodes)
     law = find_stationary_law(run, edges, nodes)
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())
@@ -71,6 +72,18 @@ def figure_visits(run: ReadRun) -> Figure | None:
     style.draw_grid(axes)
     style.draw_key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
     return figure
+
+
+def count_visits(table: pa.Table, nodes: int) -> IntArray:
+    """How many jobs each of the nodes trained, `[N]`.
+
+    Raises:
+        ValueError: a job is that of a client that is no node.
+    """
+    client = read_job_column(table, "client")
+    if client.max() >= nodes:
+        raise ValueError(f"client {client.max()} is not in the graph of {nodes} nodes")
+    return np.bincount(client, minlength=nodes)
 
 
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:

@@ -18,9 +18,6 @@ Example:
 
 from __future__ import annotations
 
-import json
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +25,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import yaml
 from numpy.typing import NDArray
 
+from fedray.core.bounded_files import is_present, name_file, read_json_object
 from fedray.core.errors import BadInput
+from fedray.core.run_files import (
+    MEMBER_COLUMNS,
+    SUMMARY_FILE,
+    read_parts,
+    read_pictures,
+    read_summary,
+    refuse_wide_table,
+)
+from fedray.core.text import show_line
 from fedray.core.types import FloatArray
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
+from fedray.scenario.yaml_text import read_mapping
 
-MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
 
 
@@ -159,25 +164,27 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     Raises:
         BadInput: the directory is not a run's, or a file of it is damaged.
     """
-    if not (folder / "scenario.yaml").is_file():
-        raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
-    text = _read_text(folder / "scenario.yaml")
-    scenario = _parse(folder / "scenario.yaml", text)
+    path = folder / "scenario.yaml"
+    if not is_present(path):
+        raise BadInput(
+            f"report {name_file(folder)}: no scenario.yaml there: give run directories, as `fedray run` writes them"
+        )
+    text, scenario = read_mapping(path)
     began = _read_json(folder / IDENTITY_FILE)
     if began:
-        refuse_edited_scenario(str(folder), began, scenario)
-    table = _read_parts(folder / "rounds.parquet")
-    rounds, members = ({}, None) if table is None else _split_columns(table)
+        refuse_edited_scenario(name_file(folder), began, scenario)
+    table = read_parts(folder, "rounds")
+    rounds, members = ({}, None) if table is None else _split_columns(folder / "rounds.parquet", table)
     return ReadRun(
-        name=name or folder.resolve().name,
+        name=show_line(name or folder.resolve().name, 200),
         scenario=scenario,
         scenario_text=text,
         manifest=_read_json(folder / "manifest.json"),
-        summary=_read_json(folder / "summary.json"),
+        summary=read_summary(folder) if is_present(folder / SUMMARY_FILE) else {},
         rounds=rounds,
         members=members,
-        clients=_read_parts(folder / "clients.parquet"),
-        pictures=_read_pictures(folder / "pictures.npz"),
+        clients=read_parts(folder, "clients"),
+        pictures=read_pictures(folder / "pictures.npz"),
     )
 
 
@@ -192,76 +199,32 @@ def _reduce_worlds(values: FloatArray, what: str) -> FloatArray:
     return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
 
 
-def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
+def _split_columns(path: Path, table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
     rounds: dict[str, FloatArray] = {}
     members = None
     for name in table.column_names:
         kind = table.schema.field(name).type
-        if name in ("member_accuracy", "member_rmse"):
-            members = _pad_rows(table[name].to_pylist())
+        if name in MEMBER_COLUMNS:
+            members = _pad_rows(path, table[name].combine_chunks())
         elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
-            values = table[name].cast(pa.float64()).to_numpy()
+            values = table[name].cast(pa.float64(), safe=False).to_numpy()
             rounds[name] = np.array(values, dtype=np.float64)
     for name in CONTEXT:
         rounds.setdefault(name, np.zeros(len(table)))
+    worlds = len(np.unique(np.stack([rounds["replicate"], rounds["fold"]]), axis=1).T)
+    refuse_wide_table(path, len(table), worlds, len(np.unique(rounds["round"])))
     return rounds, members
 
 
-def _pad_rows(rows: list[list[float] | None]) -> FloatArray | None:
-    wide = max((len(row) for row in rows if row), default=0)
+def _pad_rows(path: Path, rows: pa.Array) -> FloatArray | None:
+    """Lists of numbers `[rows]` as one array; NaN where a list is shorter than the longest."""
+    wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
     if wide == 0:
         return None
-    padded = [[*(row or []), *[None] * (wide - len(row or []))] for row in rows]
+    refuse_wide_table(path, len(rows) + len(rows.flatten()), len(rows), wide)
+    padded = [[*(row or []), *[None] * (wide - len(row or []))] for row in rows.to_pylist()]
     return np.array(padded, dtype=np.float64)
 
 
-def _read_parts(folder: Path) -> pa.Table | None:
-    parts = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
-    try:
-        tables = [pq.read_table(part, partitioning=None) for part in parts]
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BadInput(f"{folder} holds a damaged part ({_one_line(error)}): `fedray resume` the run") from None
-    tables = [table for table in tables if len(table)]
-    if not tables:
-        return None
-    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-
-
-def _read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    if not path.is_file():
-        return {}
-    try:
-        with zipfile.ZipFile(path) as packed:  # before anything is unpacked
-            if sum(part.file_size for part in packed.infolist()) > MOST_FILE_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} is damaged ({_one_line(error)}): remove it, the report works without") from None
-
-
 def _read_json(path: Path) -> dict[str, Any]:
-    return _parse(path, _read_text(path)) if path.is_file() else {}
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise BadInput(f"{path} is damaged ({_one_line(error)}): restore it, or run again") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{path} is damaged (no keys in it): restore it, or run again")
-    return value
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise OSError(f"it is larger than {MOST_FILE_BYTES >> 20} MB")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read ({_one_line(error)})") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+    return read_json_object(path) if is_present(path) else {}

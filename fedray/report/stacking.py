@@ -16,14 +16,21 @@ from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.report.predictions import MOST_NAMED_CLASSES, MOST_WRITTEN_CLASSES, read_class_names
+from fedray.report.predictions import (
+    MOST_DRAWN_CLASSES,
+    MOST_NAMED_CLASSES,
+    MOST_WRITTEN_CLASSES,
+    read_class_names,
+)
 from fedray.report.read import ReadRun
+
+MOST_DRAWN_BASES = 200
 
 
 def figure_folds(run: ReadRun) -> Figure | None:
     """Test accuracy of every sub model: a row a base, a column a fold (the paper's Table 2)."""
     table = run.pictures.get("stack_folds")
-    if table is None or table.ndim != 2:
+    if table is None or table.ndim != 2 or len(table) > MOST_DRAWN_BASES:
         return None
     bases, folds = table.shape
     title = f"Sub models reach {100 * table.min():.0f} to {100 * table.max():.0f} %"
@@ -44,7 +51,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
 def figure_confusions(run: ReadRun) -> Figure | None:
     """The confusion matrix of the plain average beside the stack's."""
     both = [run.pictures.get(name) for name in ("confusion_average", "confusion")]
-    if any(table is None or table.ndim != 2 or not table.sum() for table in both):
+    if any(table is None or table.ndim != 2 or not table.sum() or len(table) > MOST_DRAWN_CLASSES for table in both):
         return None
     counts = [np.asarray(table, dtype=np.float64) for table in both]
     right = [float(np.trace(table) / table.sum()) for table in counts]
@@ -70,7 +77,7 @@ def figure_confusions(run: ReadRun) -> Figure | None:
 def figure_meta(run: ReadRun) -> Figure | None:
     """The softmax meta model's weights: which base's probability of which class speaks for which answer."""
     weights = run.pictures.get("meta_weights")
-    if weights is None or weights.ndim != 2:
+    if weights is None or weights.ndim != 2 or not 1 <= weights.shape[1] // len(weights) <= MOST_DRAWN_BASES:
         return None
     classes, bases = len(weights), weights.shape[1] // len(weights)
     most = max(float(np.abs(weights).max()), 1e-9)

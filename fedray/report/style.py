@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib
@@ -110,6 +112,27 @@ def use_figure_style() -> Any:
     return matplotlib.rc_context(FIGURE_SETTINGS)
 
 
+@contextmanager
+def ignore_odd_numbers() -> Iterator[None]:
+    """No warnings about numbers that are too large or about characters that a font lacks: the browser has others."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def pick_color(place: int, number: int) -> str:
+    """The colour of one model (or class, or run) among so many.
+
+    Args:
+        place: its number, from 0.
+        number: how many there are.
+    """
+    if number <= len(PALETTE):
+        return PALETTE[place]
+    return str(to_hex(colormaps["viridis"](0.16 + 0.81 * place / (number - 1))))
+
+
 def pick_colors(number: int) -> list[str]:
     """One colour a model (or class, or run): the palette, or steps of viridis where it ends.
 
@@ -117,9 +140,7 @@ def pick_colors(number: int) -> list[str]:
         >>> pick_colors(2)
         ['#0072b2', '#e69f00']
     """
-    if number <= len(PALETTE):
-        return list(PALETTE[:number])
-    return [to_hex(colormaps["viridis"](x)) for x in np.linspace(0.16, 0.97, number)]
+    return [pick_color(place, number) for place in range(number)]
 
 
 def make_colormap(color: str = ACCENT) -> Colormap:

@@ -9,10 +9,13 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedray.core.errors import BadInput
-from fedray.core.files import replace_file
+from fedray.core.files import refuse_special, replace_file
+from fedray.core.parts import refuse_links
 
 
 def write_report(run_dirs: list[Path], out: Path) -> None:
@@ -31,11 +34,22 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
 
     if not run_dirs:
         raise BadInput("report: no run directory given: name at least one")
+    for folder in run_dirs:
+        refuse_links(folder)
+    with _one_line(out):
+        refuse_special(out)  # said before minutes of drawing
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
-    try:
+    with _one_line(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(out, page.encode())
+
+
+@contextmanager
+def _one_line(out: Path) -> Iterator[None]:
+    """Errors of the system as one line about the file that is written."""
+    try:
+        yield
     except OSError as error:
         raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
 

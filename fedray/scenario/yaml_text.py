@@ -13,8 +13,10 @@ from typing import Any
 
 import yaml
 
+from fedray.core.bounded_files import RESTORE, name_file, say_damaged
 from fedray.core.errors import BadInput
-from fedray.core.text import quote_value
+from fedray.core.sealed import read_or_explain
+from fedray.core.text import quote_value, show_line
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
@@ -33,7 +35,10 @@ _CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates
 
 
 class _Loader(yaml.SafeLoader):
+    """Knows texts, numbers, true and false, null, lists and mappings; any other tag is an error of one line."""
+
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+    yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
 
 
 class _Dumper(yaml.SafeDumper):
@@ -54,26 +59,48 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 
 
-def _int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
-    digits = loader.construct_scalar(node)
-    return int(digits) if len(digits) < 30 else float(digits)  # Python refuses to read whole numbers of any length
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """The value of one word, as its tag says, also where the tag is written out (`!!bool x`)."""
+    text = loader.construct_scalar(node)  # type: ignore[arg-type]  # an error of one line where it is no scalar
+    kind = node.tag.rpartition(":")[2]
+    if kind == "str":
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise ValueError(f"line {node.start_mark.line + 1}: {quote_value(text)} holds half a character: remove it")
+        return text
+    if not _CORE[node.tag][0].match(text):
+        raise ValueError(f"line {node.start_mark.line + 1}: {quote_value(text)} is no {kind}: remove the tag")
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    digits = text.lower().replace("_", "")
+    if kind == "int" and len(digits) < 30:  # Python refuses to read whole numbers of any length
+        return int(digits)
+    return float(digits.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _refuse_tag(_loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    tag = quote_value(node.tag.replace("tag:yaml.org,2002:", "!!"))
+    raise ValueError(f"line {node.start_mark.line + 1}: the tag {tag} is not known: write the value without it")
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[str, int] = {}
-    for key, _ in node.value:
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
         if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
             if key.value in seen:
                 line = key.start_mark.line + 1
                 raise ValueError(f"line {line}: the key {quote_value(key.value)} is here twice: remove one of the two")
             seen[key.value] = 1
-    loader.flatten_mapping(node)
     return dict(loader.construct_mapping(node, deep=True))
 
 
 _Dumper.add_representer(str, _text)
-_Loader.add_constructor("tag:yaml.org,2002:int", _int)
+for _kind in ("null", "bool", "int", "float", "str"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar)
+_Loader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor(None, _refuse_tag)
 
 
 def _weight(node: yaml.Node, known: dict[int, int]) -> int:
@@ -108,9 +135,12 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
         line = f", line {mark.line + 1}" if mark is not None else ""
-        raise BadInput(f"{where}{line}: not valid YAML: {_one_line(wrong.problem or wrong.context)}") from None
+        raise BadInput(f"{where}{line}: not valid YAML: {show_line(wrong.problem or wrong.context)}") from None
     except (yaml.YAMLError, ValueError) as wrong:
-        raise BadInput(f"{where}: {_one_line(wrong)}") from None
+        raise BadInput(f"{where}: {show_line(wrong)}") from None
+    except (OverflowError, LookupError, TypeError, AttributeError) as wrong:  # PyYAML itself, on "\UFFFFFFFF" for one
+        why = "an escape names no character" if isinstance(wrong, OverflowError) else wrong
+        raise BadInput(f"{where}: not valid YAML: {show_line(why)}") from None
     except RecursionError:
         raise BadInput(f"{where}: lists and mappings are nested too deeply: write it flatter") from None
     finally:
@@ -136,8 +166,30 @@ def load_yaml(path: Path) -> Any:
     except UnicodeDecodeError:
         raise BadInput(f"{where} is not UTF-8 text: a scenario is a YAML file") from None
     except (OSError, ValueError) as wrong:
-        raise BadInput(f"{where} cannot be read: {_one_line(getattr(wrong, 'strerror', None) or wrong)}") from None
+        raise BadInput(f"{where} cannot be read: {show_line(getattr(wrong, 'strerror', None) or wrong)}") from None
     return parse_yaml(text, where)
+
+
+def read_mapping(path: Path, remedy: str = RESTORE) -> tuple[str, dict[str, Any]]:
+    """The text of a YAML file of a run directory, and its keys.
+
+    Args:
+        path: the file, which may not be a link.
+        remedy: what to do where it is damaged.
+
+    Raises:
+        BadInput: it is no YAML.
+        FedrayError: it cannot be read, or holds no keys.
+    """
+    content = read_or_explain(path, remedy, MOST_BYTES)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise say_damaged(path, "it is not UTF-8 text", remedy) from None
+    tree = parse_yaml(text, name_file(path))
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise say_damaged(path, "no keys in it", remedy)
+    return text, tree
 
 
 def write_yaml(value: Any) -> str:
@@ -145,7 +197,3 @@ def write_yaml(value: Any) -> str:
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     )
-
-
-def _one_line(message: object) -> str:
-    return "".join(c if c.isprintable() else " " for c in " ".join(str(message).split()))[:300]

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedray.core.errors import FedrayError
 from fedray.core.parts import check_final_file
+from fedray.core.run_files import read_drift_file
 from fedray.core.sealed import read_sealed
 from fedray.core.types import IntArray
 from fedray.metrics.drift import Drift
@@ -75,4 +75,4 @@ def read_drift(out: Path) -> pa.Table:
         raise FedrayError(
             f"{out} has no {DRIFT_FILE}: only a finished run with several models and at most 2,000 clients has one"
         )
-    return pq.read_table(path, partitioning=None)
+    return read_drift_file(path)

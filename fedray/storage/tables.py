@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core import files
-from fedray.core.errors import Damaged, FedrayError
-from fedray.core.parts import PartSums, check_parts, digest_part, name_part, read_vouched, sum_parts
-from fedray.core.sealed import read_or_explain
+from fedray.core.errors import FedrayError
+from fedray.core.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
+from fedray.core.run_files import read_parts
 from fedray.core.types import Plan
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress
@@ -168,17 +168,7 @@ def read_table(out: Path, name: str) -> pa.Table:
         Damaged: a part is missing or was changed.
         FedrayError: the directory holds no rows, or a part cannot be read for another reason.
     """
-    folder = out / f"{name}.parquet"
-    parts = check_parts(out, folder.name)
-    if not parts:
-        raise FedrayError(f"{folder} holds no rows: is {out} a finished run?")
-    table = pa.concat_tables([_read_part(out, part) for part in parts], promote_options="default")
+    table = read_parts(out, name)
+    if table is None:
+        raise FedrayError(f"{out / name}.parquet holds no rows: is {out} a finished run?")
     return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])
-
-
-def _read_part(out: Path, part: Path) -> pa.Table:
-    remedy = f"`fedray resume {out}` makes it again"
-    try:
-        return pq.read_table(pa.BufferReader(read_or_explain(part, remedy)))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise Damaged(f"{part} is damaged ({' '.join(str(error).split())[:100]})", remedy) from None

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from fake_runs import write_run
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.report import clients, compare, curves, gantt, jobs, predictions, random_walk, stacking, style
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
@@ -295,11 +295,11 @@ def test_bytes_of_a_curve_are_those_of_the_rounds(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("scenario.yaml", b"a: [", "scenario.yaml is damaged"),
+        ("scenario.yaml", b"a: [", "scenario.yaml, line 1: not valid YAML"),
         ("summary.json", b"{", "summary.json is damaged"),
         ("summary.json", b"[]", "summary.json is damaged"),
         ("pictures.npz", b"PK\x03\x04", "pictures.npz is damaged"),
-        ("rounds.parquet/part-000000012.parquet", b"PAR1", "holds a damaged part"),
+        ("rounds.parquet/part-000000012.parquet", b"PAR1", "part-000000012.parquet is damaged"),
     ],
 )
 def test_damaged_files_are_named_in_one_line(
@@ -308,7 +308,7 @@ def test_damaged_files_are_named_in_one_line(
     run = tmp_path / "run"
     shutil.copytree(folder / "classes", run)
     (run / name).write_bytes(content)
-    with pytest.raises(BadInput, match=message) as caught:
+    with pytest.raises(FedrayError, match=message) as caught:
         write_report([run], tmp_path / "r.html")
     assert "\n" not in str(caught.value)
 
