@@ -22,8 +22,8 @@ from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, Damaged
-from fedray.core.files import make_parent, write_atomically
-from fedray.core.parts import FILES_KEY, find_checkpoints
+from fedray.core.files import expand_user_path, make_parent, write_atomically
+from fedray.core.parts import FILES_KEY, find_checkpoints, refuse_links
 from fedray.core.run_files import SUMMARY_FILE, read_summary
 from fedray.data.types import Dataset
 from fedray.experiments.predict import Prediction, Predictor
@@ -120,7 +120,7 @@ class Run:
         Raises:
             FedrayError: a file cannot be written; what was there before is as it was.
         """
-        study, folder = self.study, self.path / "export" if out is None else Path(out)
+        study, folder = self.study, self.path / "export" if out is None else expand_user_path("out", str(out))
         paths = []
         for m, state in enumerate(self.models):
             world, k = divmod(m, study.method.phase.models)
@@ -182,9 +182,10 @@ def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any =
     Raises:
         BadInput: this is no run directory.
     """
-    folder = Path(path)
+    folder = expand_user_path("path", str(path))
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
+    refuse_links(folder)
     return Run(folder, _check_objects(data, model, method))
 
 
@@ -231,7 +232,7 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else Path(out)
+    folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else expand_user_path("out", str(out))
     objects = {"data": data, "model": model, "method": method}
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
@@ -259,9 +260,9 @@ def resume(
         BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
         FedrayError: the run failed.
     """
-    own = _check_objects(data, model, method)
-    resume_run(Path(path), own, _ignore, rounds=rounds)
-    return Run(Path(path), own)
+    own, folder = _check_objects(data, model, method), expand_user_path("path", str(path))
+    resume_run(folder, own, _ignore, rounds=rounds)
+    return Run(folder, own)
 
 
 def _ignore(_snapshot: Snapshot) -> None:

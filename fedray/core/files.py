@@ -75,7 +75,7 @@ def open_replacement(path: Path) -> Iterator[IO[bytes]]:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     part = f".{secrets.token_hex(12)}.part"
     try:
-        _refuse_special(path.name, folder)
+        refuse_special(path)
         new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(part, new, 0o666, dir_fd=folder)
         try:
@@ -91,14 +91,12 @@ def open_replacement(path: Path) -> Iterator[IO[bytes]]:
         os.close(folder)
 
 
-def _refuse_special(name: str, folder: int) -> None:
-    """Raises `OSError` where a name in an open directory is a link, a directory or a device."""
-    try:
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EEXIST, f"it is {name_kind(mode)} and not a plain file", name)
+def refuse_special(path: Path) -> None:
+    """Raises `OSError` where no plain file can be written under a name, because something else has it already."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EEXIST, f"it is {name_kind(mode)} and not a plain file", str(path))
 
 
 def name_kind(mode: int) -> str:
@@ -216,6 +214,27 @@ def expand_user_path(key: str, text: str) -> Path:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
     return path
+
+
+def confirm_writable(key: str, folder: Path) -> None:
+    """Writes and removes a small file where a directory is, or where it will be made: said before hours of training.
+
+    Args:
+        key: The option or argument, for the message.
+        folder: The directory; it need not exist.
+
+    Raises:
+        BadInput: Nothing can be written there.
+    """
+    place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        if not place.is_dir():
+            raise OSError(errno.ENOTDIR, f"{place} is no directory")
+        probe = place / f".{secrets.token_hex(12)}.part"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"{key} {folder} cannot be written ({error.strerror}): choose another directory") from None
 
 
 def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:

@@ -25,7 +25,7 @@ def find_cache_root() -> Path:
     """Folder for what fedray derives from data files: `FEDRAY_CACHE`, else the user's cache folder."""
     import platformdirs
 
-    return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray"))
+    return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
 
 
 def find_data_root(root: Path | None) -> Path:

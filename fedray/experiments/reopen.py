@@ -15,6 +15,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, refuse_objects, require_objects
 from fedray.core.errors import BadInput
+from fedray.core.parts import refuse_links
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
@@ -32,6 +33,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
         BadInput: this is no run directory, or an object is missing or was not there when the run began.
     """
     path = out / "scenario.yaml"
+    refuse_links(out)
     if not path.is_file():
         raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
     scenario = read_scenario(path, explicit=False)

@@ -23,6 +23,7 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.parts import refuse_links
 from fedray.core.run_files import read_summary
 from fedray.core.text import format_score
 from fedray.core.types import Clients
@@ -90,6 +91,7 @@ def run_table(
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     refuse_unused_address("ray" if any(cell.scenario.runtime == "ray" for cell in wanted) else "inline", address)
+    refuse_links(out)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
     options = {cell.name: _list_options(cell, address, modules) for cell in wanted}

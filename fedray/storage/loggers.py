@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedray.core.errors import BadInput
+from fedray.core.files import expand_user_path
 
 Logger = Callable[[int, Mapping[str, float]], None]
 
@@ -89,7 +90,7 @@ def build_loggers(names: Iterable[str], out: Path) -> list[Logger]:
         BadInput: a name is unknown, or its package is not installed.
     """
     make: dict[str, Callable[[str], Logger]] = {
-        "tensorboard": lambda value: tensorboard(value or out / "tensorboard"),
+        "tensorboard": lambda value: tensorboard(expand_user_path("logger", value) if value else out / "tensorboard"),
         "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
         "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
     }

@@ -1,0 +1,46 @@
+"""A run directory that is moved or deleted while it is written: one line, and nothing begins again at its old place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small import rows, scenario
+
+import fedray
+from fedray.core.errors import FedrayError
+
+
+def move(out: Path) -> None:
+    out.rename(out.with_name("elsewhere"))
+
+
+def replace(out: Path) -> None:
+    """Another run has the old name now."""
+    out.rename(out.with_name("elsewhere"))
+    out.mkdir()
+
+
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("act", [move, replace, shutil.rmtree])
+def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, act: Callable[[Path], None]) -> None:
+    """At the next write, in one line; what is at the old place is left alone, and the run goes on at its new place."""
+    out, whole = tmp_path / "run", fedray.run(scenario({"checkpoint": {"every": 1}}), out=tmp_path / "whole")
+
+    def watch(snapshot: dict[str, object]) -> None:
+        if snapshot["round"] == 2:
+            act(out)
+
+    keys = scenario({"checkpoint": {"every": 1}, "evaluate": {"every": 1}})
+    with pytest.raises(
+        FedrayError, match=r"run was moved or deleted while the run wrote it: .*`fedray resume`"
+    ) as caught:
+        fedray.run(keys, out=out, watch=watch)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not out.exists() or list(out.iterdir()) == []
+    if act is not shutil.rmtree:
+        resumed = fedray.resume(tmp_path / "elsewhere")
+        assert resumed.summary["state_hash"] == whole.summary["state_hash"]
+        assert [row["round"] for row in rows(resumed.rounds)] == [0, 1, 2, 3, 4]
