@@ -6,8 +6,8 @@ started and ends the process. Nothing is lost, because everything in a run direc
 
 Example:
     >>> with end_on_signals() as ending:
-    ...     ending.advice = "`fedray resume runs/example` goes on"
-    ...     describe_end(signal.SIGTERM, ending.advice)
+    ...     ending.advise("`fedray resume runs/example` goes on")
+    ...     describe_end(signal.SIGTERM, ending.read_advice())
     'fedray: ended by SIGTERM; `fedray resume runs/example` goes on'
 """
 
@@ -22,11 +22,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_SECONDS = 0.05  # between two looks whether a library has replaced the handlers
 STRUCT_BYTES = 1024  # more than C's `struct sigaction` has on any system
+AGAIN = "type the command again"
 SHOW_CURSOR = "\x1b[?25h"  # a live display hides it
 
 
@@ -34,13 +36,20 @@ class Ending:
     """What is said and done when a signal ends this process.
 
     Attributes:
-        advice: What the user does to go on.
-        hooks: Called in turn before the process ends; they stop what it started, quickly.
+        hooks: Called before the process ends, the last one first; they stop what it started, quickly.
     """
 
     def __init__(self) -> None:
-        self.advice = "nothing was begun: type the command again"
+        self._advice, self._needs = AGAIN, Path("/")
         self.hooks: list[Callable[[], object]] = []
+
+    def advise(self, advice: str, needs: Path = Path("/")) -> None:
+        """Sets what the user does to go on; it is said where the file or directory `needs` is there."""
+        self._advice, self._needs = advice, needs
+
+    def read_advice(self) -> str:
+        """What the user does to go on."""
+        return self._advice if self._needs.exists() else AGAIN
 
 
 _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
@@ -126,7 +135,7 @@ def end_process(number: int, ending: Ending) -> None:
     """Says the line, calls the hooks, and ends this process with status 128 + the number of the signal."""
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
-        os.write(2, f"{cursor}{describe_end(number, ending.advice)}\n".encode())
+        os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
     for hook in reversed(ending.hooks):
         with suppress(Exception):
             hook()

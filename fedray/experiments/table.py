@@ -22,6 +22,7 @@ import pyarrow as pa
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
+from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.parts import refuse_links
 from fedray.core.run_files import read_summary
@@ -94,6 +95,7 @@ def run_table(
     refuse_links(out)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
+    current_ending().advise("the same command goes on, and finished cells are kept")
     options = {cell.name: _list_options(cell, address, modules) for cell in wanted}
     order = sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted
     log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))

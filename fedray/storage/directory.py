@@ -35,14 +35,21 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
     Raises:
         BadInput: the directory holds something already.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or not all(map(_is_unborn, out.iterdir()))):
         what = "another run" if (out / "scenario.yaml").exists() else "other files"
         raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
     try:
-        (out / "checkpoints").mkdir(parents=True)
+        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
     files.write_atomically(out / "scenario.yaml", scenario_text.encode())
+
+
+def _is_unborn(path: Path) -> bool:
+    """Whether an entry of a directory is all that is left of a run that was ended before it had a scenario."""
+    if path.name == "checkpoints":
+        return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    return _UNFINISHED.fullmatch(path.name) is not None
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:

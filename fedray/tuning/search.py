@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -59,8 +60,9 @@ def run_search(state: SearchState, submit: Submit) -> None:
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
         if frozen.state.is_finished() and known:
-            state.trainings[known["key"]] = Training(*known["is"])
-            state.unchecked.add(known["key"])
+            key, training = _read_training(frozen.number, known)
+            state.trainings[key] = training
+            state.unchecked.add(key)
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     while True:
@@ -92,6 +94,17 @@ def _check_trainings(state: SearchState) -> None:
             if kind not in seen:
                 reopen_study(state.out / training.run, state.own)
             seen.add(kind)
+
+
+def _read_training(number: int, known: Any) -> tuple[str, Training]:
+    """The key and the training of a trial's note, which may come from somebody else."""
+    try:
+        key, (run, ended, seconds, seed, seeds) = str(known["key"]), known["is"]
+        if not re.fullmatch(r"trials/\d+", run) or ended not in STATES:
+            raise ValueError(run)
+        return key, Training(run, ended, float(seconds), int(seed), int(seeds))
+    except (LookupError, TypeError, ValueError):
+        raise BadInput(f"the note of trial {number} in the study is damaged: start a new sweep") from None
 
 
 def _next_trials(state: SearchState, queue: deque[optuna.Trial]) -> list[RunningTrial]:
@@ -226,6 +239,8 @@ def _finish(state: SearchState, future: Future[list[Outcome]]) -> None:
     trials = state.running.pop(future)
     try:
         outcomes = future.result()
+    except FedrayError as error:  # Ray is gone
+        raise FedrayError(f"{error}: the same command with --resume goes on") from error
     except Exception as error:  # what a trial raises is an outcome; here the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
     for running, outcome in zip(trials, outcomes, strict=True):
@@ -251,6 +266,7 @@ def _finish_trial(state: SearchState, running: RunningTrial, outcome: Outcome) -
 
 def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mapping[str, Any]) -> None:
     """Notes how a trial was answered, and tells the study its values."""
+    state.confirm_storage()
     trial.set_user_attr(optuna_study.NOTES, {**note, **({"error": outcome.error} if outcome.error else {})})
     result = STATES[outcome.state]
     state.study.sampler = optuna_study.make_sampler(state.sweep.sampler, trial.number, 0)
