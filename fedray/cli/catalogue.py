@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from fedray.cli import options
+
 
 @click.command(name="list")
 @click.argument(
@@ -44,7 +46,7 @@ def data_group() -> None:
 
 @data_group.command(name="get")
 @click.argument("name")
-@click.option("--root", type=click.Path(path_type=Path), help="Where files go (default: $FEDRAY_DATA, or a cache).")
+@click.option("--root", type=options.path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
 def data_get_command(name: str, root: Path | None) -> None:
     """Download a data set by its name; torchvision and the UCI repository have them."""
     from fedray.data.catalogue import download_data

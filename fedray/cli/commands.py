@@ -8,8 +8,10 @@ Example:
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +21,10 @@ import click
 from fedray import __version__
 from fedray.cli.bench import bench_command
 from fedray.cli.catalogue import data_group, list_command
+from fedray.cli.clean import clean_command
 from fedray.cli.notes import show_notes
+from fedray.cli.options import loudness
+from fedray.cli.progress import log, show_phases
 from fedray.cli.results import export_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
@@ -33,6 +38,8 @@ def exit_with_one_line() -> Iterator[None]:
     try:
         yield
     except FedrayError as error:
+        if log.isEnabledFor(logging.DEBUG):
+            traceback.print_exc()
         click.echo(f"fedray: {error}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
@@ -50,6 +57,7 @@ def exit_with_one_line() -> Iterator[None]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@loudness
 @click.version_option(__version__, prog_name="fedray")
 def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster."""
@@ -66,15 +74,18 @@ for _command in (
     bench_command,
     data_group,
     export_command,
+    clean_command,
 ):
+    _command.short_help = (_command.help or "").partition("\n\n")[0]  # whole: click cuts what it makes itself
     commands.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The program; what is wrong with its arguments is one line too."""
-    with exit_with_one_line(), show_notes(partial(click.echo, err=True)):
+    say = partial(click.echo, err=True)
+    with show_phases(say) as heard, exit_with_one_line(), show_notes(say):
         try:
-            commands.main(arguments, prog_name="fedray", standalone_mode=False)
+            commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=heard)
         except click.UsageError as error:
             text = error.format_message()
             if "\n" in text:  # a group without a command: its help

@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
+from fedray.cli.progress import Heard, log
 from fedray.core.text import format_bytes, format_seconds, name_score
 
 LINES_EVERY = 2.0  # seconds between plain lines
@@ -39,29 +41,49 @@ def describe_snapshot(snapshot: dict[str, Any]) -> str:
 
 
 @contextmanager
-def watch_run(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that shows snapshots until the block ends."""
+def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that shows snapshots until the block ends.
+
+    Args:
+        title: of the table.
+        heard: the phase that the command is in.
+        note: said with the first snapshot.
+    """
+    heard = heard or Heard()
+    if log.level > logging.INFO:  # --quiet
+        yield lambda _snapshot: None
+        return
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _make_line_printer()
+    if not console.is_terminal or console.is_jupyter:
+        yield _make_line_printer(heard, note)
         return
     rows: list[dict[str, Any]] = []
-    with Live(Text(f"{title}: starting"), console=console, refresh_per_second=8) as live:
+    title = f"{title}\n{note}" if note else title
 
-        def show(snapshot: dict[str, Any]) -> None:
-            if not rows or rows[-1]["round"] != snapshot["round"]:
-                rows.append(snapshot)
-            live.update(_make_table(title, rows))
+    def draw() -> Table | Text:
+        phase = f"{heard.phase or 'starting'} ({format_seconds(round(time.monotonic() - heard.began))})"
+        return _make_table(title, rows, heard.phase and phase) if rows else Text(f"{title}: {phase}")
 
-        yield show
+    heard.shown = True
+    try:
+        with Live(get_renderable=draw, console=console, refresh_per_second=8) as live:
+
+            def show(snapshot: dict[str, Any]) -> None:
+                if not rows or rows[-1]["round"] != snapshot["round"]:
+                    rows.append(snapshot)
+                live.refresh()
+
+            yield show
+    finally:
+        heard.shown = False
 
 
-def _make_line_printer() -> Callable[[dict[str, Any]], None]:
-    """A function that prints a line for a snapshot, but not too often."""
+def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:
+    """A function that prints a line for a snapshot, but not too often; the note, if any, before the first one."""
     last_round, last_time = -1, 0.0
 
     def show(snapshot: dict[str, Any]) -> None:
@@ -69,20 +91,24 @@ def _make_line_printer() -> Callable[[dict[str, Any]], None]:
         now = time.monotonic()
         new = snapshot["round"] != last_round
         if new and (now - last_time >= LINES_EVERY or snapshot["round"] == snapshot["rounds"]):
+            if last_round < 0 and note:
+                print(note, file=sys.stderr, flush=True)
             last_round, last_time = snapshot["round"], now
+            heard.speak()
             print(describe_snapshot(snapshot), file=sys.stderr, flush=True)
 
     return show
 
 
-def _make_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """The live table: the newest ten snapshots, and a bar of the rounds done."""
+def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Table:
+    """The live table: the newest ten snapshots, a bar of the rounds done, and the phase, if there is one."""
     from rich.table import Table
 
     newest = rows[-1]
     share = newest["round"] / max(1, newest["rounds"])
     bar = "█" * round(24 * share) + "░" * (24 - round(24 * share))
     caption = f"{bar} {100 * share:.0f} %" + (f", {estimate_time_left(newest)} left" if 0 < share < 1 else "")
+    caption += f", {phase}" if phase else ""
     table = Table(title=title, caption=caption)
     names = [n for n in METRICS if n in newest["metrics"]]
     costs = ("up_bytes", "sim_seconds", "wall_seconds")

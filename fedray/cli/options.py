@@ -11,10 +11,77 @@ Example:
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-out = click.option("--out", type=click.Path(path_type=Path), help="Directory of the run (default: runs/SCENARIO).")
+from fedray.cli.progress import Heard, log
+from fedray.core.files import expand_user_path
+
+
+def path(text: str) -> Path:
+    """The type of arguments and options that are paths: `~` is expanded, which no shell does in `--out=~/run`."""
+    return expand_user_path("the path", text)
+
+
+out = click.option(
+    "--out",
+    type=path,
+    help="Directory of the run (default: the first free one of runs/SCENARIO, runs/SCENARIO-2, ...).",
+)
 address = click.option("--address", help="A running Ray cluster (default: one is started here for the run).")
+no_report = click.option(
+    "--no-report", is_flag=True, help="Draw no report.html; `report: false` in a scenario does so too."
+)
+force = click.option("--force", is_flag=True, help="Replace the run that the directory holds; it is removed.")
 modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own module, imported first.")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _set_level(level: int) -> Callable[[click.Context, click.Parameter, bool], None]:
+    """What an option does: it sets how much is said."""
+
+    def act(_context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            log.setLevel(level)
+
+    return act
+
+
+_quiet = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_level(logging.WARNING),
+    help="Say nothing but warnings, errors and the result.",
+)
+_verbose = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_level(logging.DEBUG),
+    help="Show the traceback of an error too.",
+)
+
+
+def loudness(command: _Command) -> _Command:
+    """Gives a command the options `--quiet` and `--verbose`."""
+    return _quiet(_verbose(command))
+
+
+def current_phase() -> Heard:
+    """The phase that the command which runs now is in."""
+    context = click.get_current_context(silent=True)
+    return (context.find_object(Heard) if context else None) or Heard()
+
+
+def say_line(text: str) -> None:
+    """A line about what goes on, beside the result; with `--quiet` nothing."""
+    if log.level <= logging.INFO:
+        current_phase().speak()
+        click.echo(text, err=True)

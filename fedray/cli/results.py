@@ -12,29 +12,41 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
+from fedray.cli.progress import log
+from fedray.core.errors import BadInput
+from fedray.core.files import confirm_writable
 from fedray.core.user_modules import import_modules
 
 
 @click.command(name="report")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="The HTML file to write (default: report.html in the first folder)."
-)
+@click.argument("folders", nargs=-1, required=True, type=options.path)
+@click.option("--out", type=options.path, help="The HTML file to write (default: report.html in the first folder).")
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write the HTML report of the run in a folder, or one report that compares the runs of several."""
+    for folder in folders:
+        if not (folder / "scenario.yaml").is_file():  # said before anything heavy is imported
+            raise BadInput(
+                f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
+            )
+    target = out or folders[0] / "report.html"
+    confirm_writable("--out", target.parent)
+    log.info("drawing the report")
     from fedray.report.write import write_report
 
-    target = out or folders[0] / "report.html"
     write_report(list(folders), target)
     click.echo(str(target))
 
 
 @click.command(name="export")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where the files go (default: FOLDER/export).")
+@click.argument("folder", type=options.path)
+@click.option("--out", type=options.path, help="Where the files go (default: FOLDER/export).")
 @options.modules
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model of a run to a safetensors file that PyTorch can load without fedray."""
+    from fedray.storage.places import require_run_directory
+
+    require_run_directory(folder)
+    confirm_writable("--out", out or folder)
     import_modules(modules)
     from fedray.api import load
 

@@ -1,5 +1,8 @@
 """The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`.
 
+What can be said at once is said before torch is imported: a missing file, an unknown name or key, a directory that is
+taken.
+
 Example:
     >>> run_command.name
     'run'
@@ -7,11 +10,14 @@ Example:
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from fedray.cli import options
+from fedray.core.files import confirm_writable
 from fedray.core.user_modules import import_modules
 
 
@@ -19,42 +25,72 @@ from fedray.core.user_modules import import_modules
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.out
+@options.force
+@options.no_report
 @options.address
 @options.modules
+@options.loudness
 def run_command(
-    scenario: str, overrides: tuple[str, ...], *, out: Path | None, address: str | None, modules: tuple[str, ...]
+    scenario: str,
+    overrides: tuple[str, ...],
+    *,
+    out: Path | None,
+    force: bool,
+    no_report: bool,
+    address: str | None,
+    modules: tuple[str, ...],
 ) -> None:
-    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method.name=fedavg`."""
+    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`."""
+    from fedray.runtime.environment import refuse_unused_address
     from fedray.scenario.loader import read_scenario
+    from fedray.scenario.yaml_text import load_yaml
+    from fedray.storage.places import claim_numbered, refuse_taken
 
+    path = options.path(scenario)
+    wanted_folder = out or Path("runs") / path.stem
+    load_yaml(path)
+    if out is not None or force:
+        refuse_taken(wanted_folder, force=force)
+    confirm_writable("--out", wanted_folder)
     import_modules(modules)
-    path = Path(scenario)
     wanted = read_scenario(path, overrides)
-    folder = out or Path("runs") / path.stem
-    from fedray.assembly.user_objects import UserObjects
-    from fedray.cli.live import watch_run
-    from fedray.experiments.run import run_scenario
+    refuse_unused_address(wanted.runtime, address)
+    wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
+    with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
+        from fedray.assembly.user_objects import UserObjects
+        from fedray.cli.live import watch_run
+        from fedray.experiments.run import run_scenario
 
-    with watch_run(f"{wanted.method.name} on {wanted.data.name}") as watch:
-        run_scenario(wanted, folder, UserObjects(modules=modules), watch, address=address)
-    _show_summary(folder)
+        note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
+        with watch_run(f"{wanted.method.name} on {wanted.data.name}", options.current_phase(), note) as watch:
+            run_scenario(wanted, folder, UserObjects(modules=modules), watch, address=address, force=force)
+    _show_summary(folder, drawn=wanted.report)
 
 
 @click.command(name="resume")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=options.path)
 @click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
+@options.no_report
 @options.address
 @options.modules
-def resume_command(folder: Path, rounds: int | None, address: str | None, modules: tuple[str, ...]) -> None:
+@options.loudness
+def resume_command(
+    folder: Path, *, rounds: int | None, no_report: bool, address: str | None, modules: tuple[str, ...]
+) -> None:
     """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
+    from fedray.storage.places import require_run_directory
+
+    require_run_directory(folder)
+    confirm_writable("resume", folder)
     import_modules(modules)
     from fedray.assembly.user_objects import UserObjects
     from fedray.cli.live import watch_run
     from fedray.experiments.run import resume_run
 
-    with watch_run(f"resuming {folder}") as watch:
-        resume_run(folder, UserObjects(modules=modules), watch, address=address, rounds=rounds)
-    _show_summary(folder)
+    own = UserObjects(modules=modules)
+    with watch_run(f"resuming {folder}", options.current_phase()) as watch:
+        resume_run(folder, own, watch, address=address, rounds=rounds, report=not no_report)
+    _show_summary(folder, drawn=not no_report)
 
 
 @click.command(name="check")
@@ -68,7 +104,7 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
     from fedray.scenario.loader import read_cells, read_scenario
 
     import_modules(modules)
-    wanted = read_scenario(Path(scenario), overrides)
+    wanted = read_scenario(options.path(scenario), overrides)
     refuse_unused_address(wanted.runtime, address)
     from fedray.experiments.check import explain_scenario
 
@@ -77,7 +113,7 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 
 
-def _show_summary(folder: Path) -> None:
+def _show_summary(folder: Path, *, drawn: bool) -> None:
     """The result in a few lines."""
     from fedray.api import load
     from fedray.core.text import TOTALS, format_score, format_total, name_score
@@ -90,4 +126,4 @@ def _show_summary(folder: Path) -> None:
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
     click.echo(f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}")
     page = folder / "report.html"
-    click.echo(str(page if page.is_file() else folder))
+    click.echo(str(page if drawn and page.is_file() else folder))

@@ -7,30 +7,53 @@ Example:
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
 
 from fedray.cli import options
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.files import confirm_writable
 from fedray.core.user_modules import import_modules
 
 
 @click.command(name="table")
 @click.argument("scenario")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory; finished cells are kept.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="How many cells run at the same time.")
+@click.option("--out", type=options.path, required=True, help="Directory; finished cells are kept.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
+)
+@options.no_report
 @options.address
 @options.modules
+@options.loudness
 def table_command(
-    scenario: str, overrides: tuple[str, ...], *, out: Path, jobs: int, address: str | None, modules: tuple[str, ...]
+    scenario: str,
+    overrides: tuple[str, ...],
+    *,
+    out: Path,
+    jobs: int,
+    no_report: bool,
+    address: str | None,
+    modules: tuple[str, ...],
 ) -> None:
     """Run every cell of a scenario's table, and write table.md and table.parquet."""
     from fedray.scenario.loader import read_scenario
 
+    confirm_writable("--out", out)
     import_modules(modules)
-    wanted = read_scenario(Path(scenario), overrides)
+    wanted = read_scenario(options.path(scenario), overrides)
+    if not wanted.table:
+        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    if no_report:
+        wanted = read_scenario(options.path(scenario), [*overrides, "report=false"])
     from fedray.experiments.table import run_table
 
-    click.echo(run_table(wanted, out, jobs=jobs, address=address, modules=modules, say=partial(click.echo, err=True)))
+    result = run_table(wanted, out, jobs=jobs, address=address, modules=modules, say=options.say_line)
+    click.echo(result.text)
+    if result.failed:
+        many = f"{len(result.failed)} of {len(wanted.table)} cells failed"
+        raise FedrayError(
+            f"{many} ({', '.join(result.failed)}): {out / 'table.md'} says why; the same command tries them again"
+        )

@@ -7,23 +7,25 @@ Example:
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
 
 from fedray.cli import options
+from fedray.core.files import confirm_writable
 from fedray.core.user_modules import import_modules
 
 
 @click.command(name="tune")
-@click.argument("sweep", type=click.Path(path_type=Path))
+@click.argument("sweep", type=options.path)
 @click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
-@click.option("--out", type=click.Path(path_type=Path), help="Directory of the sweep (default: runs/SWEEP).")
+@click.option("--out", type=options.path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
+@options.no_report
 @options.address
 @options.modules
+@options.loudness
 def tune_command(
     sweep: Path,
     *,
@@ -31,15 +33,23 @@ def tune_command(
     out: Path | None,
     resume: bool,
     storage: str | None,
+    no_report: bool,
     address: str | None,
     modules: tuple[str, ...],
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
+    from fedray.scenario.loader import refuse_scenario
+    from fedray.scenario.yaml_text import load_yaml
+    from fedray.tuning.places import refuse_taken_sweep
+
+    tree, folder = load_yaml(sweep), out or Path("runs") / sweep.stem
+    refuse_scenario(str(sweep), tree if isinstance(tree, dict) else {})
+    refuse_taken_sweep(folder, resume=resume)
+    confirm_writable("--out", folder)
     import_modules(modules)
     from fedray.tuning.results import describe_summary
     from fedray.tuning.tune import run_sweep
 
-    folder = out or Path("runs") / sweep.stem
     summary = run_sweep(
         sweep,
         folder,
@@ -48,9 +58,12 @@ def tune_command(
         storage=storage,
         address=address,
         modules=modules,
-        say=partial(click.echo, err=True),
+        report=not no_report,
+        say=options.say_line,
     )
     click.echo(describe_summary(summary))
     for winner in summary["winners"][:1]:
         click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
-    click.echo(f"{folder / 'best.yaml'}\n{folder / 'report.html'}")
+    click.echo(str(folder / "best.yaml"))
+    if not no_report:
+        click.echo(str(folder / "report.html"))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, record_objects
+from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.files import confirm_writable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
+from fedray.experiments.user_errors import explain_run
 from fedray.runtime.environment import device_of, prepare_process, refuse_unused_address, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
@@ -26,10 +32,21 @@ from fedray.scenario.schema import Scenario
 from fedray.storage import directory
 from fedray.storage.identity import check_scenario_file, extend_rounds
 from fedray.storage.loggers import build_loggers
+from fedray.storage.mending import warn_of_damage
+from fedray.storage.places import remove_run
+
+log = logging.getLogger("fedray")
 
 
 def run_scenario(
-    scenario: Scenario, out: Path, own: UserObjects, watch: Watch, *, address: str | None = None, resume: bool = False
+    scenario: Scenario,
+    out: Path,
+    own: UserObjects,
+    watch: Watch,
+    *,
+    address: str | None = None,
+    resume: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Runs a scenario into a fresh directory, or goes on with a directory, writes the report and returns the summary.
 
@@ -40,41 +57,57 @@ def run_scenario(
         watch: called with a snapshot after each evaluated round.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         resume: whether to go on from the newest checkpoint of `out`.
+        force: whether a run that `out` holds is replaced, once the new one is known to be possible.
 
     Raises:
         BadInput: the scenario or the directory cannot be used; a directory that was made for it is removed.
         FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
     """
     refuse_unused_address(scenario.runtime, address)
+    confirm_writable("--out", out)
     prepare_process()
     existed = out.exists()
+    current_ending().advise(describe_resume(out, own.modules, address), needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
         if scenario.runtime == "inline" or address is None:
+            log.info("reading the data")
             warn_of_limits(build_study(scenario, own))  # bad input is found before a directory is made
+        if force and (out / "scenario.yaml").is_file():
+            remove_run(out)
         directory.make_run_directory(out, dump_scenario(scenario))
     try:
         if scenario.local.lr_grid:
+            log.info("choosing the learning rate")
             own = choose_learning_rates(scenario, out, own, run_inline)
         run = run_inline if scenario.runtime == "inline" else partial(_run_on_ray, address=address)
-        summary = run(scenario, out, own, warn_of_failures(watch))
+        with explain_run(scenario, out, own) as shield:
+            summary = run(scenario, out, own, shield(warn_of_failures(watch)))
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)
         raise
     if not scenario.report:
         return summary
+    log.info("drawing the report")
+    current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
     from fedray.report.write import write_report  # matplotlib is slow to import
 
     try:
         write_report([out], out / "report.html")
-    except BadInput as error:
+    except FedrayError as error:
         raise FedrayError(f"the run is complete, but not its report: {error}") from None
     return summary
 
 
 def resume_run(
-    out: Path, own: UserObjects, watch: Watch, *, address: str | None = None, rounds: int | None = None
+    out: Path,
+    own: UserObjects,
+    watch: Watch,
+    *,
+    address: str | None = None,
+    rounds: int | None = None,
+    report: bool = True,
 ) -> dict[str, Any]:
     """Continues a run from its newest checkpoint, with the scenario, the data and the code that it began with.
 
@@ -85,17 +118,20 @@ def resume_run(
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         rounds: how many there will be in all, where the run is made longer; learning rates chosen by `local.lr_grid`
             stay.
+        report: whether the page is drawn, where the scenario wants one.
 
     Raises:
         BadInput: this is no run directory, or the run began with something else.
         FedrayError: the run failed.
     """
     scenario = read_run_scenario(out, own)
-    if rounds is not None:
-        with directory.lock_run_directory(out):
+    with directory.lock_run_directory(out):
+        warn_of_damage(out)
+        if rounds is not None:
             extend_rounds(out, rounds)
-        scenario = replace(scenario, rounds=rounds)
+            scenario = replace(scenario, rounds=rounds)
     check_scenario_file(out)
+    scenario = replace(scenario, report=scenario.report and report)
     return run_scenario(scenario, out, own, watch, address=address, resume=True)
 
 
@@ -112,6 +148,7 @@ def run_inline(
         measure: makes the function that scores the models.
     """
     use_one_thread()
+    log.info("reading the data")
     study = build_study(scenario, own)
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     facts = {"runtime": "inline", **worker_facts(runtime.worker)}
@@ -123,11 +160,23 @@ def run_inline(
 
 def _run_on_ray(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None) -> dict[str, Any]:
     """Runs a scenario on a Ray cluster and returns the summary."""
+    log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
     from fedray.runtime.ray.coordinator import run_on_ray
 
     summary = run_on_ray(scenario, own, out.absolute(), watch, address)
     warn_if_dependent(json.loads((out / "manifest.json").read_text()))
     return summary
+
+
+def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> str:
+    """How a run goes on that was ended.
+
+    Example:
+        >>> describe_resume(Path("runs/my run"), ("mine",), None)
+        "`fedray resume 'runs/my run' --import mine` goes on from the newest checkpoint"
+    """
+    options = [f" --import {quote(name)}" for name in modules] + ([f" --address {quote(address)}"] if address else [])
+    return f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
 
 
 def warn_of_failures(watch: Watch) -> Watch:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.files import expand_user_path
 from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
@@ -36,7 +37,7 @@ from fedray.scenario.schema import (
     validate_scenario,
 )
 
-__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "spell_sections", "to_plain"]
+__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "spell_sections", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
 _SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
@@ -124,6 +125,20 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
 def dump_scenario(scenario: Scenario) -> str:
     """YAML text; `read(dump(s)) == s`."""
     return yaml_text.write_yaml(to_plain(scenario))
+
+
+def refuse_scenario(where: str, tree: Mapping[str, Any]) -> None:
+    """Refuses the keys of a scenario where those of a sweep are wanted.
+
+    Args:
+        where: the file, for the message.
+        tree: its keys.
+
+    Raises:
+        BadInput: they are a scenario's.
+    """
+    if tree.keys() & set(section_fields("")) and not tree.keys() & {"scenario", "space"}:
+        raise BadInput(f"{quote_value(where, 200)[1:-1]} is a scenario, not a sweep: use `fedray run`")
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
@@ -217,7 +232,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
     elif isinstance(source, Mapping):
         tree = source
     elif isinstance(source, str | Path) and str(source):
-        tree = yaml_text.load_yaml(Path(source))
+        tree = yaml_text.load_yaml(expand_user_path("scenario", str(source)))
     else:
         raise BadInput(f"the scenario = {quote_value(source)} is not a path, YAML text or dict: name a scenario file")
     if tree is None:
@@ -227,7 +242,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
             f"the scenario = {quote_value(to_plain_values(tree))} is not a mapping: write keys as 'rounds: 10'"
         )
     if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
-        raise BadInput(f"{quote_value(str(source))[1:-1]} is a sweep file: use `fedray tune`")
+        raise BadInput(f"{quote_value(str(source), 200)[1:-1]} is a sweep file: use `fedray tune`")
     return spell_sections(to_plain_values(tree))
 
 

@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import optuna
@@ -27,9 +28,15 @@ from fedray.tuning.space import Parameter, format_value
 from fedray.tuning.state import SearchState
 from fedray.tuning.trial import score_models
 
+log = logging.getLogger("fedray")
 
-def write_results(state: SearchState) -> dict[str, Any]:
+
+def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
     """Writes everything and returns the summary.
+
+    Args:
+        state: of the search.
+        report: whether the page is drawn.
 
     Raises:
         FedrayError: no trial came to its end.
@@ -43,9 +50,11 @@ def write_results(state: SearchState) -> dict[str, Any]:
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
     write_scenarios(state, winners)
     files.write_json(state.out / "summary.json", summary)
-    from fedray.tuning.page import write_page
+    if report:
+        log.info("drawing the report")
+        from fedray.tuning.page import write_page
 
-    write_page(state, trials, summary)
+        write_page(state, trials, summary)
     return summary
 
 

@@ -17,9 +17,9 @@ from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
 from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import read_scenario, spell_sections
+from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
-from fedray.scenario.schema import Scenario, section_fields
+from fedray.scenario.schema import Scenario
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, find_inference_keys, read_objective
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
@@ -29,7 +29,6 @@ SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
-SCENARIO_KEYS = set(section_fields(""))
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {
     "name": (None, maybe(label)),
@@ -150,12 +149,11 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     Raises:
         BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
     """
-    where = Path(source) if isinstance(source, str | Path) else None
+    where = expand_user_path("sweep", str(source)) if isinstance(source, str | Path) else None
     tree = yaml_text.load_yaml(where) if where is not None else source
     if not isinstance(tree, Mapping):
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
-    if tree.keys() & SCENARIO_KEYS and not tree.keys() & {"scenario", "space"}:
-        raise BadInput(f"{quote_value(str(where or 'this'))[1:-1]} is a scenario, not a sweep: use `fedray run`")
+    refuse_scenario(str(where or "this"), tree)
     given = _section("", to_plain_values(tree), SWEEP)
     base = _base(given, where.parent if where is not None else Path())
     objectives = _objectives(given["objectives"])

@@ -11,15 +11,19 @@ Example:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import files
+from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.parts import refuse_links
 from fedray.core.user_modules import import_modules
 from fedray.runtime.environment import prepare_process, refuse_unused_address
 from fedray.scenario import yaml_text
@@ -27,15 +31,16 @@ from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory, identity
 from fedray.training.choice import choose_engine
-from fedray.tuning import optuna_study
+from fedray.tuning import optuna_study, study_storage
 from fedray.tuning.objectives import check_producible
+from fedray.tuning.places import COPY, refuse_taken_sweep
 from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep_file import Sweep, read_sweep
 from fedray.tuning.workers import make_workers
 
-COPY = "sweep.yaml"  # in the directory of the sweep
+log = logging.getLogger("fedray")
 MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
 CHANGEABLE = ("trials", "jobs", "together")  # keys that may differ when a sweep is resumed
 
@@ -49,6 +54,7 @@ def run_sweep(
     storage: str | None = None,
     address: str | None = None,
     modules: tuple[str, ...] = (),
+    report: bool = True,
     say: Say = print,
 ) -> dict[str, Any]:
     """Runs a sweep in a directory, or goes on with one, and returns its summary.
@@ -61,6 +67,7 @@ def run_sweep(
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
         modules: names of your modules, which every worker imports first.
+        report: whether the page of the sweep is drawn.
         say: called with a line about each finished trial.
 
     Raises:
@@ -68,30 +75,37 @@ def run_sweep(
         FedrayError: no trial came to its end.
     """
     prepare_process()
-    sweep, folder, own = read_sweep(source), Path(out), UserObjects(modules=modules)
+    sweep, folder, own = read_sweep(source), files.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(modules)
     base = sweep.scenario({})
     refuse_unused_address(base.runtime, address)
+    log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name)
     limit, points = count_planned_trials(sweep, trials)
     journal = folder.absolute() / optuna_study.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
+    refuse_links(folder)
+    given = quote(str(source)) if isinstance(source, str | Path) else "..."
+    current_ending().advise(f"`fedray tune {given} --out {quote(str(out))} --resume` goes on", needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder):
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
-        optuna_study.mend_journal(journal)
+        study_storage.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
-        trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume)
-        together = count_joint_trials(sweep, study, limit, points)
-        state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
-        try:
-            with make_workers(sweep.jobs, base, address) as submit:
-                run_search(state, submit)
-        except KeyboardInterrupt:
-            raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
-        return write_results(state)
+        with study_storage.explain_storage(location.storage):
+            trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume)
+            together = count_joint_trials(sweep, study, limit, points)
+            state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
+            state.confirm_storage = study_storage.watch_storage(location.storage)
+            log.info("training the trials")
+            try:
+                with make_workers(sweep.jobs, base, address) as submit:
+                    run_search(state, submit)
+            except KeyboardInterrupt:
+                raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
+            return write_results(state, report=report)
 
 
 def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
@@ -124,16 +138,13 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
     """Makes the sweep's directory, or checks that it holds this very sweep."""
     copy = folder / COPY
+    refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
-        if not resume:
-            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-        if _without_changeable(yaml_text.load_yaml(copy)) != _without_changeable(sweep.source):
+        if _without_changeable(yaml_text.read_mapping(copy)[1]) != _without_changeable(sweep.source):
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is not None and not journal.is_file():
             raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
         return
-    if folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir())):
-        raise BadInput(f"--out {folder} holds other files: choose another directory")
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,0 +1,158 @@
+"""The cells of a table: each is a run of its own, trained by a process that ends when the process of the table does.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, hold_cell(Path(folder) / "cells" / "a") as lock:
+    ...     sorted(path.name for path in (Path(folder) / "cells").iterdir())
+    ['.a.lock']
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedray.core import files
+from fedray.core.child import start_child, stop_children
+from fedray.core.ending import current_ending
+from fedray.core.errors import FedrayError
+from fedray.core.text import format_seconds
+from fedray.scenario.loader import NamedCell, dump_scenario
+from fedray.storage.directory import LOCK_SECONDS
+
+DONE = "summary.json"
+Children = list["subprocess.Popen[str]"]
+
+
+def train_cells(
+    cells: Sequence[NamedCell], folder: Path, jobs: int, options: dict[str, list[str]], say: Callable[[str], None]
+) -> dict[str, str]:
+    """Trains the cells that are not finished yet, and returns the reason of each one that failed, by its name.
+
+    Args:
+        cells: in the order in which they begin.
+        folder: holds a run directory for each cell, under the cell's name.
+        jobs: how many train at the same time.
+        options: of the command line, for each cell.
+        say: called with a line about each cell that ends.
+
+    Raises:
+        FedrayError: the folder cannot be written, or another process trains one of its cells.
+    """
+    failed: dict[str, str] = {}
+    children: Children = []
+    began, done = time.monotonic(), itertools.count(1)
+
+    def train(cell: NamedCell) -> None:
+        reason = _train_cell(cell, folder / cell.name, options[cell.name], children)
+        if reason is not None:
+            failed[cell.name] = reason
+        state = "is done" if reason is None else f"failed ({reason})"
+        say(f"cell {cell.name} {state}: {next(done)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
+
+    pool = ThreadPoolExecutor(max(1, jobs))
+    ending = current_ending()
+    stop = _make_stop(pool, children)
+    ending.hooks.append(stop)
+    try:
+        list(pool.map(train, cells))
+    finally:
+        stop()
+        pool.shutdown(wait=True)
+        ending.hooks.remove(stop)
+    return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
+
+
+def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], None]:
+    """A function that lets no further cell begin, and ends those that train."""
+
+    def stop() -> None:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop_children(list(children))
+
+    return stop
+
+
+def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Children) -> str | None:
+    """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line."""
+    with hold_cell(folder) as lock:
+        if (folder / DONE).is_file():
+            return None
+        if (folder / "scenario.yaml").is_file():
+            command = ["resume", str(folder)]
+        else:
+            _remove_unborn(folder)
+            source = folder.parent / f"{folder.name}.yaml"
+            files.write_atomically(source, dump_scenario(cell.scenario).encode())
+            command = ["run", str(source), "--out", str(folder)]
+        child = start_child([*command, *options], keep=[lock])
+        children.append(child)
+        said = child.communicate()[1]
+        children.remove(child)
+    if child.returncode == 0:
+        return None
+    if child.returncode < 0:
+        return f"its process was ended by {signal.Signals(-child.returncode).name}"
+    last = (said.strip() or "no message").splitlines()[-1]
+    return last.removeprefix("fedray: ")
+
+
+@contextmanager
+def hold_cell(folder: Path) -> Iterator[int]:
+    """Keeps other tables from a cell; the process that trains it holds the lock too, as long as it lives.
+
+    A table that was killed leaves children that end some moments later: the next one waits for them.
+
+    Args:
+        folder: the run directory of the cell.
+
+    Yields:
+        The descriptor of the lock, for the process that trains the cell.
+
+    Raises:
+        FedrayError: the lock cannot be written, or another process holds it for longer than 30 s.
+    """
+    path = folder.parent / f".{folder.name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _try_lock(handle):
+            if time.monotonic() > deadline:
+                raise FedrayError(f"another `fedray table` trains {folder}: let it finish, or stop it")
+            time.sleep(0.05)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be promised
+        return True
+    return True
+
+
+def _remove_unborn(folder: Path) -> None:
+    """Removes what a run that was killed while it made its directory left: empty folders and unfinished files."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
+    for path in (folder / "checkpoints", folder):
+        with suppress(OSError):
+            path.rmdir()

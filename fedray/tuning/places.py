@@ -1,0 +1,30 @@
+"""Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken.
+
+Example:
+    >>> refuse_taken_sweep(Path("a/directory/that/does/not/exist"), resume=False)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedray.core.errors import BadInput
+
+COPY = "sweep.yaml"  # in the directory of the sweep
+
+
+def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
+    """Refuses a directory that a sweep cannot be written to.
+
+    Args:
+        folder: the directory.
+        resume: whether the sweep in it goes on.
+
+    Raises:
+        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
+    """
+    if (folder / COPY).is_file():
+        if not resume:
+            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
+    elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
+        raise BadInput(f"--out {folder} holds other files: choose another directory")

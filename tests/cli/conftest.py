@@ -1,0 +1,11 @@
+"""Tests of the command line read what it says line by line, so that no phase is said on a busy machine."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.cli.progress.SOON", 1e9)
+    monkeypatch.setattr("fedray.cli.progress.SILENCE", 1e9)

@@ -1,0 +1,118 @@
+"""Where a command writes: a second run of one file gets a directory of its own, and what is taken is said at once."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from small import run_command, scenario
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.storage.places import claim_numbered, refuse_taken, remove_run
+
+HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(scenario({"rounds": 1, "report": False})))
+    return path
+
+
+@pytest.mark.usefixtures("small")
+def test_a_second_run_of_one_file_was_refused() -> None:
+    """It gets the next number, also beside a directory that is empty; bad input leaves no directory."""
+    first = run_command("run", "small.yaml")
+    second = run_command("run", "small.yaml")
+    assert (first.status, second.status) == (0, 0), second.err
+    assert second.err.splitlines()[0] == "runs/small is taken: this run is written to runs/small-2"
+    assert [first.out.splitlines()[-1], second.out.splitlines()[-1]] == ["runs/small", "runs/small-2"]
+    wrong = run_command("run", "small.yaml", "clients=5000")
+    assert (wrong.status, len(wrong.err.splitlines())) == (2, 1)
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["small", "small-2"]
+
+
+@pytest.mark.usefixtures("small")
+def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+    assert run_command("run", "small.yaml", "--out", "a").status == 0
+    (tmp_path / "a" / "mark").write_text("of the first run")
+    refused = run_command("run", "small.yaml", "--out", "a")
+    assert (refused.status, "or add --force" in refused.err) == (2, True)
+    wrong = run_command("run", "small.yaml", "--out", "a", "--force", "clients=5000")  # the old run is still there
+    assert (wrong.status, (tmp_path / "a" / "mark").is_file()) == (2, True)
+    assert run_command("run", "small.yaml", "rounds=2", "--out", "a", "--force").status == 0
+    assert (fedray.load("a").summary["rounds"], (tmp_path / "a" / "mark").exists()) == (2, False)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    assert run_command("run", "small.yaml", "--out", "other", "--force").status == 2
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert run_command("run", "small.yaml", "--out", "link", "--force").status == 2
+    assert (tmp_path / "other" / "thesis.tex").read_text() == "mine"
+    assert fedray.load("a").summary["rounds"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "link", "other", "small.yaml"]
+
+
+def test_two_processes_that_ask_at_once_get_two_directories(tmp_path: Path) -> None:
+    with claim_numbered(tmp_path / "runs" / "x") as one, claim_numbered(tmp_path / "runs" / "x") as two:
+        assert (one.name, two.name) == ("x", "x-2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedray.storage import directory
+
+    monkeypatch.setattr(directory, "LOCK_SECONDS", 0.1)
+    directory.make_run_directory(tmp_path / "run", "rounds: 1")
+    refuse_taken(tmp_path / "run", force=True)
+    with directory.lock_run_directory(tmp_path / "run"), pytest.raises(BadInput, match="being written by another"):
+        remove_run(tmp_path / "run")
+    assert (tmp_path / "run" / "scenario.yaml").is_file()
+
+
+def test_resume_with_rounds_extends_a_finished_run(small: Path) -> None:
+    """To the bits of a run that was as long from the beginning."""
+    assert run_command("run", small, "--out", "run").status == 0
+    longer = run_command("resume", "run", "--rounds", "3")
+    assert longer.status == 0, longer.err
+    whole = fedray.run(scenario({"report": False}), rounds=3)
+    assert fedray.load("run").summary["model_hash"] == whole.summary["model_hash"]
+    assert fedray.load("run").rounds.num_rows == 4
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "run missing.yaml",
+        "run small.yaml method=fedavgg",
+        "run small.yaml --out taken",
+        "resume taken",
+        "table small.yaml --out out",
+        "tune small.yaml",
+        "report taken",
+    ],
+)
+def test_what_needs_no_torch_is_said_before_it_is_imported(typed: str, small: Path) -> None:
+    """In less than a second of CPU time (the best of three); it took four to eight."""
+    (small.parent / "taken").mkdir()
+    (small.parent / "taken" / "mine.txt").write_text("mine")
+    code = "import sys, fedray.cli\ntry: fedray.cli.main(sys.argv[1:])\nfinally: print(*sys.modules)"
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code, *typed.split()], capture_output=True, text=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert HEAVY & set(done.stdout.split()) == set()
+        if seconds[-1] < 1.0:
+            break
+    assert min(seconds) < 1.0
