@@ -18,6 +18,7 @@ from typing import Any, cast
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier, make_participation
 from fedray.assembly.models import make_network
+from fedray.assembly.own_methods import guard_method
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.stacking import make_stack
@@ -28,6 +29,7 @@ from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
+from fedray.core.user_code import blame_user_code
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
@@ -126,12 +128,16 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Met
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     """The composition; of a method whose options are not declared, those that it does not read are refused."""
     name, compose = scenario.method.name, find_composition(scenario, own)
-    if own.method is not None or not is_own("method", name) or declared_options("method", name) is not None:
+    if own.method is None and not is_own("method", name):
         return compose(pieces)
-    recorded = RecordedOptions(pieces.options)
-    method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)))
-    refuse_unread(name, recorded)
-    return method
+    where, recorded = f"method {own.named()['method'] or name}", RecordedOptions(pieces.options)
+    is_open = own.method is None and declared_options("method", name) is None
+    with blame_user_code(f"{where}: its function"):
+        method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces)
+    if is_open:
+        refuse_unread(name, recorded)
+    layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
+    return guard_method(method, where, worlds=len(pieces.seeds), clients=pieces.clients.number, layers=layers)
 
 
 def warn_of_limits(study: Study) -> None:

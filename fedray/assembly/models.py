@@ -25,7 +25,7 @@ from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.net import net_of
-from fedray.models.trial import try_factory, try_network
+from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 
@@ -62,11 +62,17 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, make, worlds)
-    if own.model or name not in MODEL_NAMES:
-        try_factory(make, "own" if own.model else name, scenario.method.models)
-    net = net_of(make, "own" if own.model else name, objective, outputs)
+    is_own = own.model is not None or name not in MODEL_NAMES
+    name = own.named()["model"] or name
+    if is_own:
+        make = guard_factory(make, name)
+        try_factory(make, name, scenario.method.models)
+    net = net_of(make, name, objective, outputs)
     asked = f"{data.classes} classes" if data.classes else f"{data.outputs} targets"
-    try_network(net, _draw_trial_rows(data), data.kind, asked if outputs == data.outputs else f"{asked} and variances")
+    rows = _draw_trial_rows(data)
+    try_network(net, rows, data.kind, asked if outputs == data.outputs else f"{asked} and variances")
+    if is_own:
+        try_training(net, rows)
     return net
 
 

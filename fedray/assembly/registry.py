@@ -27,7 +27,7 @@ def register(kind: str, name: str, thing: Callable[..., Any], *, options: Mappin
 
     Args:
         kind: "method", "model" or "data".
-        name: a name that fedray does not have. One of yours may be given again (a data set with the same function).
+        name: a name that fedray does not have. One of yours may be given again: the newest function counts.
         thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
             `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a
             `fedray.data.types.Dataset`.

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.source_code import name_callable
+from fedray.core.user_code import describe_exception, find_user_line
 from fedray.data.types import Dataset
 from fedray.methods import Composition
+from fedray.scenario import names
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
@@ -103,6 +105,35 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
         section = getattr(scenario, key)
         if name is not None and section.object is None:
             raise BadInput(f"{key}= was given, but the run was started with {key}.name = {section.name}: leave it out")
+
+
+def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
+    """One line about an exception of a run with a user's own objects; errors of fedray stay as they are.
+
+    Args:
+        error: what was raised.
+        scenario: what is run.
+        own: the user's Python objects.
+
+    Returns:
+        None where no object is the user's, or where a disk or the memory is full.
+    """
+    if isinstance(error, FedrayError):
+        return error
+    mine = [_describe_object(kind, scenario, own) for kind in ("data", "model", "method")]
+    line = find_user_line(error)
+    if not any(mine) or (line is None and isinstance(error, OSError | MemoryError)):
+        return None
+    told = FedrayError(f"{', '.join(filter(None, mine))}: {describe_exception(error)}")
+    told.__cause__ = error
+    return told
+
+
+def _describe_object(kind: names.NameKind, scenario: Scenario, own: UserObjects) -> str | None:
+    """What messages call the user's object of a kind; None where fedray's is used."""
+    section = getattr(scenario, kind)
+    name = own.named()[kind] or (section.name if names.is_own(kind, section.name) else None)
+    return None if name is None else f"method {name}" if kind == "method" else f"{kind}.name = {name}"
 
 
 def _printable(name: str) -> str:

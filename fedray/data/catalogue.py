@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.source_code import name_callable
 from fedray.core.text import suggest_nearest
+from fedray.core.user_code import blame_user_code, name_type
 from fedray.data import images, synthetic, tables, text
 from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
@@ -69,16 +71,16 @@ DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 def register_data(name: str, loader: Callable[..., Dataset]) -> None:
     """Gives a data set of your own a name for scenarios, in this process.
 
-    The same loader may be registered again.
+    A name of your own may be registered again, as when a cell of a notebook runs twice.
 
     Args:
         name: For `data.name`.
         loader: Reads the data set, `loader(root, **options)`; `root` is the folder of data files, or None.
 
     Raises:
-        BadInput: The name is taken.
+        BadInput: The name is one of fedray's.
     """
-    if name in DATA_NAMES or name.startswith("uci/") or _SOURCES.get(name, Source(loader)).load is not loader:
+    if name in DATA_NAMES or name.startswith("uci/"):
         raise BadInput(f"data.name = {name} is taken: register the data set under another name")
     _SOURCES[name] = Source(loader)
 
@@ -118,12 +120,37 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
         10
     """
     check_data_options(name, options)
+    if name not in DATA_NAMES and not name.startswith("uci/"):
+        return _load_own(name, root, options)
     try:
         data = find_source(name).load(root, **options)
     except TypeError as error:
         raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
-    if name not in DATA_NAMES and isinstance(data, Dataset):  # registered by the user
+    if name not in DATA_NAMES:  # files of the user's own
         check_dataset(data)
+    return data
+
+
+def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
+    """The data set that a user's own loader returns, once it is known to be one."""
+    load, where = find_source(name).load, f"data.name = {name}"
+    try:
+        inspect.signature(load).bind(root, **options)
+    except TypeError as error:
+        raise BadInput(
+            f"{where}: its loader {name_callable(load)} takes other arguments ({error}): it is called as "
+            f"loader(root{''.join(f', {key}=...' for key in options)})"
+        ) from None
+    except ValueError:  # a built-in function does not say what it takes
+        pass
+    with blame_user_code(f"{where}: its loader"):
+        data: Any = load(root, **options)
+    if not isinstance(data, Dataset):
+        raise BadInput(
+            f"{where}: its loader {name_callable(load)} returned {name_type(data)}: return what "
+            "fedray.data.classification or fedray.data.regression makes"
+        )
+    check_dataset(data)
     return data
 
 

@@ -11,33 +11,74 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.user_code import name_type
 from fedray.data.types import Array, Dataset, Split
 
+MOST_FLOAT32 = float(np.finfo(np.float32).max)
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
 
 
 def check_dataset(data: Dataset) -> None:
-    """Raises `BadInput` for a data set whose rows, labels or images are not what `Split` describes."""
+    """Raises `BadInput` for a data set whose rows, labels, images or scales are not what `Dataset` describes."""
+    _check_fields(data)
     parts = [("test", data.test)] if data.population else [("train", data.train), ("test", data.test)]
     for part, split in parts:
         where = f"data {data.name}: {part}"
-        _check_lengths(where, split, data.classes)
+        _check_split(where, split, data.classes)
         _check_inputs(where, split.x)
         if data.classes:
             _check_labels(where, split.y, data.classes)
         else:
             _check_targets(where, split.y)
     _check_parts(data)
+    _check_scales(data)
+    _check_folds(data)
 
 
-def _check_lengths(where: str, split: Split, classes: int) -> None:
-    """As many labels and groups as inputs."""
-    for what, values in (("labels" if classes else "targets", split.y), ("groups", split.group)):
-        if values is not None and len(values) != len(split.x):
+def _check_fields(data: Dataset) -> None:
+    """What a data set says about itself."""
+    if not isinstance(data.name, str) or not data.name:
+        raise BadInput(f"data: name = {data.name!r}: give the data set a name")
+    where = f"data {data.name}"
+    if isinstance(data.classes, bool) or not isinstance(data.classes, int | np.integer) or data.classes < 0:
+        raise BadInput(f"{where}: classes = {data.classes!r}: give their number, or 0 for a regression")
+    if not isinstance(data.class_names, tuple | list) or not all(isinstance(name, str) for name in data.class_names):
+        raise BadInput(f"{where}: class_names = {data.class_names!r}: give a tuple of text")
+    if not isinstance(data.columns, Mapping):
+        raise BadInput(f"{where}: columns is {name_type(data.columns)}: give a dict of arrays")
+    if not isinstance(data.folds, tuple | list):
+        raise BadInput(f"{where}: folds is {name_type(data.folds)}: give a tuple of pairs of rows")
+    if data.noise is not None and not (isinstance(data.noise, int | float) and np.isfinite(data.noise)):
+        raise BadInput(f"{where}: noise = {data.noise!r}: give a variance, or None")
+
+
+def _check_split(where: str, split: Any, classes: int) -> None:
+    """Arrays of numbers: as many labels and groups as inputs."""
+    if not isinstance(split, Split):
+        raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
+    named = (("inputs", split.x), ("labels" if classes else "targets", split.y), ("groups", split.group))
+    for what, values in named:
+        if values is None and what == "groups":
+            continue
+        if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
+            raise BadInput(f"{where} has {what} that are {name_type(values)}: give a NumPy array")
+        if not values.dtype.isnative:
+            raise BadInput(
+                f"{where} has {what} of type {values.dtype}, in the byte order of other machines: give them as "
+                f"{values.dtype.newbyteorder('=')}"
+            )
+        if values.ndim == 0 or (what == "groups" and values.ndim != 1):
+            raise BadInput(f"{where} has {what} of shape {list(values.shape)}: give one for each sample")
+        if len(values) != len(split.x):
             raise BadInput(f"{where} has {len(split.x)} inputs, but {len(values)} {what}: give one for each input")
+    if split.group is not None and split.group.dtype.kind not in "iu":
+        raise BadInput(f"{where} has groups of type {split.group.dtype}: number the clients, as np.unique does")
 
 
 def _check_inputs(where: str, x: Array) -> None:
@@ -55,13 +96,21 @@ def _check_inputs(where: str, x: Array) -> None:
     if x.ndim == 3 and x.dtype.kind in "iu":
         raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: images are x[:, None]")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise BadInput(f"{where} has inputs that are NaN or infinite: fill them, or drop those rows")
+        raise BadInput(f"{where} has inputs that are NaN or infinite{_find_wrong(x)}: fill them, or drop those rows")
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4 and len(x) and np.abs(x).max() > MOST_FLOAT32:
+        raise BadInput(f"{where} has inputs beyond what float32 holds ({np.abs(x).max():.3g}): scale them down")
+
+
+def _find_wrong(values: Array) -> str:
+    """Where the first number is that is not finite."""
+    rows = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    return f" ({len(rows)} rows, the first is row {rows[0]})"
 
 
 def _check_labels(where: str, y: Array, classes: int) -> None:
     """Labels 0 to C - 1, one for each row."""
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise BadInput(f"{where} has labels of type {y.dtype} and shape {list(y.shape)}: give whole numbers, [n]")
+    if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
+        raise BadInput(f"{where} has labels of type {y.dtype} and shape {list(y.shape)}: give int64, [n]")
     if len(y) and (y.min() < 0 or y.max() >= classes):
         wrong = int(y.min() if y.min() < 0 else y.max())
         raise BadInput(f"{where} has the label {wrong}, but {classes} classes: labels are 0 to {classes - 1}")
@@ -72,7 +121,9 @@ def _check_targets(where: str, y: Array) -> None:
     if y.ndim != 2 or y.dtype.kind != "f":
         raise BadInput(f"{where} has targets of type {y.dtype} and shape {list(y.shape)}: give float32, [n, q]")
     if not np.isfinite(y).all():
-        raise BadInput(f"{where} has targets that are NaN or infinite: drop those rows")
+        raise BadInput(f"{where} has targets that are NaN or infinite{_find_wrong(y)}: drop those rows")
+    if len(y) and np.abs(y).max() > MOST_FLOAT32:
+        raise BadInput(f"{where} has targets beyond what float32 holds ({np.abs(y).max():.3g}): scale them down")
 
 
 def _check_parts(data: Dataset) -> None:
@@ -96,3 +147,47 @@ def _check_parts(data: Dataset) -> None:
             raise BadInput(
                 f"{where}: column {name} has {len(values)} values, but train {len(train.y)} rows: give one each"
             )
+
+
+def _check_scales(data: Dataset) -> None:
+    """Means and standard deviations that inputs and targets are standardized by."""
+    shapes = {"shift": data.input_shape, "scale": data.input_shape}
+    shapes |= {"y_shift": (data.outputs,), "y_scale": (data.outputs,)} if not data.classes else {}
+    for name, shape in shapes.items():
+        values, where = getattr(data, name), f"data {data.name}: {name}"
+        if not isinstance(values, np.ndarray):
+            raise BadInput(f"{where} is {name_type(values)}: give a float32 array, or make the data with fedray.data")
+        fits = values.dtype.kind == "f" and values.ndim and len(values) in {1, max(1, len(data.folds))}
+        if not fits or not _fits_sample(values.shape[1:], shape):
+            raise BadInput(
+                f"{where} has shape {list(values.shape)} and type {values.dtype}: give float32, "
+                f"[1, {', '.join(map(str, shape))}]"
+            )
+        if not np.isfinite(values).all():
+            raise BadInput(f"{where} is NaN or infinite: are the inputs finite?")
+        if name.endswith("scale") and not (values > 0).all():
+            raise BadInput(f"{where} has numbers that are 0 or less: give 1 for a constant column")
+
+
+def _fits_sample(inner: tuple[int, ...], sample: tuple[int, ...]) -> bool:
+    """Whether numbers of a shape are one for each number of a sample, or for several of them."""
+    try:
+        return np.broadcast_shapes(inner, sample) == tuple(sample)
+    except ValueError:
+        return False
+
+
+def _check_folds(data: Dataset) -> None:
+    """Training and test rows of each fold, as indices of the training rows."""
+    for number, fold in enumerate(data.folds):
+        where = f"data {data.name}: fold {number}"
+        if not isinstance(fold, tuple | list) or len(fold) != 2:
+            raise BadInput(f"{where} is {name_type(fold)}: give a pair, training rows and test rows")
+        for part, rows in zip(("training", "test"), fold, strict=True):
+            if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "iu":
+                raise BadInput(f"{where} has {part} rows that are {name_type(rows)}: give an array of indices, [n]")
+            if not len(rows):
+                raise BadInput(f"{where} has no {part} rows: give some")
+            if rows.min() < 0 or rows.max() >= len(data.train.y):
+                wrong = int(rows.min() if rows.min() < 0 else rows.max())
+                raise BadInput(f"{where} has the {part} row {wrong}, but train has {len(data.train.y)} rows")

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
+from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
+from fedray.core.user_code import name_type
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]
@@ -122,6 +124,35 @@ class Dataset(NamedTuple):
         return self.test.x if self.population else self.train.x
 
 
+def require_arrays(name: str, train: Any, test: Any) -> None:
+    """Refuses parts of a data set that are no `Split` of NumPy arrays of numbers, or have no training rows.
+
+    Args:
+        name: Of the data set, for the message.
+        train: Training rows.
+        test: Test rows.
+
+    Raises:
+        BadInput: Names the part, and says what it is.
+    """
+    for part, split in (("train", train), ("test", test)):
+        if not isinstance(split, Split):
+            raise BadInput(f"data {name}: {part} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
+        for what, values in (("inputs", split.x), ("labels", split.y), ("groups", split.group)):
+            if values is None and what == "groups":
+                continue
+            if not isinstance(values, np.ndarray):
+                raise BadInput(f"data {name}: {part} has {what} that are {name_type(values)}: give a NumPy array")
+            if values.ndim == 0:
+                raise BadInput(f"data {name}: {part} has {what} of no dimension: give a row for each sample")
+        if split.x.dtype.kind not in "iufb":
+            raise BadInput(f"data {name}: {part} has inputs of type {split.x.dtype}: give numbers")
+        if split.x.ndim < 2:
+            raise BadInput(f"data {name}: {part} has inputs of 1 dimension: give a row for each sample, x[:, None]")
+    if not len(train.x):
+        raise BadInput(f"data {name}: train has no rows: give some")
+
+
 def find_kind(x: Array) -> InputKind:
     """What inputs `[n, ...]` are, by their type and axes."""
     if x.ndim == 4:
@@ -160,7 +191,11 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
         train: Training rows; their labels are 0 to len(names) - 1.
         test: Test rows.
         names: Names of the classes.
+
+    Raises:
+        BadInput: A part is no `Split` of NumPy arrays, or there are no training rows.
     """
+    require_arrays(name, train, test)
     if find_kind(train.x) == "images":
         shift, scale = pixel_moments(train.x)
     elif find_kind(train.x) == "tokens":
@@ -179,7 +214,14 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
         train: Training rows; their targets are `[n, q]`.
         test: Test rows.
         standardize: Whether inputs and targets are standardized by the training rows.
+
+    Raises:
+        BadInput: A part is no `Split` of NumPy arrays, or there are no training rows.
     """
+    require_arrays(name, train, test)
+    if train.y.ndim != 2:
+        shape = list(train.y.shape)
+        raise BadInput(f"data {name}: train has targets of shape {shape}: give a row for each sample, y[:, None]")
     if standardize:
         (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:

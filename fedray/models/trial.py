@@ -12,15 +12,20 @@ Example:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Net
+from fedray.core.user_code import blame_user_code, describe_exception, name_type
+from fedray.models.net import layout_of
 
 _REMEDIES = {  # networks for each kind of inputs
     "tokens": "choose lstm, or a network that begins with an embedding",
@@ -46,22 +51,21 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         with torch.no_grad(), rng.torch_scope(0):
             out = module.eval()(rows)
     except Exception as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         shape = list(rows.shape[1:])
         raise BadInput(
-            f"model.name = {net.name} cannot read the data, {kind} of shape {shape} ({why}): {_REMEDIES[kind]}"
+            f"model.name = {net.name} cannot read the data, {kind} of shape {shape} ({describe_exception(error)}): "
+            f"{_REMEDIES[kind]}"
         ) from error
     finally:
         module.train(training)
-    if not isinstance(out, Tensor):
-        raise BadInput(f"model.name = {net.name} puts out a {type(out).__name__}: let it return one tensor")
-    if out.shape != (len(rows), net.outputs):
+    if isinstance(out, Tensor) and out.shape != (len(rows), net.outputs):
         made = (
             f"{out.shape[1]:,} numbers" if out.dim() == 2 and len(out) == len(rows) else f"shape {list(out.shape[1:])}"
         )
         raise BadInput(
             f"model.name = {net.name} puts out {made} for a row, but the data have {targets}: make it {net.outputs}"
         )
+    check_outputs(net, out, len(rows))
     if net.objective == "cross_entropy" and _is_probability(out):
         raise BadInput(
             f"model.name = {net.name} ends in a softmax, but its outputs are read as logits, of which the loss takes "
@@ -69,10 +73,103 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         )
 
 
+def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
+    """Refuses what a network puts out, if it is not one row of real numbers for each of some inputs.
+
+    Args:
+        net: The network.
+        out: What its module returned.
+        rows: How many inputs it was given.
+        when: What it was doing, such as " in training".
+
+    Raises:
+        BadInput: Names the network, says what it puts out, and what is needed.
+    """
+    where = f"model.name = {net.name} puts out"
+    if not isinstance(out, Tensor):
+        raise BadInput(f"{where} {name_type(out)}{when}: let it return one tensor")
+    if out.shape != (rows, net.outputs):
+        raise BadInput(
+            f"{where} shape {list(out.shape)}{when} for {rows} rows: let it return {net.outputs} numbers for each row"
+        )
+    if not out.is_floating_point():
+        kind = str(out.dtype).removeprefix("torch.")
+        raise BadInput(f"{where} numbers of type {kind}{when}: let it return real numbers, logits or predictions")
+
+
+def check_finite_outputs(net: Net, out: Tensor, when: str = "") -> None:
+    """Refuses outputs that are NaN or infinite, which no score can be taken of.
+
+    Args:
+        net: The network.
+        out: Its outputs, `[..., C]`.
+        when: What it was doing, such as " in evaluation".
+
+    Raises:
+        FedrayError: Names the network.
+    """
+    if not bool(torch.isfinite(out).all()):
+        what = "NaN" if bool(torch.isnan(out).any()) else "infinite numbers"
+        raise FedrayError(f"model.name = {net.name} puts out {what}{when}: look for a division, a logarithm or a root")
+
+
+def try_training(net: Net, rows: Tensor) -> None:
+    """Refuses a user's own network that answers otherwise in training, or that has no gradient.
+
+    A copy of the module is tried, so that no statistics of a batch are left in the template. What cannot be copied is
+    not tried.
+
+    Args:
+        net: The network.
+        rows: Some network inputs, `[n, ...]`.
+
+    Raises:
+        BadInput: Its outputs are not what the loss needs.
+        FedrayError: Its first values or outputs are not finite, or it raised an exception.
+    """
+    where, row = f"model.name = {net.name}", net.init(0)
+    try:
+        module = copy.deepcopy(net.module).train()
+    except Exception:  # a lock or an open file, say
+        return
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    tensors = {name: view.clone().requires_grad_(name in trained) for name, view in net.layout.views(row).items()}
+    with blame_user_code(f"{where} in training"), rng.torch_scope(0), torch.enable_grad():
+        out = functional_call(module, tensors, (rows,))
+        check_outputs(net, out, len(rows), " in training")
+        check_finite_outputs(net, out, " in training")
+        if not out.requires_grad:
+            raise BadInput(f"{where} puts out numbers without a gradient: leave out detach, no_grad and .data")
+        torch.autograd.grad(out.double().sum(), [tensors[name] for name in trained], allow_unused=True)
+
+
 def _is_probability(out: Tensor) -> bool:
     """Whether every row is a distribution over several classes."""
     whole = bool(((out.double().sum(1) - 1.0).abs() < 1e-4).all())
     return out.shape[1] > 1 and whole and bool((out >= 0).all())
+
+
+def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
+    """A user's function that makes modules, every call of which is checked.
+
+    Args:
+        make: The user's function.
+        name: How messages call the network.
+
+    Example:
+        >>> guard_factory(lambda: None, "own")()
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: model.name = own: its function returns None: let it return an nn.Module
+    """
+
+    def make_module() -> nn.Module:
+        with blame_user_code(f"model.name = {name}: its function"):
+            module = make()
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"model.name = {name}: its function returns {name_type(module)}: let it return an nn.Module")
+        return module
+
+    return make_module
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
@@ -96,10 +193,8 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     for address in (1, 1, 2):
         with rng.torch_scope(address):
             module = make()
-        if not isinstance(module, nn.Module):
-            raise BadInput(
-                f"model.name = {name}: its function returns {type(module).__name__}: let it return an nn.Module"
-            )
+        layout_of(module, name)
+        _check_first_values(module, name)
         made.append([p for p in module.parameters() if p.requires_grad and not nn.parameter.is_lazy(p)])
     first, again, other = made
     if {id(p) for p in first} & {id(p) for p in again} or any(
@@ -119,6 +214,18 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
             f"model.name = {name}: every call gives the same first values, so that all {models} models begin as one: "
             "draw them with torch's generator, or set method.models to 1"
         )
+
+
+def _check_first_values(module: nn.Module, name: str) -> None:
+    """Refuses parameters that are not float32, or not finite from the beginning."""
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise BadInput(f"model.name = {name} has parameters of type {kind}: make them float32, as torch does")
+        if not bool(torch.isfinite(parameter).all()):
+            raise BadInput(
+                f"model.name = {name} begins with parameters that are NaN or infinite: look at how it draws them"
+            )
 
 
 def _same(a: list[nn.Parameter], b: list[nn.Parameter]) -> bool:

@@ -67,7 +67,8 @@ def evaluate_piece(worker: Worker, state: State, kind: str, piece: Piece, models
     world, first = piece
     if kind not in (LOSSES, UNCERTAINTY):
         x, _ = worker.study.split(kind, world)
-        return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
+        with failures.explain_no_client(kind, worker.study.skip):
+            return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
     client = np.arange(first, min(first + CLIENTS_A_PIECE, worker.study.clients.number, EVALUATED_CLIENTS))
     compute = mean_losses if kind == LOSSES else mean_uncertainty
     return compute(worker, state, world, client, models)

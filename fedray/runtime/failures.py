@@ -29,7 +29,11 @@ import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput, Diverged, FedrayError
-from fedray.core.types import IntArray, Stats
+from fedray.core.types import IntArray, Net, Stats
+from fedray.core.user_code import blame_user_code, describe_exception
+from fedray.models.catalogue import MODEL_NAMES
+from fedray.models.trial import check_finite_outputs
+from fedray.training.choice import Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback
 MOST_TEXT = 100_000  # characters of all tracebacks of a call (a reply is read through 1 MB)
@@ -78,10 +82,8 @@ def try_jobs(
         if len(index) == 1:
             if skip:
                 return [], {int(index[0]): "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]}
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise FedrayError(
-                f"{name(int(index[0]))} failed: {why}: correct it, or set on_client_error: skip"
-            ) from error
+            who = name(int(index[0]))
+            raise FedrayError(f"{who} failed: {_explain(error)}: correct it, or set on_client_error: skip") from error
     first, second = (try_jobs(train, name, skip, half) for half in np.array_split(index, 2))
     return first[0] + second[0], first[1] | second[1]
 
@@ -100,16 +102,65 @@ def score_clients(
 
     Returns:
         The scores, `[rows, c]`.
+
+    Raises:
+        FedrayError: A score failed, and failures are not skipped. The message names the client in one line.
     """
     try:
         with limit_seconds(limit):
             return score(client)
-    except Exception:
+    except Exception as error:
+        if len(client) == 1 and skip:
+            return torch.full((rows, 1), torch.nan, dtype=torch.float64)
+        if len(client) == 1:
+            raise FedrayError(
+                f"client {client[0]} cannot be scored: {_explain(error)}: correct it, or set on_client_error: skip"
+            ) from error
+    return torch.cat([score_clients(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
+
+
+def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
+    """Raw outputs of models outside training, `[M, n, C]`; what a user's own network does wrong is one line.
+
+    Args:
+        engine: Computes.
+        net: The network.
+        rows: The models, `[M, d]`.
+        counters: Their counters, `[M, c]`.
+        inputs: Inputs of each model, `[M, n, ...]`.
+
+    Raises:
+        FedrayError: The network raised an exception, or its outputs are not finite numbers.
+    """
+    if net.name in MODEL_NAMES:
+        return engine.outputs(net, rows, counters, inputs)
+    with blame_user_code(f"model.name = {net.name} in evaluation"):
+        outputs = engine.outputs(net, rows, counters, inputs)
+    check_finite_outputs(net, outputs, " in evaluation")
+    return outputs
+
+
+@contextmanager
+def explain_no_client(split: str, skip: bool) -> Iterator[None]:
+    """Says of a failure on rows that no client trains on why it is not left out.
+
+    Args:
+        split: `test` or `hold_out`.
+        skip: Whether clients that fail are left out.
+    """
+    try:
+        yield
+    except FedrayError as error:
         if not skip:
             raise
-        if len(client) == 1:
-            return torch.full((rows, 1), torch.nan, dtype=torch.float64)
-    return torch.cat([score_clients(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
+        raise FedrayError(
+            f"{error}: on_client_error: skip leaves out clients that fail, and the {split} rows are everybody's"
+        ) from error.__cause__
+
+
+def _explain(error: Exception) -> str:
+    """What failed, in one line; what fedray says itself needs no type before it."""
+    return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 def shorten_tracebacks(errors: Tracebacks) -> Tracebacks:

@@ -21,6 +21,7 @@ from torch.func import functional_call
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
+from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, to_channels_last
 from fedray.training.optimizer import count_trainable_tensors, make_optimizer
 
@@ -64,8 +65,9 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
                 images = x[s - a, lane, :real]
                 images = to_channels_last(images) if last else images.contiguous()
                 out = functional_call(net.module, {**named, **counters}, (images,))
+                check_outputs(net, out, real, " in training")
                 loss = (per_sample(net.objective, out, y[s - a, lane, :real]) * weight[:real]).sum()
-                grads = torch.autograd.grad(loss, params)
+                grads = torch.autograd.grad(loss, params, materialize_grads=True)
                 with torch.no_grad():
                     step(params, grads, None)
                 total += loss.detach()
@@ -116,4 +118,5 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         for row, count, inputs in zip(rows, counters, x, strict=True):
             named = {**net.layout.views(row), **dict(zip(net.layout.counters, count, strict=True))}
             out.append(functional_call(net.module, named, (inputs,)))
+            check_outputs(net, out[-1], len(inputs), " in evaluation")
     return torch.stack(out)

@@ -24,6 +24,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from fedray.core import rng
 from fedray.core.types import Net
 from fedray.models.loss import per_sample
+from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer, split_rows
 
@@ -116,6 +117,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
 
     def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))
+        check_outputs(net, out, len(x), " in training")
         return (per_sample(net.objective, out, y) * weight).sum()
 
     gradient = vmap(grad_and_value(cost))

@@ -134,7 +134,7 @@ def test_a_frozen_part_may_be_shared() -> None:
 
 
 def test_a_function_that_makes_no_module_is_refused() -> None:
-    assert "returns int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]
+    assert "returns an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.usefixtures("no_report")

@@ -1,0 +1,217 @@
+"""A user's own method, every part of which is checked while it trains: what it returned wrongly is one line.
+
+Example:
+    >>> guard_method(None, "method mine", worlds=1, clients=4, layers=())
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: method mine returned None: return a fedray.methods.Method
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedray.assembly import own_results as results
+from fedray.core.errors import BadInput
+from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
+from fedray.core.user_code import blame_user_code, name_type
+
+
+class _Method(NamedTuple):
+    """What is known of a method beside its parts: how messages call it, R, N and the names of the network's layers."""
+
+    where: str
+    worlds: int
+    clients: int
+    layers: tuple[str, ...]
+
+
+def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: tuple[str, ...]) -> Method:
+    """A method that says in one line which of its parts raised, or returned what cannot be used.
+
+    Args:
+        method: What the user's function returned.
+        where: How messages call it.
+        worlds: R.
+        clients: N.
+        layers: Names of the network's layers.
+
+    Raises:
+        BadInput: It is no method, or one of its fields cannot be used.
+    """
+    if not isinstance(method, Method):
+        raise BadInput(f"{where} returned {name_type(method)}: return a fedray.methods.Method")
+    if not isinstance(method.name, str) or not method.name:
+        raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
+    _require(where, "phase", method.phase, Phase)
+    _require(where, "parts", method.parts, tuple)
+    for name in ("answer", "prepare"):
+        if getattr(method, name) is not None:
+            _require_function(where, name, getattr(method, name))
+    about = _Method(where, worlds, clients, layers)
+    phase, rows = _guard_phase(method.phase, about), worlds * method.phase.models
+    answer, prepare = method.answer, method.prepare
+    return replace(
+        method,
+        phase=phase,
+        answer=answer and _guard(where, "answer", answer, lambda found, _: results.check_answer(found, worlds)),
+        prepare=prepare and _guard(where, "prepare", prepare, lambda found, *_: results.check_state(found, rows, None)),
+    )
+
+
+def _guard(where: str, part: str, function: Callable[..., Any], check: Callable[..., str | None]) -> Callable[..., Any]:
+    """A function of the user's whose exceptions and results are one line.
+
+    Args:
+        where: The method, for messages.
+        part: What the function is of it.
+        function: The user's.
+        check: (result, *arguments) -> what is wrong with it, or None.
+    """
+
+    def call(*arguments: Any) -> Any:
+        with blame_user_code(f"{where}: {part}"):
+            found = function(*arguments)
+        wrong = check(found, *arguments)
+        if wrong is not None:
+            raise BadInput(f"{where}: {part} returned {wrong}")
+        return found
+
+    return call
+
+
+def _guard_phase(phase: Phase, about: _Method) -> Phase:
+    """A phase whose fields can be used and whose functions are checked."""
+    where = about.where
+    _require_number(where, "models", phase.models, least=1, whole=True)
+    _require_number(where, "down_vectors", phase.down_vectors, whole=True)
+    _require_number(where, "up_vectors", phase.up_vectors, whole=True)
+    _require(where, "private", phase.private, tuple)
+    for layer in phase.private:
+        if layer not in about.layers:
+            known = ", ".join(about.layers)
+            raise BadInput(f"{where}: private has the layer {layer!r}: the network's layers are {known}")
+    _require(where, "personal", phase.personal, tuple)
+    for local in phase.personal:
+        _check_local(where, local)
+    _check_local(where, phase.local)
+    _require_function(where, "schedule", phase.schedule)
+    ranges = {"client": about.clients, "model": phase.models, "world": about.worlds}
+    own: dict[str, Callable[..., str | None]] = {
+        "sizes": lambda found, plan: results.check_counts(found, len(plan.client), "samples"),
+        "traffic": lambda found, _t, plan: results.check_traffic(found, len(plan.client)),
+        "remember": lambda found, state, *_: results.check_state(found, len(state.models), state),
+    }
+    for name in own:
+        if getattr(phase, name) is not None:
+            _require_function(where, name, getattr(phase, name))
+    extra: dict[str, Any] = {
+        name: _guard(where, name, getattr(phase, name), check)
+        for name, check in own.items()
+        if getattr(phase, name) is not None
+    }
+    return replace(
+        phase,
+        schedule=_guard(where, "schedule", phase.schedule, lambda found, *_: results.check_plan(found, ranges)),
+        local=_guard_local(phase.local, where),
+        server=_guard_server(phase.server, where, phase.local.correction),
+        compress=_guard_compress(phase.compress, where),
+        **extra,
+    )
+
+
+def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:
+    """A server whose three functions are checked."""
+    _require(where, "server", server, Server)
+    for name in ("init", "reduce", "step"):
+        _require_function(where, f"server.{name}", getattr(server, name))
+    shared = None if correction is None else correction.shared
+
+    def check_init(found: Any, _models: Any) -> str | None:
+        if isinstance(found, Mapping) and shared is not None and shared not in found:
+            return f"no {shared!r}, which local.correction.shared names: return it, one row for each model"
+        return results.check_tensors(found)
+
+    return server._replace(
+        init=_guard(where, "server.init", server.init, check_init),
+        reduce=_guard(where, "server.reduce", server.reduce, lambda found, _: results.check_stats(found)),
+        step=_guard(
+            where,
+            "server.step",
+            server.step,
+            lambda found, state, *_: results.check_state(found, len(state.models), state),
+        ),
+    )
+
+
+def _guard_compress(compress: Compress, where: str) -> Compress:
+    """A compression whose two functions are checked."""
+    _require(where, "compress", compress, Compress)
+    for name in ("bytes", "apply"):
+        _require_function(where, f"compress.{name}", getattr(compress, name))
+
+    def check_bytes(found: Any, client: Any, _tier: Any) -> str | None:
+        return results.check_counts(found, len(client), "bytes")
+
+    return compress._replace(
+        bytes=_guard(where, "compress.bytes", compress.bytes, check_bytes),
+        apply=_guard(where, "compress.apply", compress.apply, results.check_compressed),
+    )
+
+
+def _guard_local(local: Local, where: str) -> Local:
+    """Local training whose correction is checked."""
+    correction = local.correction
+    if correction is None:
+        return local
+
+    def check(found: Any, own: Tensor, *_: Any) -> str | None:
+        return results.check_tensor(found, tuple(own.shape))
+
+    guarded = correction._replace(
+        offset=_guard(where, "local.correction.offset", correction.offset, check),
+        update=_guard(where, "local.correction.update", correction.update, check),
+    )
+    return replace(local, correction=guarded)
+
+
+def _check_local(where: str, local: Any) -> None:
+    """How clients train, as engines can read it."""
+    _require(where, "local", local, Local)
+    if local.optimizer not in ("sgd", "adam"):
+        raise BadInput(f"{where}: local.optimizer = {local.optimizer!r}: choose sgd or adam")
+    for name in ("lr", "lr_decay", "momentum", "weight_decay", "pull"):
+        _require_number(where, f"local.{name}", getattr(local, name))
+    _require_number(where, "local.lr_decay_every", local.lr_decay_every, least=1, whole=True)
+    for name in ("batch_size", "epochs", "steps"):
+        if getattr(local, name) is not None:
+            _require_number(where, f"local.{name}", getattr(local, name), least=1, whole=True)
+    if (local.epochs is None) == (local.steps is None):
+        both = f"local.epochs = {local.epochs} and local.steps = {local.steps}"
+        raise BadInput(f"{where}: {both}: give one of them, and None for the other")
+    if local.correction is not None:
+        _require(where, "local.correction", local.correction, Correction)
+
+
+def _require(where: str, part: str, value: Any, kind: type) -> None:
+    """Refuses a field of another type."""
+    if not isinstance(value, kind):
+        raise BadInput(f"{where}: {part} is {name_type(value)}: give a {kind.__name__}")
+
+
+def _require_function(where: str, part: str, value: Any) -> None:
+    """Refuses a field that cannot be called."""
+    if not callable(value):
+        raise BadInput(f"{where}: {part} is {name_type(value)}: give a function")
+
+
+def _require_number(where: str, part: str, value: Any, *, least: float = 0, whole: bool = False) -> None:
+    """Refuses a field that is no finite number of at least `least`."""
+    kinds = int if whole else int | float
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not fits or not bool(torch.isfinite(torch.tensor(float(value)))) or value < least:
+        raise BadInput(f"{where}: {part} = {value!r}: give a {'whole ' if whole else ''}number of at least {least:g}")

@@ -1,0 +1,150 @@
+"""What the parts of a user's own method return: what is wrong with it, in words, or None.
+
+Example:
+    >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
+    ('a list: return an array of whole numbers, [1]', '-1 bytes: return 0 or more for each job')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest
+from fedray.core.method import Answer, Compressed
+from fedray.core.types import Plan, State, Uploads
+from fedray.core.user_code import name_type
+
+STATS = (ExactSum, Counts, Largest, Kept)
+
+
+def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
+    """What is wrong with the jobs of a round; `ranges` has the number of clients, models and worlds."""
+    if not isinstance(found, Plan):
+        return f"{name_type(found)}: return a Plan of clients, models and worlds"
+    for name, number in ranges.items():
+        column = getattr(found, name)
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iu":
+            kind = f"an array of {column.dtype}" if isinstance(column, np.ndarray) else name_type(column)
+            return f"a Plan whose {name} is {kind}: give an array of whole numbers, [J]"
+        if len(column) != len(found.client):
+            return f"a Plan of {len(found.client)} clients, but {len(column)} {name}s: give one of each for a job"
+        if len(column) and (column.min() < 0 or column.max() >= number):
+            wrong = int(column.min() if column.min() < 0 else column.max())
+            return f"a Plan with the {name} {wrong}: there are {name}s 0 to {number - 1}"
+    jobs = np.stack([getattr(found, name) for name in ranges], axis=1)
+    if len(jobs) and len(np.unique(jobs, axis=0)) < len(jobs):
+        return "a Plan that has a job twice: a client trains a model of a world once in a round"
+    return None
+
+
+def check_state(found: Any, rows: int, before: State | None) -> str | None:
+    """What is wrong with a state of some rows; `before` is the one that it follows, if it is known."""
+    if not isinstance(found, State):
+        return f"{name_type(found)}: return a State of models, counters and extra"
+    models, counters = found.models, found.counters
+    for name, value in (("models", models), ("counters", counters)):
+        if not isinstance(value, Tensor):
+            return f"a State whose {name} is {name_type(value)}: give a tensor, a row for each model"
+    shape = (rows, models.shape[-1] if before is None and models.dim() else 0)
+    wanted = shape if before is None else tuple(before.models.shape)
+    if tuple(models.shape) != wanted:
+        return f"models of shape {list(models.shape)}: keep {list(wanted)}, a row for each model of each world"
+    if before is not None and models.dtype != before.models.dtype:
+        kinds = [str(one.dtype).removeprefix("torch.") for one in (models, before.models)]
+        return f"models of type {kinds[0]}: keep {kinds[1]}"
+    if before is not None and counters.shape != before.counters.shape:
+        return f"counters of shape {list(counters.shape)}: keep {list(before.counters.shape)}"
+    if not bool(torch.isfinite(models).all()):
+        return f"models that are {_name_wrong(models)}: look for a division, a logarithm or a root"
+    wrong = check_tensors(found.extra)
+    return None if wrong is None else f"a State whose extra is {wrong}"
+
+
+def check_tensors(found: Any) -> str | None:
+    """What is wrong with tensors by name."""
+    if not isinstance(found, dict):
+        return f"{name_type(found)}: return a dict of tensors, {{}} if there are none"
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            return f"a dict with {name_type(value)} under {name!r}: give tensors by names"
+    return None
+
+
+def check_stats(found: Any) -> str | None:
+    """What is wrong with the statistics of a block of uploads."""
+    if not isinstance(found, dict):
+        return f"{name_type(found)}: return a dict of statistics of fedray.core.exact_sum"
+    for name, value in found.items():
+        if not isinstance(value, STATS):
+            known = ", ".join(kind.__name__ for kind in STATS)
+            return f"{name_type(value)} under {name!r}: give statistics that add up in any order: {known}"
+    return None
+
+
+def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
+    """What is wrong with a tensor of a known shape."""
+    if not isinstance(found, Tensor):
+        return f"{name_type(found)}: return a tensor, {list(shape)}"
+    return None if tuple(found.shape) == shape else f"shape {list(found.shape)}: return {list(shape)}"
+
+
+def check_counts(found: Any, jobs: int, what: str) -> str | None:
+    """What is wrong with a number of bytes or samples for each job."""
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
+        kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else name_type(found)
+        return f"{kind}: return an array of whole numbers, [{jobs}]"
+    if found.shape != (jobs,):
+        return f"shape {list(found.shape)} for {jobs} jobs: return the {what} of each job, [{jobs}]"
+    return f"{found.min()} {what}: return 0 or more for each job" if jobs and found.min() < 0 else None
+
+
+def check_traffic(found: Any, jobs: int) -> str | None:
+    """What is wrong with the bytes up and down of each job."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        return f"{name_type(found)}: return a pair, the bytes up and the bytes down of each job"
+    return check_counts(found[0], jobs, "bytes") or check_counts(found[1], jobs, "bytes")
+
+
+def check_compressed(found: Any, uploads: Uploads) -> str | None:
+    """What is wrong with uploads after compression."""
+    if not isinstance(found, Compressed):
+        return f"{name_type(found)}: return a Compressed(delta)"
+    wrong = check_tensor(found.delta, tuple(uploads.delta.shape))
+    if wrong is not None:
+        return f"a delta of {wrong}" if isinstance(found.delta, Tensor) else f"a delta that is {wrong}"
+    if not bool(torch.isfinite(found.delta).all()) and bool(torch.isfinite(uploads.delta).all()):
+        return f"a delta that is {_name_wrong(found.delta)}: the uploads are finite"
+    return None if isinstance(found.own, Mapping) else f"{name_type(found.own)} as own: give a dict of vectors"
+
+
+def check_answer(found: Any, worlds: int) -> str | None:
+    """What is wrong with the models that answer, in R worlds."""
+    if not isinstance(found, Answer):
+        return f"{name_type(found)}: return an Answer(state, models)"
+    number = found.models
+    if not isinstance(number, int) or number < 1:
+        return f"an Answer of models = {number!r}: give their number in a world"
+    wrong = check_state(found.state, worlds * number, None)
+    if wrong is not None:
+        return f"an Answer with {wrong}"
+    weights = found.weights
+    if weights is None:
+        return None
+    if not isinstance(weights, np.ndarray) or weights.shape != (worlds, number):
+        kind = f"shape {list(weights.shape)}" if isinstance(weights, np.ndarray) else name_type(weights)
+        return f"an Answer whose weights are {kind}: give an array, [{worlds}, {number}]"
+    if not np.isfinite(weights).all():
+        return "an Answer whose weights are NaN or infinite"
+    if (weights < 0).any() or not (weights.sum(axis=1) > 0).all():
+        return "an Answer whose weights are negative, or all 0 in a world: one model at least has to answer"
+    return None
+
+
+def _name_wrong(values: Tensor) -> str:
+    """NaN, or infinite."""
+    return "NaN" if bool(torch.isnan(values).any()) else "infinite"
