@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.text import quote_value
 from fedray.scenario.nested import flatten
 
 # Sections and keys that change no result, or that a failed run may need to be changed; `rounds` has a word of its own.
@@ -32,6 +33,7 @@ FREE_SECTIONS = (
 FREE_KEYS = ("rounds", "data.root", "clients.per_actor", "clients.actors")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 IDENTITY_FILE = "identity.json"  # in a run directory
+FORMAT = 1  # of this file; another number means that a newer fedray wrote it
 UNSET = "not set"
 
 
@@ -84,6 +86,11 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
     Raises:
         BadInput: names the key, its old and its new value.
     """
+    if began.get("format", FORMAT) != FORMAT:
+        raise BadInput(
+            f"{where}/{IDENTITY_FILE} has format = {quote_value(began['format'])}, and this fedray knows {FORMAT}: "
+            "use the fedray that wrote it"
+        )
     keys, rounds = began.get("scenario", {}), began.get("rounds")
     if not isinstance(keys, dict):
         raise BadInput(f"{where}/{IDENTITY_FILE} is damaged (no keys in it): restore it")

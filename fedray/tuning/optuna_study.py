@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
 from fedray.core import rng
+from fedray.core.bounded_files import name_file
 from fedray.core.errors import BadInput
 from fedray.tuning.space import Parameter, is_active
+from fedray.tuning.study_storage import explain_entries, explain_storage
 from fedray.tuning.sweep_file import PrunerKeys, SamplerKeys, Sweep
 
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
@@ -47,7 +49,8 @@ def open_storage(storage: str) -> Any:
     """An Optuna storage: a journal file (its last line mended if a crash cut it), or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
-        return JournalStorage(JournalFileBackend(storage))
+        with explain_storage(storage), explain_entries(storage):
+            return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
     try:
         return optuna.storages.get_storage(storage)
     except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
@@ -68,21 +71,16 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.
     """
-    if url is not None and name in optuna.get_all_study_names(open_storage(url)) and not resume:
+    if url is None:
+        return
+    with explain_storage(url):
+        known = optuna.get_all_study_names(open_storage(url))
+    if name in known and not resume:
         raise _name_in_use(name)
 
 
 def _name_in_use(name: str) -> BadInput:
     return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
-
-
-def mend_journal(journal: Path) -> None:
-    """Cuts off a last line that was never finished; for when nobody else writes."""
-    if journal.is_file():
-        data = journal.read_bytes()
-        if data and not data.endswith(b"\n"):
-            with journal.open("r+b") as file:
-                file.truncate(data.rfind(b"\n") + 1)
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optuna.Study:
@@ -98,14 +96,19 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optun
     """
     directions = [objective.direction for objective in sweep.objectives]
     storage = open_storage(location.storage)
+    journal = None if "://" in location.storage else Path(location.storage)
+    if journal is not None and journal.stat().st_size and location.name not in optuna.get_all_study_names(storage):
+        raise BadInput(f"{name_file(journal)} is damaged (it has no study {location.name}): restore it")
     try:
-        study = optuna.create_study(
-            storage=storage,
-            study_name=location.name,
-            directions=directions,
-            load_if_exists=resume,
-            pruner=make_pruner(location),
-        )
+        with explain_entries(location.storage):
+            study = optuna.create_study(
+                storage=storage,
+                study_name=location.name,
+                directions=directions,
+                load_if_exists=resume,
+                pruner=make_pruner(location),
+            )
+            study.get_trials(deepcopy=False)
     except optuna.exceptions.DuplicatedStudyError:
         raise _name_in_use(location.name) from None
     with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
@@ -116,7 +119,9 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optun
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
     """What the search noted about a trial: how it was answered (trained, looked up, refused), its run, seconds, ..."""
-    found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
+    found = trial.user_attrs.get(NOTES, {})
+    if not isinstance(found, Mapping):
+        raise BadInput(f"the note of trial {trial.number} in the study is damaged: start a new sweep")
     return found
 
 

@@ -73,6 +73,7 @@ class SearchState:
         running: the trials that workers train now, those of one worker under its future.
         waiting: trials that wait for a training which another trial runs.
         unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
+        confirm_storage: raises where the storage of the study is no longer the one that the search began with.
         failed_keys: keys of trainings shared by several seeds that failed; each of the seeds is then trained alone.
     """
 
@@ -90,3 +91,4 @@ class SearchState:
     waiting: list[optuna.Trial] = field(default_factory=list)
     unchecked: set[str] = field(default_factory=set)
     failed_keys: set[str] = field(default_factory=set)
+    confirm_storage: Callable[[], None] = lambda: None

@@ -1,0 +1,107 @@
+"""A study's storage that is damaged, locked or lost is one line that names it, and never blames something else."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sweeps import LR, run, sweep
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.tuning.tune import run_sweep
+
+SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    run(SWEEP, out, report=False)
+    return out
+
+
+def damage_line(journal: Path) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([lines[0], b'{"op_code": 4, "worker_\xff\n', *lines[1:]]))
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a broken line": (lambda out: damage_line(out / "study.journal"), "study.journal, line 2 is damaged"),
+    "a line that is no entry": (
+        lambda out: (out / "study.journal").write_text("[1]\n" + (out / "study.journal").read_text()),
+        "study.journal, line 1 is damaged",
+    ),
+    "entries without their beginning": (
+        lambda out: (out / "study.journal").write_text((out / "study.journal").read_text().partition("\n")[2]),
+        r"study.journal is damaged \(it has no study",
+    ),
+    "an empty copy": (lambda out: (out / "sweep.yaml").write_text(""), "sweep.yaml is damaged"),
+    "a copy that is a list": (lambda out: (out / "sweep.yaml").write_text("[1]"), "sweep.yaml is damaged"),
+    "a journal that is a directory": (
+        lambda out: ((out / "study.journal").unlink(), (out / "study.journal").mkdir()),
+        "study.journal",
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_sweep_is_one_line_that_names_the_file(harm: str, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    HARM[harm][0](out)
+    with pytest.raises(FedrayError, match=HARM[harm][1]) as caught:
+        run(SWEEP, out, resume=True, report=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lock_that_a_killed_sweep_left_does_not_stop_the_next_one(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    (out / "study.journal.lock").touch()
+    assert run(SWEEP, out, resume=True, report=False)[0]["complete"] == 3
+    assert not (out / "study.journal.lock").exists()
+
+
+@pytest.mark.parametrize("lost", ["the journal", "the directory", "the disk"])
+def test_a_storage_that_is_lost_in_mid_sweep_is_one_line(lost: str, tmp_path: Path) -> None:
+    """Without a word Optuna goes on with a new journal, which knows nothing of the trials before."""
+    out = tmp_path / "out"
+
+    def lose(_line: str) -> None:
+        if lost == "the journal":
+            (out / "study.journal").unlink()
+        elif lost == "the directory":
+            shutil.rmtree(out)
+        else:
+            (out / "study.journal.lock").mkdir(parents=True)  # no lock can be had, and none is released
+            (out / "study.journal").unlink()
+
+    with pytest.raises(FedrayError, match=r"study\.journal|is gone") as caught:
+        run_sweep(sweep({"local.lr": LR}, trials=3), out, say=lose, report=False)
+    assert "\n" not in str(caught.value) and "memory" not in str(caught.value)
+
+
+def test_a_database_that_somebody_else_has_locked_is_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}?timeout=0.1"
+    holders = []
+
+    def lock(_line: str) -> None:
+        if not holders:
+            holders.append(sqlite3.connect(tmp_path / "study.db"))
+            holders[0].execute("BEGIN EXCLUSIVE")
+
+    with pytest.raises(
+        FedrayError, match=r"the storage of the sweep \(sqlite://...\) cannot be used \(.*locked"
+    ) as caught:
+        run_sweep(sweep({"local.lr": LR}, trials=3), tmp_path / "out", storage=url, say=lock, report=False)
+    holders[0].close()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_of_something_else_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"no database" * 500)
+    with pytest.raises(BadInput, match=r"--storage sqlite://... cannot be opened"):
+        run_sweep(SWEEP, tmp_path / "out", storage=f"sqlite:///{tmp_path / 'study.db'}")
