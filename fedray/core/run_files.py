@@ -83,7 +83,8 @@ MOST_SIZES = {"b": 1000, "l": 1000, "g": 2000, "h": 2000, "f": 10**5, "n": 10**5
               "c": 10**5, "p": 1000, "m": 10**7, "e": 10**6, "w": 10**6, "U": 10**5}  # fmt: skip
 PICTURE_SHAPES = {
     "confusion": "CC", "confusion_average": "CC", "calibration": "b3", "label_counts": "nc", "class_names": "U",
-    "disagreement": "KK", "client_scores": "n", "client_accuracy": "n", "client_losses": "nk", "alpha": "nk",
+    "disagreement": "KK", "client_scores": "n", "client_accuracy": "n", "client_rmse": "n",
+    "client_rmse_equal": "n", "client_losses": "nk", "alpha": "nk",
     "predictive": "m4", "pit": "b", "coverage": "l2", "errors": "m2", "loss_plane": "gh", "loss_plane_points": "p2",
     "loss_plane_extent": "4", "graph_edges": "e2", "stack_folds": "bf", "stack_bases": "U", "meta_weights": "cw",
 }  # fmt: skip

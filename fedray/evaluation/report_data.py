@@ -57,7 +57,7 @@ def write_report_data(
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only on request
-    if study.classes and study.clients.number <= MOST_COMPARED_CLIENTS and wanted:
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if drift is not None:
         arrays["client_scores"] = drift.z_knowledge
@@ -83,21 +83,25 @@ def _class_arrays(study: Study, outputs: Tensor, y: IntArray) -> dict[str, Any]:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Known clients: losses of the models, weights over them, accuracy, and label counts, one row a client."""
+    """Known clients, one row each: losses of the models, weights over them, and how well the client is answered.
+
+    With classes that is its accuracy, beside its label counts. In a regression it is its RMSE with its own weights or
+    models, and the RMSE of all models with equal weights, which is what clients that nobody knows get.
+    """
     answer = study.answer(state)
     pieces = runtime.losses(answer.state, answer.models, worlds=1)
     losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
     weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
     if study.method.phase.is_personal:
-        accuracy = pick_best_pass(*split_own_scores(runtime.score_known_clients(state), 0))
+        own = split_own_scores(runtime.score_known_clients(state), 0)
+        scores = pick_best_pass(*own, lowest=not study.classes)
     else:
-        accuracy = measure_clients(study, 0, outputs, weights)
-    return {
-        "alpha": weights,
-        "client_losses": losses.double().numpy().T,
-        "label_counts": study.shards.label_counts(0),
-        "client_accuracy": accuracy,
-    }
+        scores = measure_clients(study, 0, outputs, weights)
+    arrays = {"alpha": weights, "client_losses": losses.double().numpy().T}
+    if study.classes:
+        return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
+    equal = measure_clients(study, 0, outputs, np.full_like(weights, 1.0 / weights.shape[1]))
+    return arrays | {"client_rmse": scores, "client_rmse_equal": equal}
 
 
 def _target_arrays(study: Study, outputs: Tensor, answer: Answer, scores: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,32 @@ def figure_client_accuracy(run: ReadRun) -> Figure | None:
     return figure
 
 
+def figure_client_rmse(run: ReadRun) -> Figure | None:
+    """RMSE of each client with its own weights or models, sorted, and what equal weights would give it."""
+    own, equal = (run.pictures.get(name) for name in ("client_rmse", "client_rmse_equal"))
+    if own is None or equal is None or own.shape != equal.shape:
+        return None
+    known = np.isfinite(own) & np.isfinite(equal)
+    if not known.any():
+        return None
+    order = np.argsort(own[known], kind="stable")
+    after, before = (np.asarray(each[known], dtype=np.float64)[order] for each in (own, equal))
+    high = float(np.quantile(after, 0.9))
+    title = f"One client in ten has an RMSE above {high:.3g} (mean {after.mean():.3g}"
+    title += ")" if np.allclose(before, after) else f"; all models alike: {before.mean():.3g})"
+    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
+    draw_sorted_bars(axes, after, style.ACCENT)
+    if not np.allclose(before, after):
+        axes.plot(np.arange(len(before)), before, ".", color=style.ORANGE, markersize=5, rasterized=len(before) > 400)
+        style.draw_key(axes, ["own weights or models", "all models alike"], [style.ACCENT, style.ORANGE])
+    axes.set_xlim(-0.7, len(after) - 0.3)
+    axes.set_ylim(0, 1.06 * float(max(after.max(), before.max())) or 1.0)
+    axes.set_xlabel(f"{len(after)} clients, best first")
+    axes.set_ylabel("RMSE for the client")
+    style.draw_grid(axes)
+    return figure
+
+
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
     """One bar a client, next to each other where they are many.
 

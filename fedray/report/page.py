@@ -112,6 +112,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
             (clients.figure_client_accuracy, "Each client answers with its own weights over the models."),
+            (clients.figure_client_rmse, "Bars: with the client's own weights or models. Dots: all models alike."),
             (drift.figure_drift, "Disagreement of the models on the client's data; the scores are in drift.parquet."),
         ),
     ),

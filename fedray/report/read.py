@@ -3,7 +3,7 @@
 `pictures.npz` is optional, and so is every key of it (N clients, K models, C classes):
     confusion `[C, C]` (row: true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts
     `[N, C]`, class_names `[C]`, disagreement `[K, K]` (share of samples), client_scores `[N]` (z), client_accuracy
-    `[N]`, alpha `[N, K]`;
+    `[N]`, alpha `[N, K]`; in a regression client_rmse `[N]` and client_rmse_equal `[N]` (all models weigh the same);
     predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
     `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
     (left, right, bottom, top); graph_edges `[E, 2]` of a random walk;

@@ -204,4 +204,6 @@ def _regression_pictures(rng: np.random.Generator) -> dict[str, Any]:
         "pit": np.array([0.07, 0.09, 0.11, 0.12, 0.12, 0.13, 0.12, 0.1, 0.08, 0.06]),
         "coverage": np.stack([levels, levels - np.array([0.06, 0.05, 0.04, 0.02])], axis=1),
         "client_scores": rng.normal(0, 0.6, 10),
+        "client_rmse": 3.0 + rng.gamma(2.0, 0.5, 10),
+        "client_rmse_equal": 4.0 + rng.gamma(2.0, 0.5, 10),
     }

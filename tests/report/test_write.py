@@ -36,6 +36,7 @@ OF_NUMBERS = {
     predictions.figure_pit,
     predictions.figure_coverage,
     predictions.figure_sharpness,
+    clients.figure_client_rmse,
 }
 
 OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}

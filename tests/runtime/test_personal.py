@@ -270,6 +270,27 @@ def test_clients_without_rows_are_in_the_report_as_unknown(model: str, tmp_path:
         assert empty.any() and (np.isnan(pictures["client_scores"]) == empty).all()
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [{"method": {"name": "ditto", "lambda": 0.1}}, {"method": {"models": 3}, "predict": {"gamma": 1.0}}],
+    ids=["models of their own", "weights of their own"],
+)
+def test_the_report_showed_no_clients_of_a_regression(keys: dict[str, Any], tmp_path: Path) -> None:
+    """Each client's RMSE with its own weights or models is what the run records; equal weights give another one."""
+    sine = {"data": {"name": "sine", "limit": None, "partition": {"name": "iid", "alpha": None}}}
+    run = fedray.run(scenario(sine, {"evaluate": {"personal": True}}, keys), out=tmp_path / "run")
+    with np.load(run.path / "pictures.npz") as pictures:
+        own, equal = pictures["client_rmse"], pictures["client_rmse_equal"]
+    assert own.shape == equal.shape == (6,) and not np.allclose(own, equal)
+    last = run.rounds.to_pylist()[-1]
+    for name, value in summarize_clients(own, classes=False).items():
+        assert last[name] == pytest.approx(value)
+    assert equal == pytest.approx(np.full(6, last["rmse"]), rel=1e-5), "everybody is tested on all test rows"
+    page = (run.path / "report.html").read_text()
+    assert f"One client in ten has an RMSE above {np.quantile(own, 0.9):.3g}" in page
+    assert f"all models alike: {equal.mean():.3g}" in page
+
+
 def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
     """The distribution over clients is that of the clients' own models."""
     run = fedray.run(scenario({"method": {"name": "ditto", "lambda": 1.0}}), out=tmp_path / "run")
