@@ -251,7 +251,7 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         Damaged: it cannot be read, or an array has the wrong shape or type.
     """
-    remedy = "remove it, the report works without"
+    remedy = RESUME
     if not is_present(path):
         return {}
     found = {name: array for name, array in read_array_archive(path, PICTURE_SHAPES, remedy).items() if array.size}

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedray.core.bounded_files import is_present, name_file, read_json_object
 from fedray.core.errors import BadInput
+from fedray.core.parts import check_final_file
 from fedray.core.run_files import (
     MEMBER_COLUMNS,
     SUMMARY_FILE,
@@ -173,6 +174,8 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     began = _read_json(folder / IDENTITY_FILE)
     if began:
         refuse_edited_scenario(name_file(folder), began, scenario)
+    summary = read_summary(folder) if is_present(folder / SUMMARY_FILE) else {}
+    check_final_file(folder, "pictures.npz", summary)
     table = read_parts(folder, "rounds")
     rounds, members = ({}, None) if table is None else _split_columns(folder / "rounds.parquet", table)
     return ReadRun(
@@ -180,7 +183,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         scenario=scenario,
         scenario_text=text,
         manifest=_read_json(folder / "manifest.json"),
-        summary=read_summary(folder) if is_present(folder / SUMMARY_FILE) else {},
+        summary=summary,
         rounds=rounds,
         members=members,
         clients=read_parts(folder, "clients"),
