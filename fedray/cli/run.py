@@ -11,6 +11,7 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -116,8 +117,11 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
 def _show_summary(folder: Path, *, drawn: bool) -> None:
     """The result in a few lines."""
     from fedray.api import load
+    from fedray.cli.clock import describe_clock, measure_process
+    from fedray.core.sealed import read_sealed
     from fedray.core.text import TOTALS, format_score, format_total, name_score
 
+    drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary
     totals = summary["totals"]
     worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
@@ -125,5 +129,6 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
         click.echo(f"{name_score(name):38} {format_score(value, worlds) or 'not a number'}")
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
     click.echo(f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}")
+    click.echo(describe_clock(read_sealed(folder / "manifest.json")["timings"], drawing, measure_process()))
     page = folder / "report.html"
     click.echo(str(page if drawn and page.is_file() else folder))

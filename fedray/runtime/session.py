@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
 
 log = logging.getLogger("fedray")
-Measure = Callable[[Study, Runtime], Callable[[Progress], list[dict[str, Any]]]]
+Evaluate = Callable[[Progress], list[dict[str, Any]]]
+Measure = Callable[[Study, Runtime], Evaluate]
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
 Watch = Callable[[Snapshot], None]
 
@@ -76,16 +77,20 @@ def run_session(
         if digests is not None:
             identity.confirm_identity(out, digests)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
-        _manifest(out, study, facts, progress, None)
+        _manifest(out, study, facts, progress, {})
+        evaluating = 0.0
         while True:
             log.info(f"training from round {progress.round} on" if progress.round else "training")
             show = _show_progress(study, watch)
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
-                progress = run_rounds(study, runtime, recorder, measure(study, runtime), progress)
+                evaluate, seconds = _time_calls(measure(study, runtime))
+                progress = run_rounds(study, runtime, recorder, evaluate, progress)
                 recorder.flush(progress.round)
                 confirm_place()
+                scoring = time.perf_counter()
                 summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
+                evaluating = sum(seconds) + time.perf_counter() - scoring
                 break
             except Enough:
                 recorder.checkpoint(progress)
@@ -94,9 +99,24 @@ def run_session(
                 confirm_place()
                 progress = _begin(study, runtime, out)
         confirm_place()
-        _manifest(out, study, facts, progress, time.perf_counter() - began)
+        whole = time.perf_counter() - began
+        timings = {"process": whole, "training": whole - evaluating, "evaluation": evaluating}
+        _manifest(out, study, facts, progress, timings)
         write_sealed(out / "summary.json", {**summary, FILES_KEY: sum_final_files(out)})
         return summary
+
+
+def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
+    """The function that scores the models, and a list to which each of its calls adds its seconds."""
+    seconds: list[float] = []
+
+    def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
+        began = time.perf_counter()
+        rows = evaluate(progress)
+        seconds.append(time.perf_counter() - began)
+        return rows
+
+    return evaluate_timed, seconds
 
 
 def _show_progress(study: Study, watch: Watch) -> Callable[[Progress], None]:
@@ -150,8 +170,12 @@ def take_snapshot(study: Study, progress: Progress) -> Snapshot:
     }
 
 
-def _manifest(out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: float | None) -> None:
-    timings = {"wall_seconds": progress.wall_seconds, "process_seconds": seconds}
+def _manifest(
+    out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: Mapping[str, float]
+) -> None:
+    """Writes the manifest; `seconds` are those of this process, by what they were spent on, once they are known."""
+    parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
+    timings = {"wall_seconds": progress.wall_seconds, **parts}
     size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
     write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 

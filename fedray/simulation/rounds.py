@@ -84,7 +84,7 @@ def run_rounds(
     phase = study.method.phase
     began = time.perf_counter() - progress.wall_seconds
     if progress.round == 0:
-        _measure(study, recorder, evaluate, progress)
+        _measure(study, recorder, evaluate, progress, began)
     done = progress.round >= study.rounds or has_reached_target(study, progress)
     if done and progress.round == 0:
         recorder.checkpoint(progress)
@@ -99,7 +99,7 @@ def run_rounds(
         if measured or kept:
             progress.state = runtime.gather(progress.state)
         if measured:
-            _measure(study, recorder, evaluate, progress)
+            _measure(study, recorder, evaluate, progress, began)
             done = done or has_reached_target(study, progress)
         if done or kept:
             recorder.checkpoint(progress)
@@ -220,10 +220,15 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
 
 
 def _measure(
-    study: Study, recorder: Recorder, evaluate: Callable[[Progress], list[dict[str, Any]]], progress: Progress
+    study: Study,
+    recorder: Recorder,
+    evaluate: Callable[[Progress], list[dict[str, Any]]],
+    progress: Progress,
+    began: float,
 ) -> None:
     """Evaluates the models and keeps the metrics; a target that names no metric of the run is refused at once."""
     progress.metrics = evaluate(progress)
+    progress.wall_seconds = time.perf_counter() - began
     if study.evaluation.target is not None and progress.metrics:
         meets_target(progress.metrics[0], study.evaluation.target, "target")
     recorder.evaluated(progress, progress.metrics)
