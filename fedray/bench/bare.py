@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import rng
+from fedray.core.method import Local
+from fedray.models.net import state_dict
 from fedray.simulation.study import Study
 from fedray.training import block
 
@@ -30,13 +32,13 @@ class Federation(NamedTuple):
         model: the global model, trained in place.
         clients: `(x, y)` of each client, as the network reads them.
         loss: mean loss of a batch, from outputs and targets.
-        lr: learning rate.
+        local: how a client trains: the optimizer with its settings, and the pull towards the received model.
     """
 
     model: nn.Module
     clients: list[tuple[Tensor, Tensor]]
     loss: Loss
-    lr: float
+    local: Local
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
@@ -54,14 +56,31 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
     for client in chosen:
         x, y = world.clients[client]
         model.load_state_dict(start)
-        optimizer = torch.optim.SGD(model.parameters(), lr=world.lr)
+        optimizer = make_torch_optimizer(model, world.local)
         for index in deal(t, client):
             optimizer.zero_grad()
             torch.autograd.backward(world.loss(model(x[index]), y[index]))
+            if world.local.pull:
+                pull_gradients(model, start, world.local.pull)
             optimizer.step()
         for name, value in model.state_dict().items():
             total[name] = total[name] + value if name in total else value.clone()
     model.load_state_dict({name: value / len(chosen) for name, value in total.items()})
+
+
+def make_torch_optimizer(model: nn.Module, local: Local) -> torch.optim.Optimizer:
+    """The optimizer of `torch.optim` for the parameters of a model."""
+    if local.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
+    return torch.optim.SGD(model.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
+
+
+def pull_gradients(model: nn.Module, start: dict[str, Tensor], pull: float) -> None:
+    """Adds FedProx's term to the gradients: `pull (w - w_start)`."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - start[name], alpha=pull)
 
 
 def half_mse(z: Tensor, y: Tensor) -> Tensor:
@@ -80,7 +99,7 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
     model = module().to(study.dtype)
     layout = study.net.layout
     row = study.net.init(int(rng.keys(study.seeds[world], "init", 0))).to(study.dtype)
-    model.load_state_dict(dict(layout.views(row)))
+    model.load_state_dict(state_dict(layout, row))
     worlds = torch.tensor([world])
     clients = []
     for client in range(study.clients.number):
@@ -88,9 +107,14 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
         rows = fetched.rows[0, : int(fetched.size[0])]
         x = study.shards.normalize(fetched.x[rows][None], worlds)[0]
         y = study.shards.targets(fetched.y[rows][None], worlds)[0]
-        clients.append((x.to(study.dtype), y.to(study.dtype) if y.is_floating_point() else y))
+        clients.append((_to_type(x, study.dtype), _to_type(y, study.dtype)))
     loss = nn.functional.cross_entropy if study.classes else half_mse
-    return Federation(model, clients, loss, study.method.phase.local.lr)
+    return Federation(model, clients, loss, study.method.phase.local)
+
+
+def _to_type(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers in the type of the networks; tokens and labels stay integers."""
+    return x.to(dtype) if x.is_floating_point() else x
 
 
 def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, DealBatches]:

@@ -1,4 +1,4 @@
-"""Row 11: how long the command line takes to answer.
+"""How long the command line takes to answer, and what a whole small study costs.
 
 Example:
     >>> measure_startup(True)[0].what  # doctest: +SKIP
@@ -13,9 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedray.bench.measure import Cost
+from torch import nn
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.bench.measure import Cost, pin_to_one_core, take_turns
+from fedray.bench.ratios import make_plain_laps
 from fedray.bench.table import BenchResult
+from fedray.bench.works import BenchWork, plain_mlp
 from fedray.core.errors import FedrayError
+from fedray.scenario.loader import read_scenario
 
 SCENARIO = """\
 rounds: 50
@@ -23,6 +29,7 @@ method: {name: fed_ensemble, models: 5}
 data: {name: digits, partition: {name: classes, classes: 2}}
 model: {name: mlp, hidden: [64]}
 clients: {number: 100}
+local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 """
 
 
@@ -37,18 +44,39 @@ def measure_startup(_quick: bool) -> list[BenchResult]:
         ]
 
 
+def measure_small_study(quick: bool) -> list[BenchResult]:
+    """CPU time of a whole study, from the command to its report, over that of a plain loop that only trains."""
+    rounds, seeds = (10, 2) if quick else (50, 5)
+    scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
+    work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
+    pin_to_one_core()
+    (plain,) = take_turns([(make_plain_laps(work.study(), work), 1)], 1 if quick else 3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scenario.yaml"
+        path.write_text(SCENARIO)
+        keys = [f"rounds={rounds}", f"replicates={seeds}", "runtime=inline", "--out", str(Path(folder) / "run")]
+        whole = _measure_call(["run", str(path), *keys])
+    training = plain.cpu * rounds
+    note = f"{whole.cpu:.1f} s CPU, {whole.wall:.1f} s of wall time; the plain loop trains for {training:.1f} s"
+    what = f"a whole study: the quick start with {seeds} seeds and {rounds} rounds, from the command to its report"
+    return [BenchResult(what, whole.cpu / training, "", None, False, None, note)]
+
+
 def _fastest(what: str, target: float, arguments: list[str]) -> BenchResult:
     """The quickest of five calls, in wall time."""
-    costs = []
-    for _ in range(5):
-        cpu, wall = _children_cpu(), time.perf_counter()
-        command = [sys.executable, "-m", "fedray", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")
-        costs.append(Cost(_children_cpu() - cpu, time.perf_counter() - wall))
+    costs = [_measure_call(arguments) for _ in range(5)]
     note = f"wall, best of 5; {min(cost.cpu for cost in costs):.2f} s CPU"
     return BenchResult(what, min(cost.wall for cost in costs), "s", target, False, None, note)
+
+
+def _measure_call(arguments: list[str]) -> Cost:
+    """What one call of the command line costs."""
+    cpu, wall = _children_cpu(), time.perf_counter()
+    command = [sys.executable, "-m", "fedray", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")
+    return Cost(_children_cpu() - cpu, time.perf_counter() - wall)
 
 
 def _children_cpu() -> float:

@@ -17,7 +17,7 @@ class BenchResult(NamedTuple):
         what: the work.
         measured: the figure.
         unit: of the figure; empty for a ratio.
-        target: what it should be at most, or at least.
+        target: what it should be at most, or at least; None where none was set.
         at_least: whether larger is better.
         wall: the same in wall time, where `measured` is a ratio of CPU seconds; else None.
         note: details.
@@ -26,14 +26,16 @@ class BenchResult(NamedTuple):
     what: str
     measured: float
     unit: str
-    target: float
+    target: float | None
     at_least: bool
     wall: float | None
     note: str
 
     @property
     def meets_target(self) -> bool:
-        """Whether the figure is as good as its target."""
+        """Whether the figure is as good as its target, if it has one."""
+        if self.target is None:
+            return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
 
 
@@ -52,7 +54,9 @@ def format_row(result: BenchResult) -> str:
     wall = "" if result.wall is None else f"{result.wall:.3g}"
     measured = f"{result.measured:.3f}" if abs(result.measured) < 10 else f"{result.measured:.1f}"
     met = "yes" if result.meets_target else "**no**"
-    return f"| {result.what} | {measured}{unit} | {sign} {result.target:g}{unit} | {met} | {wall} | {result.note} |"
+    target = "" if result.target is None else f"{sign} {result.target:g}{unit}"
+    met = "" if result.target is None else met
+    return f"| {result.what} | {measured}{unit} | {target} | {met} | {wall} | {result.note} |"
 
 
 def describe_machine() -> str:

@@ -79,12 +79,18 @@ def boston_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
 
 
-def noise(samples: int, shape: tuple[int, ...]) -> Dataset:
-    """Standard normal inputs with labels 0 to 9 drawn at random: only its size matters here."""
+def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
+    """Standard normal inputs with labels 0 to 9 drawn at random: only its size matters here.
+
+    Args:
+        samples: training samples.
+        shape: of an input.
+        tested: how many of them are the test samples too.
+    """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)
     y = random.integers(0, 10, samples)
-    return classification("noise", Split(x, y), Split(x[:100], y[:100]), tuple("0123456789"))
+    return classification("noise", Split(x, y), Split(x[:tested], y[:tested]), tuple("0123456789"))
 
 
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
@@ -99,9 +105,17 @@ def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) ->
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
 
 
-def small_clients(number: int, per_round: int) -> BenchWork:
-    """Clients of 20 samples with 64 features, batches of 10."""
-    keys = fedavg_scenario(number, per_round, batch_size=10)
+def small_clients(number: int, per_round: int, method: dict[str, Any] | None = None, **local: Any) -> BenchWork:
+    """Clients of 20 samples with 64 features, batches of 10.
+
+    Args:
+        number: clients N.
+        per_round: participants of a round.
+        method: the section `method`; None means plain FedAvg.
+        local: further keys of the section `local`.
+    """
+    keys = fedavg_scenario(number, per_round, batch_size=10, **local)
+    keys["method"] = method or keys["method"]
     return BenchWork(read_scenario(keys), UserObjects(data=noise(20 * number, (64,)), model=plain_mlp), plain_mlp)
 
 
@@ -119,6 +133,18 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
     folder = find_data_root(None) / "UCI" / "UCI_Datasets" / "bostonHousing"
     data = None if folder.is_dir() else like_boston()
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=boston_mlp), boston_mlp)
+
+
+def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
+    """Five models of one network, and samples to test them on.
+
+    Args:
+        module: makes the network.
+        shape: of an input.
+        tested: test samples.
+    """
+    keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
+    return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
 
 def like_boston() -> Dataset:

@@ -12,7 +12,13 @@ from fedray.bench.rows import ROWS, run_benchmark
 from fedray.bench.table import BenchResult, format_row
 from fedray.core.errors import BadInput
 
-WORKS = {"mlp": lambda: works.small_clients(20, 6), "cnn": lambda: works.images(works.small_cnn, 2)}
+WORKS = {
+    "mlp": lambda: works.small_clients(20, 6),
+    "cnn": lambda: works.images(works.small_cnn, 2),
+    "momentum": lambda: works.small_clients(20, 6, momentum=0.9, weight_decay=0.01),
+    "adam": lambda: works.small_clients(20, 6, optimizer="adam", weight_decay=0.01),
+    "pull": lambda: works.small_clients(20, 6, {"name": "fedprox", "mu": 0.5}),
+}
 
 
 @pytest.mark.parametrize("kind", WORKS)
