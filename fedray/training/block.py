@@ -58,6 +58,34 @@ class Rates(NamedTuple):
     pull: FloatArray | float
 
 
+class Source(NamedTuple):
+    """Where the batches of a block come from, so that a compiled kernel can read them by itself.
+
+    What it reads are the numbers that `Block.read` returns: row `index[s, w, b]` of x, minus shift, over scale.
+
+    Attributes:
+        x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
+        y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
+        index: Places of the rows in x, `[S, W, B]` int64.
+        first: What is added to these places in y, `[W]` int64; None: nothing.
+        world: Which row of the statistics standardizes each lane, `[W]` int64.
+        shift: Mean of the inputs, `[R, *sample]` float32; None: inputs are used as they are.
+        scale: Standard deviation of the inputs, in the same form.
+        y_shift: Mean of the targets, `[R, q]` float32; None: they are used as they are.
+        y_scale: Standard deviation of the targets, in the same form.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
+    first: Tensor | None
+    world: IntArray
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+    y_shift: Tensor | None = None
+    y_scale: Tensor | None = None
+
+
 class Block(NamedTuple):
     """W jobs that train side by side, sorted by falling number of steps.
 
@@ -75,6 +103,7 @@ class Block(NamedTuple):
         offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
         lane_rates: Rates of each lane, where they differ and the engine can mix them (`choice.can_mix_rates`); None:
             those of `lr` and `local`.
+        source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
     """
 
     start: Tensor
@@ -89,6 +118,7 @@ class Block(NamedTuple):
     anchor: Tensor | None = None
     offset: Tensor | None = None
     lane_rates: Rates | None = None
+    source: Source | None = None
 
     @property
     def rates(self) -> Rates:

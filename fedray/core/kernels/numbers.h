@@ -27,7 +27,8 @@ typedef int32_t whole;
 #define BIAS 127
 #endif
 
-#define LANES ((int)(VECTOR / sizeof(real))) /* numbers in a vector */
+#define LANES (VECTOR * 8 / REAL_BITS) /* numbers in a vector */
+#define LANES_LOG (LANES == 16 ? 4 : LANES == 8 ? 3 : LANES == 4 ? 2 : 1)
 typedef real vec __attribute__((vector_size(VECTOR)));
 typedef whole ivec __attribute__((vector_size(VECTOR)));
 typedef real loose __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias)); /* a vector in memory */

@@ -1,0 +1,230 @@
+"""Linear layers with ReLU or Tanh between them, trained by the compiled kernel: `fedray/core/kernels/mlp.c`.
+
+A lane is the whole local training of one client, with its weights in the cache; lanes are trained one after another, so
+the numbers of a lane cannot depend on its neighbors. The kernel gathers the batches by itself where the block has a
+`source`, and else gets them a piece at a time. It computes what `mlp.py` computes, with sums in index order, to the
+same bits on every processor that has fused multiply-add.
+
+Example:
+    Two lanes on the same data, from different models; the second lane is trained alone, too.
+
+    >>> import numpy as np
+    >>> from fedray.core import native
+    >>> from fedray.core.method import Local
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+    >>> start = torch.stack([net.init(0), net.init(1)])
+    >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)
+    >>> def lanes(a, b):
+    ...     return Block(
+    ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]),
+    ...         weight=torch.full((1, b - a, 2), 0.5), steps=np.ones(b - a, int), local=Local(lr=0.1), lr=0.1,
+    ...         keys=np.arange(b - a), sample=3,
+    ...     )
+    >>> if native.is_available():
+    ...     both, alone = train_compiled_mlp(net, lanes(0, 2)).final, train_compiled_mlp(net, lanes(1, 2)).final
+    ...     assert torch.equal(both[1:], alone)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedray.core import native
+from fedray.core.native import address
+from fedray.core.types import Net
+from fedray.models.mlp import RBF
+from fedray.training.block import Block, Source, Trained
+from fedray.training.layers import LayerShape, read_shape
+
+MOST_LAYERS = 16
+_OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
+_ACTIVATIONS: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
+_KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
+_ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
+_KEPT_BYTES = 32 << 20  # scratch memory above this is given back after a call
+_scratch = threading.local()  # one a thread, because threads train at the same time
+
+
+class _MlpTask(ctypes.Structure):
+    """As `MlpTask` in `kernels/mlp.c`."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("layers", "objective")),
+        ("width", ctypes.c_int32 * (MOST_LAYERS + 1)),
+        *((name, ctypes.c_int32 * MOST_LAYERS) for name in ("activation", "bias")),
+        *((name, ctypes.c_int32) for name in ("optimizer", "batch", "lanes", "first_step", "end_step", "keeps_state")),
+        ("momentum", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
+        ("d", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
+        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "unused")),
+        *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
+        *((name, ctypes.c_void_p) for name in ("x", "y", "index", "first", "world")),
+        *((name, ctypes.c_void_p) for name in ("shift", "scale", "y_shift", "y_scale", "weight")),
+        *((name, ctypes.c_int64) for name in ("weight_step", "weight_lane", "weight_sample")),
+        *((name, ctypes.c_void_p) for name in ("scratch", "state")),
+    )
+
+
+class _Piece(NamedTuple):
+    """Some steps of a block, and what they read.
+
+    Attributes:
+        first: The first step.
+        end: One past the last step.
+        source: The data; its index holds these steps alone.
+    """
+
+    first: int
+    end: int
+    source: Source
+
+
+def is_covered(net: Net) -> bool:
+    """Whether the kernel computes what a network of plain layers computes."""
+    shape = read_shape(net.module)
+    return shape is not None and len(shape.layers) <= MOST_LAYERS
+
+
+def train_compiled_mlp(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block.
+
+    Args:
+        net: A network that is covered.
+        block: The lanes, `[W, d]`, in main memory.
+    """
+    shape, library = read_shape(net.module), native.load_library()
+    assert shape is not None and isinstance(library, native.Library)
+    with torch.no_grad():
+        whole = _read_by_kernel(net, shape, block)
+        pieces = iter([whole]) if whole is not None else _read_pieces(shape, block)
+        return _train(library, net, block, pieces, keeps_state=whole is None)
+
+
+def _train(library: native.Library, net: Net, block: Block, pieces: Iterator[_Piece], *, keeps_state: bool) -> Trained:
+    """Calls the kernel for one piece after another."""
+    task, kept = _MlpTask(keeps_state=keeps_state), _Kept([])
+    final, loss = torch.empty_like(block.start), np.zeros(len(block.start))
+    _describe_network(task, net)
+    _describe_training(task, kept, block, final, loss)
+    memory = None
+    for piece in pieces:
+        own = _Kept([])
+        _describe_data(task, own, net, block, piece)
+        if memory is None:
+            sizes = (ctypes.c_int64 * 2)()
+            library.function("mlp_sizes", block.start.dtype)(ctypes.byref(task), sizes)
+            memory = _reserve_memory(sum(sizes), block.start.dtype)
+            task.scratch, task.state = (memory.data_ptr() + at * memory.element_size() for at in (0, sizes[0]))
+        problem = library.function("mlp_train", block.start.dtype)(ctypes.byref(task))
+        if problem:
+            raise IndexError(f"the data of a block has {_ERRORS[problem]}")
+    return Trained(final, block.counters, torch.from_numpy(loss).to(final))
+
+
+class _Kept(NamedTuple):
+    """Holds the arrays whose addresses a task has."""
+
+    arrays: list[Tensor | NDArray[Any]]
+
+    def hold(self, array: Tensor | NDArray[Any] | None) -> int | None:
+        """The address of an array."""
+        if array is not None:
+            self.arrays.append(array)
+        return address(array)
+
+
+def _describe_network(task: _MlpTask, net: Net) -> None:
+    """Widths, activations and biases."""
+    shape = read_shape(net.module)
+    assert shape is not None and len(shape.layers) <= MOST_LAYERS
+    sizes = [size for size in net.layout.shapes if len(size) == 2]
+    task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
+    task.width[0] = sizes[0][1]
+    for k, ((activation, bias), (out, _)) in enumerate(zip(shape.layers, sizes, strict=True)):
+        task.width[k + 1], task.activation[k], task.bias[k] = out, _ACTIVATIONS[activation], bias
+    task.d = sum((task.width[k] + task.bias[k]) * task.width[k + 1] for k in range(task.layers))
+    assert task.d == net.layout.d
+
+
+def _describe_training(task: _MlpTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
+    """The optimizer, the rates of the lanes, and their rows."""
+    local, lanes = block.local, len(block.start)
+    task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
+    task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
+    rates = (np.ascontiguousarray(np.broadcast_to(np.asarray(rate, np.float64), lanes)) for rate in block.rates)
+    task.rate, task.decay, task.pull = (kept.hold(rate) for rate in rates)
+    task.steps = kept.hold(np.ascontiguousarray(block.steps, np.int64))
+    assert len(block.steps) == lanes and block.start.shape == (lanes, task.d)
+    rows = (block.start, block.anchor, block.offset)
+    assert all(row is None or (row.shape == final.shape and row.dtype == final.dtype) for row in rows)
+    task.start, task.anchor, task.offset = (kept.hold(None if row is None else row.contiguous()) for row in rows)
+    task.final, task.loss = kept.hold(final), kept.hold(loss)
+
+
+def _describe_data(task: _MlpTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
+    """The data of some steps; every size that the kernel relies on is checked here."""
+    x, y, index, first, world, *statistics = piece.source
+    lanes, weight = len(block.start), block.weight[piece.first : piece.end]
+    task.first_step, task.end_step, task.targets = piece.first, piece.end, y[0].numel() if len(y) else 1
+    assert weight.dtype == block.start.dtype and weight.shape == index.shape and len(world) == lanes
+    assert index.shape == (piece.end - piece.first, lanes, task.batch) and index.dtype == torch.int64
+    assert first is None or (len(first) == lanes and first.dtype == torch.int64)
+    assert x[:1].numel() in (0, task.width[0])
+    outputs = 2 * task.targets if net.objective == "gaussian_nll" else task.targets
+    assert y.dtype == torch.int64 if net.objective == "cross_entropy" else outputs == net.outputs
+    for values, size in zip(statistics, (task.width[0],) * 2 + (task.targets,) * 2, strict=True):
+        assert values is None or (values.dtype == torch.float32 and values[0].numel() == size)
+        assert values is None or not lanes or (0 <= world.min() and world.max() < len(values))
+    task.x_kind, task.y_kind, task.x_rows, task.y_rows = _KINDS[x.dtype], _KINDS.get(y.dtype, 0), len(x), len(y)
+    task.x, task.y, task.index, task.first = (kept.hold(part) for part in (x, y, index, first))
+    task.world = kept.hold(np.ascontiguousarray(world, np.int64))
+    task.shift, task.scale, task.y_shift, task.y_scale = (kept.hold(part) for part in statistics)
+    kept.arrays.append(weight)
+    task.weight, (task.weight_step, task.weight_lane, task.weight_sample) = weight.data_ptr(), weight.stride()
+
+
+def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
+    """Memory for this thread, used again by its next call."""
+    found: Tensor | None = getattr(_scratch, "memory", None)
+    size = numbers * dtype.itemsize
+    if found is None or len(found) < size:
+        found = torch.empty(size, dtype=torch.uint8)
+        _scratch.memory = found if size <= _KEPT_BYTES else None
+    return found[:size].view(dtype)
+
+
+def _read_by_kernel(net: Net, shape: LayerShape, block: Block) -> _Piece | None:
+    """All steps at once, where the kernel can read the data as it is stored."""
+    source = block.source
+    if source is None or any(type(part) is RBF for part in shape.prefix):
+        return None
+    x, y, targets = source.x, source.y, net.objective != "cross_entropy"
+    fits = x.dtype in _KINDS and (source.shift is None or x.dtype != torch.float64)
+    fits &= y.dtype in (torch.float32, torch.float64) if targets else y.dtype == torch.int64
+    fits &= source.y_shift is None or y.dtype == torch.float32
+    if not fits or not x.is_contiguous() or not y.is_contiguous():
+        return None
+    return _Piece(0, len(block.weight), source)
+
+
+def _read_pieces(shape: LayerShape, block: Block) -> Iterator[_Piece]:
+    """A piece of the steps after another, by `Block.read`; what lies before the first layer is computed by torch."""
+    for a, b in block.pieces(0, len(block.weight)):
+        x, y = block.read(a, b)
+        steps = x.shape[:3]
+        x = x.flatten(0, 2)
+        for part in shape.prefix:
+            x = part(x)
+        index = torch.arange(len(x)).view(steps)
+        y = y.flatten(0, 2).contiguous() if y.is_floating_point() else y.flatten().contiguous()
+        yield _Piece(a, b, Source(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))
