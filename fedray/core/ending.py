@@ -85,19 +85,23 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
     """Installs the handlers, and the thread that takes the signals."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    owner, over = os.getpid(), threading.Event()
+    over = threading.Event()
 
     def take(number: int, _frame: Any) -> None:
-        if os.getpid() == owner:  # else a process that was forked from this one
-            os.write(writer, bytes([number]))  # again: a library may have taken the wakeup descriptor
-        else:
-            os._exit(128 + number)
+        os.write(writer, bytes([number]))  # again: a library may have taken the wakeup descriptor
+
+    def forget() -> None:  # in a process that is forked from this one: its signals are its own
+        if not over.is_set():
+            signal.set_wakeup_fd(-1)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, take) for number in SIGNALS}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     installed = {number: _read_action(number) for number in SIGNALS}
     thread = threading.Thread(target=_take_signals, args=(reader, ending, installed, over), daemon=True)
     thread.start()
+    os.register_at_fork(after_in_child=forget)
     try:
         yield
     finally:
