@@ -103,7 +103,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
             (gantt.figure_gantt, "Dashed: half of the clients are done."),
-            (jobs.figure_traffic, "Uploads that the server used; downloads of all clients it reached, late ones too."),
+            (jobs.figure_traffic, "Uploads that counted; downloads of all clients that were reached, late ones too."),
         ),
     ),
     (
