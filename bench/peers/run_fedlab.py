@@ -32,7 +32,7 @@ def run(work, rounds, clients, laps):
             laps.lap()
 
     model = work.module()
-    handler = SyncServerHandler(model, rounds, work.chosen / work.clients, num_clients=work.clients)
+    handler = SyncServerHandler(model, rounds, work.chosen / work.clients)
     trainer = SGDSerialClientTrainer(model, work.clients)
     trainer.setup_dataset(Clients(clients))
     trainer.setup_optim(1, BATCH, LR)
