@@ -25,6 +25,7 @@ from fedray.core.errors import BadInput, Damaged
 from fedray.core.files import expand_user_path, make_parent, write_atomically
 from fedray.core.parts import FILES_KEY, find_checkpoints, refuse_links
 from fedray.core.run_files import SUMMARY_FILE, read_summary
+from fedray.core.user_modules import import_modules
 from fedray.data.types import Dataset
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
@@ -36,6 +37,7 @@ from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
 from fedray.storage.drift import read_drift
+from fedray.storage.fitting import load_fitting_checkpoint
 
 __all__ = ["Prediction", "Run", "load", "resume", "run"]
 
@@ -103,7 +105,8 @@ class Run:
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
         """Plain torch state dicts, one a model: replicate, then fold, then model."""
-        state, layout = self.progress.state, self.study.net.layout
+        self._require_newest_checkpoint()
+        state, layout = load_fitting_checkpoint(self.path, self.study)[0].state, self.study.net.layout
         return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
 
     def export(self, out: str | Path | None = None) -> list[Path]:
@@ -165,12 +168,14 @@ class Run:
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
-            progress, private = checkpoint.load_checkpoint(folder)
+            progress, private = load_fitting_checkpoint(self.path, self.study)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
 
 
-def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any = None) -> Run:
+def load(
+    path: str | Path, *, data: Any = None, model: Any = None, method: Any = None, modules: Sequence[str] = ()
+) -> Run:
     """Opens a run directory.
 
     Args:
@@ -178,15 +183,17 @@ def load(path: str | Path, *, data: Any = None, model: Any = None, method: Any =
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        modules: your modules that register names it uses, to import first: `["mine"]`, or `["mine.py"]`.
 
     Raises:
-        BadInput: this is no run directory.
+        BadInput: this is no run directory, or a module cannot be imported.
     """
+    import_modules(modules)
     folder = expand_user_path("path", str(path))
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
     refuse_links(folder)
-    return Run(folder, _check_objects(data, model, method))
+    return Run(folder, _check_objects(data, model, method, tuple(modules)))
 
 
 def _check_objects(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> UserObjects:
@@ -225,7 +232,7 @@ def run(
             override.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         watch: called with a snapshot after each evaluated round.
-        modules: names of your modules, which the workers of Ray import first.
+        modules: your modules that register names, imported first, by the workers of Ray too: `["mine"]`, or files.
         overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
@@ -238,6 +245,7 @@ def run(
     for key, value in objects.items():
         if isinstance(value, str | Mapping):  # keys of the scenario, as any other override
             dotted[key], objects[key] = value, None
+    import_modules(modules)
     own = _check_objects(**objects, modules=tuple(modules))
     mine = [kind for kind, thing in objects.items() if thing is not None]
     run_scenario(read_scenario(scenario, dotted, own=mine), folder, own, watch or _ignore, address=address)
@@ -245,7 +253,13 @@ def run(
 
 
 def resume(
-    path: str | Path, *, data: Any = None, model: Any = None, method: Any = None, rounds: int | None = None
+    path: str | Path,
+    *,
+    data: Any = None,
+    model: Any = None,
+    method: Any = None,
+    modules: Sequence[str] = (),
+    rounds: int | None = None,
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
@@ -254,13 +268,15 @@ def resume(
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        modules: your modules that register names it uses, which the workers of Ray import too.
         rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
 
     Raises:
         BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
         FedrayError: the run failed.
     """
-    own, folder = _check_objects(data, model, method), expand_user_path("path", str(path))
+    import_modules(modules)
+    own, folder = _check_objects(data, model, method, tuple(modules)), expand_user_path("path", str(path))
     resume_run(folder, own, _ignore, rounds=rounds)
     return Run(folder, own)
 

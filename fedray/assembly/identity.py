@@ -7,13 +7,14 @@ Example:
     >>> scenario = read_scenario({"clients": {"number": 4}})
     >>> digests = describe_study(scenario, UserObjects(), build_study(scenario))
     >>> {part: len(found) for part, found in digests.items()}
-    {'data': 7, 'network': 3, 'method': 0}
+    {'data': 7, 'network': 3, 'method': 0, 'modules': 0, 'names': 0}
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.called_code import hash_called, hash_module_file
 from fedray.core.source_code import hash_code, name_callable
 from fedray.core.types import Net
+from fedray.core.user_modules import hash_modules
 from fedray.data import catalogue
 from fedray.data.digest import hash_shards, sum_up
 from fedray.methods import METHODS
@@ -43,7 +45,9 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         study: made from both.
 
     Returns:
-        For `data`, `network` and `method` a digest of each thing that can change; of fedray's own methods nothing.
+        For `data`, `network` and `method` a digest of each thing that can change; of fedray's own methods nothing. For
+        `modules` a digest of each file that was imported for the run, and for `names` the file that registered each of
+        the user's names it uses.
     """
     name = scenario.data.name
     is_read = own.data is not None or names.is_own("data", name) or catalogue.find_source(name).where is not None
@@ -52,7 +56,19 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
         "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
+        "modules": hash_modules(own.modules),
+        "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario)},
     }
+
+
+def list_own_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
+    """Kinds and names of what a scenario uses that a user registered."""
+    wanted: list[tuple[names.NameKind, str]] = [
+        ("method", scenario.method.name), ("model", scenario.model.name), ("data", scenario.data.name)
+    ]  # fmt: skip
+    bases = scenario.method.options.get("bases") or ()
+    wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
+    return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
 
 
 def _describe_layout(net: Net) -> dict[str, str]:

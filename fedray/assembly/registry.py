@@ -9,11 +9,15 @@ Example:
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedray import models
 from fedray.core.errors import BadInput
+from fedray.core.user_code import name_type
 from fedray.data import catalogue
 from fedray.methods import METHODS
 from fedray.scenario import names
@@ -36,12 +40,45 @@ def register(kind: str, name: str, thing: Callable[..., Any], *, options: Mappin
             it is composed.
 
     Raises:
-        BadInput: there is no such kind, or the name cannot be used.
+        BadInput: there is no such kind, the name cannot be used, or the thing is no function.
     """
     if kind not in ("method", "model", "data"):
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of method, model, data")
-    names.allow_name(kind, name, options=options)  # type: ignore[arg-type]
+    if not callable(thing):
+        wanted = {"method": "method(setting)", "model": "model(input_shape, outputs)", "data": "data(root)"}[kind]
+        raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {wanted}")
+    origin = _find_origin(sys._getframe(1).f_globals)
+    text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
+    names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]
     if kind == "method":
         METHODS[name] = thing
     else:
         (models.register_model if kind == "model" else catalogue.register_data)(name, thing)
+
+
+def _find_origin(known: Mapping[str, Any]) -> names.Origin:
+    """The module that registers a name, from its global names."""
+    file = known.get("__file__")
+    if not isinstance(file, str):
+        return names.Origin(str(known.get("__name__", "__main__")), "this session")
+    path = Path(file).absolute()
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(path.name)
+    return names.Origin(str(known.get("__name__", "__main__")), str(short))
+
+
+def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, Any] | None) -> str:
+    """The options of a name with their defaults, for `fedray list`."""
+    if not isinstance(options, Mapping | None):
+        return "not known"  # refused where it is kept
+    if options is None and kind == "method":
+        return "those that it reads"
+    if options is None:
+        try:
+            parameters = list(inspect.signature(thing).parameters.values())[1 if kind == "data" else 2 :]
+        except (TypeError, ValueError):
+            return "not known"
+        options = {p.name: p.default for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return "any"
+    shown = [key if value is inspect.Parameter.empty else f"{key} = {value!r}" for key, value in options.items()]
+    return ", ".join(shown) or "none"

@@ -18,7 +18,7 @@ from fedray.assembly import memory
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.user_objects import UserObjects, explain_own_objects, require_objects
+from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.files import expand_user_path
@@ -50,14 +50,9 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     asked, scenario, own = scenario, pool_clients(scenario), own or UserObjects()
     require_objects(scenario, own)
     memory.check_memory(memory.estimate_scenario(scenario))
-    try:
+    with explaining_own_objects(scenario, own):
         study = assemble(scenario, own, _find_pooled(asked, scenario))
         memory.check_memory(memory.estimate_study(scenario, study))
-    except Exception as error:
-        told = explain_own_objects(error, scenario, own)
-        if told is None or told is error:
-            raise
-        raise told from error
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study

@@ -8,6 +8,8 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,6 +129,23 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     told = FedrayError(f"{', '.join(filter(None, mine))}: {describe_exception(error)}")
     told.__cause__ = error
     return told
+
+
+@contextmanager
+def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
+    """Raises what `explain_own_objects` says in place of an exception of the block.
+
+    Args:
+        scenario: what is run.
+        own: the user's Python objects.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = explain_own_objects(error, scenario, own)
+        if told is None or told is error:
+            raise
+        raise told from error
 
 
 def _describe_object(kind: names.NameKind, scenario: Scenario, own: UserObjects) -> str | None:

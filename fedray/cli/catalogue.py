@@ -12,21 +12,28 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
+from fedray.core.user_modules import import_modules
 
 
 @click.command(name="list")
 @click.argument(
     "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
 )
-def list_command(kind: str | None) -> None:
-    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models."""
+@options.modules
+def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
+    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models.
+
+    With --import the names that your module registers are listed too, with their options.
+    """
     from fedray.scenario import names
     from fedray.scenario.classifiers import CLASSIFIERS
     from fedray.scenario.methods import METHOD_SPECS
 
+    import_modules(modules)
+    own = {name: text for name, text in names.known_names("method").items() if name not in METHOD_SPECS}
     models = {"any": "K", "one": "1", "clients": "N"}
     tables: dict[str, dict[str, str]] = {
-        "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()},
+        "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()} | own,
         "datasets": names.known_names("data"),
         "models": names.known_names("model"),
         "partitions": names.known_names("partition"),

@@ -37,7 +37,9 @@ no_report = click.option(
     "--no-report", is_flag=True, help="Draw no report.html; `report: false` in a scenario does so too."
 )
 force = click.option("--force", is_flag=True, help="Replace the run that the directory holds; it is removed.")
-modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Your own module, imported first.")
+modules = click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", help="Your own module (mine, or mine.py), imported first."
+)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

@@ -58,7 +58,11 @@ def hash_called(thing: Any) -> str:
 def hash_module_file(thing: Any) -> str | None:
     """SHA-256 of the file of a user's module, without comments and docstrings; None of a script and of others' code."""
     name = _module_name(_unwrap(thing))
-    path = None if name == "__main__" or not _is_own(name) else sys.modules[name].__file__
+    return None if name == "__main__" or not _is_own(name) else hash_file(sys.modules[name].__file__)
+
+
+def hash_file(path: str | None) -> str | None:
+    """SHA-256 of a file of Python code, without comments and docstrings; None where it cannot be read."""
     try:
         tree = None if path is None else ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):

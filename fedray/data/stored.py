@@ -12,6 +12,8 @@ Example:
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from fedray.core import rng
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.cut import Cut, gather_cut
 from fedray.data.label_noise import LabelNoise, mislabel
-from fedray.data.scaling import Fetched, Scaling
+from fedray.data.scaling import Fetched, Scaling, Standardization
 from fedray.data.types import Array, Dataset
 
 
@@ -79,7 +81,7 @@ class StoredShards:
         self.data, self.number, self.worlds = data, cuts[0].clients, len(cuts)
         self._folds, self._server = folds, server
         self._train, self._held = CutTable(cuts), CutTable(held) if held else None
-        self._x, self._y = torch.from_numpy(data.train.x), torch.from_numpy(data.train.y)
+        self._x, self._y = _share_array(data.train.x), _share_array(data.train.y)
         self._scaling = Scaling.of(data, folds)
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None
@@ -127,12 +129,16 @@ class StoredShards:
         """Standardized by the training rows of the world's fold."""
         return self._scaling.targets(y, world)
 
+    def standardization(self, world: IntArray) -> Standardization:
+        """The statistics of the worlds' folds."""
+        return self._scaling.standardization(world)
+
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the world's fold, or those of the data set."""
         if self.data.folds:
             rows = torch.from_numpy(self.data.folds[self._folds[world]][1])
             return self._x[rows], self._y[rows]
-        return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
+        return _share_array(self.data.test.x), _share_array(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Copies of the withheld rows."""
@@ -175,3 +181,12 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
     known = np.flatnonzero(groups[client] == test_group)
     return gather_cut(known, client[known], len(groups))
+
+
+def _share_array(array: Array) -> Tensor:
+    """A tensor on the memory of an array, which nobody writes to: a read-only array, such as a mapped file, will do."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)

@@ -19,7 +19,7 @@ from fedray.core.parts import refuse_links
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
-from fedray.storage.identity import check_identity, check_scenario_file, read_identity
+from fedray.storage.identity import check_identity, check_scenario_file, read_identity, refuse_missing_names
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
@@ -36,6 +36,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     refuse_links(out)
     if not path.is_file():
         raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
+    refuse_missing_names(out)
     scenario = read_scenario(path, explicit=False)
     require_objects(scenario, own)
     if read_identity(out):

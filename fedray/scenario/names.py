@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedray.core.errors import BadInput
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
@@ -16,6 +16,20 @@ from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.spec import NameSpec
 
 NameKind = Literal["method", "data", "model", "partition"]
+
+
+class Origin(NamedTuple):
+    """Where a name of a user's own was registered.
+
+    Attributes:
+        module: the name of the module; `__main__` for a script or a notebook.
+        file: what messages call its file: relative to the working directory, or its name alone.
+    """
+
+    module: str
+    file: str
+
+
 Spec = MethodSpec | DataSpec | NameSpec
 
 SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
@@ -26,6 +40,7 @@ SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
 }
 _OWN: dict[NameKind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
 _DECLARED: dict[tuple[NameKind, str], dict[str, Any]] = {}  # options of own names, with their defaults
+_ORIGINS: dict[tuple[NameKind, str], Origin] = {}  # of own names, where it is known
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
@@ -63,7 +78,18 @@ def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
     return _DECLARED.get((kind, name))
 
 
-def allow_name(kind: NameKind, name: str, text: str = "your own", options: Mapping[str, Any] | None = None) -> None:
+def list_origins() -> dict[tuple[NameKind, str], Origin]:
+    """Where each name of a user's own was registered."""
+    return dict(_ORIGINS)
+
+
+def allow_name(
+    kind: NameKind,
+    name: str,
+    text: str = "your own",
+    options: Mapping[str, Any] | None = None,
+    origin: Origin | None = None,
+) -> None:
     """Lets scenarios use a name of yours.
 
     Args:
@@ -71,6 +97,10 @@ def allow_name(kind: NameKind, name: str, text: str = "your own", options: Mappi
         name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name that fedray has.
         text: one line for `fedray list`.
         options: its options with their defaults; None: any plain values are taken.
+        origin: where it was registered, if that is known.
+
+    Raises:
+        BadInput: the kind, the name or the options cannot be used.
     """
     if kind not in SPECS:
         raise BadInput(f"kind = {kind!r} is not one of {', '.join(SPECS)}")
@@ -78,7 +108,13 @@ def allow_name(kind: NameKind, name: str, text: str = "your own", options: Mappi
         raise BadInput(f"{kind}.name = {name!r} cannot be a name: use letters, digits, '.', '_' and '-'")
     if name in SPECS[kind]:
         raise BadInput(f"{kind}.name = {name!r} is fedray's own: choose another name")
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
+        raise BadInput(
+            f"{kind}.name = {name!r}: options = {options!r}: give a dict of names and default values, or None"
+        )
     _OWN[kind][name] = text
     _DECLARED.pop((kind, name), None)
+    if origin is not None:
+        _ORIGINS[kind, name] = origin
     if options is not None:
         _DECLARED[kind, name] = dict(options)

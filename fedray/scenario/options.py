@@ -36,6 +36,8 @@ def fold_options(
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
         near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
+        if not near and kind != "partition":
+            remedy += ", or --import the module that registers it"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}

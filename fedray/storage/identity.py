@@ -26,6 +26,7 @@ from fedray.core.errors import BadInput, Damaged
 from fedray.core.files import write_atomically
 from fedray.core.parts import find_checkpoints
 from fedray.core.sealed import read_sealed, write_sealed
+from fedray.scenario import names
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
@@ -36,6 +37,10 @@ _LINES = {
     "network": "the network is not the one the run began with",
     "method": "the method is not the one the run began with",
 }
+
+
+FILE_KEY = "its file"  # the digest of the file that a user's function is in
+_KINDS = {"data": "data ", "network": "model ", "method": "method "}  # how names begin
 
 
 def confirm_identity(out: Path, digests: Digests) -> None:
@@ -149,11 +154,36 @@ def extend_rounds(out: Path, rounds: int) -> None:
 
 
 def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:
-    """Refuses digests that differ from those a directory began with."""
-    for part, line in _LINES.items():
-        changed = _find_differences(began.get(part, {}), digests.get(part, {}))
-        if changed:
-            raise BadInput(f"{out}: {line} ({', '.join(changed)}): restore what it began with, or start a new run")
+    """Refuses digests that differ from those a directory began with; a file that has both is no part's own change."""
+    each = {part: _find_differences(began.get(part, {}), digests.get(part, {})) for part in _LINES}
+    changed = {part: found for part, found in each.items() if found}
+    for part, found in sorted(changed.items(), key=lambda one: one[1] == [FILE_KEY]):
+        whose = [f"{name} of {file}" for name, file in _list_names(began) if name.startswith(_KINDS[part])]
+        what = "; ".join([", ".join(found), *whose])
+        raise BadInput(f"{out}: {_LINES[part]} ({what}): restore what it began with, or start a new run")
+
+
+def refuse_missing_names(out: Path) -> None:
+    """Refuses to go on with a run, or a sweep, that uses a user's names which nothing has registered.
+
+    Args:
+        out: the directory of the run, or of the sweep.
+
+    Raises:
+        BadInput: names the first such name, and the file that registered it.
+    """
+    for name, file in _list_names(read_identity(out)):
+        kind, _, known = name.partition(" ")
+        if kind in names.SPECS and not names.is_known(kind, known):  # type: ignore[arg-type]
+            raise BadInput(
+                f"{out}: this run used {kind} {known!r} of {file}: --import {file}, or import it first in Python"
+            )
+
+
+def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The user's names that a run used, as "method mine", and their files."""
+    found = began.get("names", {})
+    return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []
 
 
 def _find_differences(began: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -45,7 +45,8 @@ from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
-from fedray.storage import checkpoint, directory, identity, tables
+from fedray.storage import directory, identity, tables
+from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.mending import mend_run_directory
 from fedray.training.joint import JointTraining
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
@@ -138,6 +139,7 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
     prepare_process()
     use_one_thread()
     try:
+        import_modules(job.own.modules)
         state: OutcomeState = "complete"
         given = job.folder / "scenario.yaml"
         if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
@@ -197,7 +199,6 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
             raise Enough("pruned")
 
     with suppress(Enough):
-        import_modules(job.own.modules)
         run_inline(job.scenario, job.folder, job.own, watch, measure=measure)
     return "pruned" if pruned else "complete"
 
@@ -206,6 +207,8 @@ def _make_directory(job: TrialTask) -> None:
     """A run directory with a scenario: fresh, as it was left, or with the rounds of the training that was pruned."""
     if (job.folder / "scenario.yaml").is_file():
         return
+    if not job.folder.parent.is_dir():
+        raise FedrayError(f"{job.folder.parent} is gone: was the directory of the sweep moved or deleted?")
     if job.folder.exists():  # a crash before the scenario was written: nothing to keep
         shutil.rmtree(job.folder)
     if job.before is None:
@@ -276,7 +279,7 @@ def score_models(
     study = build_study(trained, own)
     if identity.read_identity(folder):
         identity.check_identity(folder, describe_study(trained, own, study))
-    progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
+    progress, private = load_fitting_checkpoint(folder, study)
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     runtime.restore(private)
     rows = make_evaluator(study, runtime, test=test)(progress)

@@ -75,8 +75,11 @@ def run_sweep(
         FedrayError: no trial came to its end.
     """
     prepare_process()
-    sweep, folder, own = read_sweep(source), files.expand_user_path("out", str(out)), UserObjects(modules=modules)
+    folder, own = files.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(modules)
+    if resume:
+        identity.refuse_missing_names(folder)
+    sweep = read_sweep(source)
     base = sweep.scenario({})
     refuse_unused_address(base.runtime, address)
     log.info("reading the data")
@@ -89,7 +92,7 @@ def run_sweep(
     given = quote(str(source)) if isinstance(source, str | Path) else "..."
     current_ending().advise(f"`fedray tune {given} --out {quote(str(out))} --resume` goes on", needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
-    with directory.lock_run_directory(folder):
+    with directory.lock_run_directory(folder) as confirm_place:
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
         study_storage.mend_journal(journal)
         ages = base.rounds // base.method.models
@@ -102,7 +105,7 @@ def run_sweep(
             log.info("training the trials")
             try:
                 with make_workers(sweep.jobs, base, address) as submit:
-                    run_search(state, submit)
+                    run_search(state, submit, confirm_place)
             except KeyboardInterrupt:
                 raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
             return write_results(state, report=report)
@@ -131,7 +134,7 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         return 1
     phase = study.method.phase
     jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
-    width = choose_engine(study.net, example=study.example).width
+    width = choose_engine(study.net, example=study.example, lanes=study.lanes).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 

@@ -42,10 +42,10 @@ def with_train(change: Callable[[Any, Any], tuple[Any, ...]]) -> Callable[[], An
     return load
 
 
-def made(train_x: Any, train_y: Any, make: Any = classification) -> Callable[[], Dataset]:
+def made(train_x: Any, train_y: Any, make: Any = classification) -> Callable[[], Any]:
     """A data set made by fedray's own function from these training rows."""
 
-    def load() -> Dataset:
+    def load() -> Any:
         x, y = inputs(24), labels(24)
         if make is classification:
             return classification("mine", Split(train_x, train_y), Split(x, y), ("a", "b", "c"))

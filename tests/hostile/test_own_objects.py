@@ -15,16 +15,13 @@ from typing import Any
 import pytest
 from own_case import SCENARIO, Case, good_data, good_model
 from own_models import Mine
+from own_names import forgetting_names
 from own_objects import CASES, fits_case, run_objects, write_module
 from small import run_command
 from torch import Tensor, nn
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
-from fedray.data import catalogue
-from fedray.methods import METHODS
-from fedray.models import catalogue as networks
-from fedray.scenario import names
 
 SAMPLE = (
     "data_returns_none", "data_raises_valueerror", "data_nan_in_inputs", "model_raises", "model_answers_a_tuple",
@@ -35,16 +32,10 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.fixture(autouse=True)
-def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_names() -> Iterator[None]:
     """Names that a test registers are forgotten after it."""
-    monkeypatch.setattr(names, "_OWN", {kind: dict(known) for kind, known in names._OWN.items()})
-    monkeypatch.setattr(names, "_DECLARED", dict(names._DECLARED))
-    monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
-    monkeypatch.setattr(networks, "_BUILDERS", dict(networks._BUILDERS))
-    methods = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(methods)
+    with forgetting_names():
+        yield
 
 
 def try_objects(case: Case, out: Path) -> None:
@@ -151,10 +142,9 @@ ON_RAY: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(("objects", "says"), [row[1:] for row in ON_RAY], ids=[row[0] for row in ON_RAY])
 def test_own_objects_that_go_wrong_in_an_actor(objects: dict[str, Any], says: str, tmp_path: Path) -> None:
+    mine: dict[str, Any] = {"data": good_data(), "model": good_model} | objects
     with pytest.raises(FedrayError, match=says) as caught:
-        fedray.run(
-            SCENARIO | {"runtime": "ray"}, out=tmp_path / "run", **{"data": good_data(), "model": good_model} | objects
-        )
+        fedray.run(SCENARIO | {"runtime": "ray"}, out=tmp_path / "run", **mine)
     assert "\n" not in str(caught.value)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core.errors import Lost
 from fedray.core.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
@@ -52,7 +52,9 @@ class ClientActor:
     def worker(self) -> Worker:
         """The worker. The first call builds it, so that an error on the way reaches the caller as every other does."""
         import_modules(self.own.modules)
-        return make_worker(build_study(self.scenario, self.own), device_of(self.gpus), max(1, int(self.cpus)))
+        study = build_study(self.scenario, self.own)
+        with explaining_own_objects(self.scenario, self.own):
+            return make_worker(study, device_of(self.gpus), max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Answers with the process id as soon as the actor can work."""
@@ -61,7 +63,8 @@ class ClientActor:
 
     def facts(self) -> dict[str, Any]:
         """Facts on this actor for the manifest."""
-        return worker_facts(self.worker)
+        with explaining_own_objects(self.scenario, self.own):
+            return worker_facts(self.worker)
 
     def train(self, message: messages.Round) -> messages.Reply:
         """Trains this actor's share of a round."""

@@ -38,7 +38,7 @@ from fedray.runtime.ray.cluster import (
 )
 from fedray.runtime.ray.connection import Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.runtime import RayRuntime
-from fedray.runtime.ray.sending import check_sendable
+from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
 from fedray.scenario.schema import Scenario
 from fedray.storage.loggers import build_loggers
@@ -95,7 +95,7 @@ def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, ad
     Returns:
         The summary.
     """
-    check_sendable(own)
+    own = prepare_objects(scenario, own)
     actors = scenario.clients.actors
     for _ in range(MOST_RAYS):
         with open_ray(address, 0 if actors == "auto" else int(actors)) as connection:
