@@ -8,9 +8,11 @@ Example:
 
 import atexit
 import signal
+import sys
 from contextlib import ExitStack
 
 from fedray.core.ending import SIGNALS, end_on_signals
+from fedray.core.quickly import exit_quickly
 
 
 def main() -> None:
@@ -26,7 +28,14 @@ def main() -> None:
     atexit.register(stop_watching)  # the first to be registered, the last to be called
     from fedray.cli.commands import main as run_command_line
 
-    run_command_line()
+    status: int | str = 0
+    try:
+        run_command_line()
+    except SystemExit as end:
+        status = end.code or 0
+    if isinstance(status, int):
+        exit_quickly(status)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from fedray.cli import options
 from fedray.cli.progress import log
 from fedray.core.errors import BadInput
 from fedray.core.files import confirm_writable
+from fedray.core.quickly import import_quickly
 from fedray.core.user_modules import import_modules
 
 
@@ -31,7 +32,8 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     target = out or folders[0] / "report.html"
     confirm_writable("--out", target.parent)
     log.info("drawing the report")
-    from fedray.report.write import write_report
+    with import_quickly():
+        from fedray.report.write import write_report
 
     write_report(list(folders), target)
     click.echo(str(target))
@@ -48,7 +50,8 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
     require_run_directory(folder)
     confirm_writable("--out", out or folder)
     import_modules(modules)
-    from fedray.api import load
+    with import_quickly():
+        from fedray.api import load
 
     for path in load(folder).export(out):
         click.echo(str(path))

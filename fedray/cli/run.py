@@ -19,6 +19,7 @@ import click
 
 from fedray.cli import options
 from fedray.core.files import confirm_writable
+from fedray.core.quickly import import_quickly
 from fedray.core.user_modules import import_modules
 
 
@@ -58,9 +59,10 @@ def run_command(
     refuse_unused_address(wanted.runtime, address)
     wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
-        from fedray.assembly.user_objects import UserObjects
-        from fedray.cli.live import watch_run
-        from fedray.experiments.run import run_scenario
+        with import_quickly():
+            from fedray.assembly.user_objects import UserObjects
+            from fedray.cli.live import watch_run
+            from fedray.experiments.run import run_scenario
 
         note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
         with watch_run(f"{wanted.method.name} on {wanted.data.name}", options.current_phase(), note) as watch:
@@ -84,9 +86,10 @@ def resume_command(
     require_run_directory(folder)
     confirm_writable("resume", folder)
     import_modules(modules)
-    from fedray.assembly.user_objects import UserObjects
-    from fedray.cli.live import watch_run
-    from fedray.experiments.run import resume_run
+    with import_quickly():
+        from fedray.assembly.user_objects import UserObjects
+        from fedray.cli.live import watch_run
+        from fedray.experiments.run import resume_run
 
     own = UserObjects(modules=modules)
     with watch_run(f"resuming {folder}", options.current_phase()) as watch:
@@ -107,7 +110,8 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
     import_modules(modules)
     wanted = read_scenario(options.path(scenario), overrides)
     refuse_unused_address(wanted.runtime, address)
-    from fedray.experiments.check import explain_scenario
+    with import_quickly():
+        from fedray.experiments.check import explain_scenario
 
     click.echo(explain_scenario(wanted, address))
     for cell in read_cells(wanted) if wanted.table else []:
