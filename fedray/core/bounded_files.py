@@ -111,7 +111,7 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(pa.BufferReader(content))
+    file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     schema, groups = file.schema_arrow, range(file.metadata.num_row_groups)
     names = [name for name in schema.names if wanted is None or name in wanted]
     if len(set(names)) < len(names):
@@ -129,7 +129,10 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
     if sum(chunk.total_uncompressed_size for chunk in columns) > MOST_FILE_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
     texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
-    table = pq.read_table(pa.BufferReader(content), columns=names, read_dictionary=texts, partitioning=None)
+    reader = pa.BufferReader(content)
+    table = pq.read_table(
+        reader, columns=names, read_dictionary=texts, partitioning=None, page_checksum_verification=True
+    )
     return _unfold_texts(table), rows
 
 

@@ -1,4 +1,4 @@
-"""Files: atomic writes, JSON, small tables of numbers, paths that users give, and hashes of tensors.
+"""Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors.
 
 Example:
     >>> import tempfile
@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.types import FloatArray
+from fedray.core.text import quote_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,6 +107,7 @@ def name_kind(mode: int) -> str:
         ('a symbolic link', 'a device')
     """
     kinds = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
+    kinds |= {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
@@ -210,6 +211,9 @@ def expand_user_path(key: str, text: str) -> Path:
     try:
         path = Path(text).expanduser()
         path.exists()
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:  # JSON, YAML and the page could not hold it, and safetensors does not find it
+        raise BadInput(f"{key} = {quote_value(text, 200)}: its name is not UTF-8 text: rename it") from None
     except (OSError, RuntimeError, ValueError) as error:  # too long a name; a home of nobody
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
@@ -235,43 +239,6 @@ def confirm_writable(key: str, folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise BadInput(f"{key} {folder} cannot be written ({error.strerror}): choose another directory") from None
-
-
-def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
-    """The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
-
-    Args:
-        key: Of the scenario, for messages.
-        path: The file.
-        needed: Columns that must be there.
-        more: Columns that may be there.
-
-    Returns:
-        Columns `[n]` by name.
-
-    Raises:
-        BadInput: The file cannot be read, lacks a column, has an unknown one, or has no rows.
-    """
-    import warnings
-
-    import pandas as pd
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more cells than the header has
-            frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, index_col=False)
-        table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
-    except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"{key} = {path}: it cannot be read ({reason}): correct it") from None
-    unknown, missing = set(table) - {*needed, *more}, [name for name in needed if name not in table]
-    if missing or unknown:
-        what = f"has the unknown column {min(unknown)}" if unknown else f"has no column {missing[0]}"
-        *names, last = (*needed, *more)
-        raise BadInput(f"{key} = {path}: it {what}: its columns are {', '.join(names)} and {last}")
-    if not len(frame):
-        raise BadInput(f"{key} = {path}: it has no rows: fill it, or leave {key} out")
-    return table
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,8 +2,8 @@
 
 Example:
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, hold_cell(Path(folder) / "cells" / "a") as lock:
-    ...     sorted(path.name for path in (Path(folder) / "cells").iterdir())
+    >>> with tempfile.TemporaryDirectory() as folder, hold_cell(Path(folder) / "a") as lock:
+    ...     sorted(path.name for path in Path(folder).iterdir())
     ['.a.lock']
 """
 
@@ -26,7 +26,7 @@ from fedray.core.ending import current_ending
 from fedray.core.errors import FedrayError
 from fedray.core.text import format_seconds
 from fedray.scenario.loader import NamedCell, dump_scenario
-from fedray.storage.directory import LOCK_SECONDS
+from fedray.storage.directory import LOCK_SECONDS, watch_place
 
 DONE = "summary.json"
 Children = list["subprocess.Popen[str]"]
@@ -49,9 +49,12 @@ def train_cells(
     """
     failed: dict[str, str] = {}
     children: Children = []
+    files.make_parent(folder / "cell")
+    confirm_place = watch_place(folder)
     began, done = time.monotonic(), itertools.count(1)
 
     def train(cell: NamedCell) -> None:
+        confirm_place()
         reason = _train_cell(cell, folder / cell.name, options[cell.name], children)
         if reason is not None:
             failed[cell.name] = reason
@@ -68,6 +71,7 @@ def train_cells(
         stop()
         pool.shutdown(wait=True)
         ending.hooks.remove(stop)
+    confirm_place()
     return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
 
 
@@ -122,7 +126,6 @@ def hold_cell(folder: Path) -> Iterator[int]:
     """
     path = folder.parent / f".{folder.name}.lock"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None

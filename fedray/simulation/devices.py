@@ -23,7 +23,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import read_number_table
+from fedray.core.number_tables import read_number_table
 from fedray.core.types import Clients, FloatArray, IntArray
 
 DAY = 86_400.0

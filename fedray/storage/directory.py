@@ -80,7 +80,7 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
     """
     refuse_links(out)
     try:
-        began = out.stat()
+        confirm_place = watch_place(out)
         handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
@@ -91,9 +91,19 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
                 raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
             time.sleep(0.1)
         _drop_unfinished_files(out)
-        yield partial(_confirm_place, out, (began.st_dev, began.st_ino))
+        yield confirm_place
     finally:
         os.close(handle)
+
+
+def watch_place(out: Path) -> Callable[[], None]:
+    """A function that raises `FedrayError` where the directory was moved or deleted since now.
+
+    Raises:
+        OSError: it is not there.
+    """
+    now = out.stat()
+    return partial(_confirm_place, out, (now.st_dev, now.st_ino))
 
 
 def _confirm_place(out: Path, began: tuple[int, int]) -> None:
@@ -104,8 +114,8 @@ def _confirm_place(out: Path, began: tuple[int, int]) -> None:
         now = None
     if now is None or (now.st_dev, now.st_ino) != began:
         raise FedrayError(
-            f"{out} was moved or deleted while the run wrote it: nothing more is written there; "
-            "`fedray resume` goes on where it is now"
+            f"{out} was moved or deleted while it was written: nothing more is written there; go on where it is now "
+            "(`fedray resume` for a run)"
         )
 
 

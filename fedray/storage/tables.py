@@ -145,7 +145,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 def _pack(table: pa.Table) -> bytes:
     """The bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
 
 

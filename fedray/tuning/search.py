@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +55,14 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
     return (wanted if points is None else min(wanted, len(points))), points
 
 
-def run_search(state: SearchState, submit: Submit) -> None:
-    """Runs the trials that are missing."""
+def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
+    """Runs the trials that are missing.
+
+    Args:
+        state: the sweep.
+        submit: gives trials to a worker.
+        confirm_place: called before anything is written; it raises where the directory was moved or deleted.
+    """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
         if frozen.state.is_finished() and known:
@@ -66,6 +72,7 @@ def run_search(state: SearchState, submit: Submit) -> None:
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     while True:
+        confirm_place()
         while len(state.running) + _count_waiting(state) // state.together < state.sweep.jobs:
             trials = _next_trials(state, queue)
             if not trials:

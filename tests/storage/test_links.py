@@ -60,8 +60,8 @@ def test_a_link_in_a_run_directory_is_refused_and_not_followed(run: fedray.Run, 
     victim = tmp_path / "victim"
     victim.write_bytes(VICTIM)
     folder = plant(run, tmp_path, name, victim)
-    for command in (["resume", folder], ["report", folder], ["export", folder]):
-        done = run_command(*command)
+    for command in ("resume", "report", "export"):
+        done = run_command(command, folder)
         line = done.err.splitlines()[-1]
         assert done.status in (1, 2), (command, done)
         assert f"{folder / name} is a symbolic link" in line
@@ -92,8 +92,8 @@ def test_tables_and_sweeps_follow_no_links_either(tmp_path: Path) -> None:
     out.mkdir()
     for name in ("table.md", "table.parquet", "cells", ".lock", "study.journal"):
         (out / name).symlink_to(victim)
-        for command in (["table", file], ["tune", sweep]):
-            done = run_command(*command, "--out", out)
+        for command, source in (("table", file), ("tune", sweep)):
+            done = run_command(command, source, "--out", out)
             assert done.status == 2, done
             assert "Traceback" not in done.err
         (out / name).unlink()
