@@ -1,7 +1,8 @@
 """Run directories that somebody made in order to harm whoever opens them, and the commands that open them.
 
 `python tests/hostile/directories.py [NAME ...]` tries each directory with each command, every one in a process of its
-own with little memory, and prints a line for each directory. `FIELDS` of the result are what the tests look at.
+own with little memory, and prints a line for each directory. Every command has to end with at most one line, within a
+minute of processor time, and without a script in the page; somebody has to name the file.
 
 Example:
     >>> len(CASES) >= 62
@@ -140,14 +141,21 @@ def open_in_child(case: HostileCase, command: str, good: Path, folder: Path) -> 
             os._exit(_run_child(lambda: COMMANDS[command](bad, good), said.fileno()))
         _, status, used = os.wait4(child, 0)
         said.seek(0)
-        err = said.read().decode(errors="replace")
+        grown, _, err = said.read().decode(errors="replace").partition("\n")
     pages = [path.name for path in folder.glob("*.html") if b"<script" in path.read_bytes().lower()]
-    grown = 1024 * (used.ru_maxrss - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return Opened(command, os.waitstatus_to_exitcode(status), err, used.ru_utime + used.ru_stime, max(0, grown), pages)
+    seconds = used.ru_utime + used.ru_stime
+    return Opened(command, os.waitstatus_to_exitcode(status), err, seconds, int(grown or 0), pages)
+
+
+def _read_memory(name: str) -> int:
+    """Bytes of resident memory of this process: now (`VmRSS`), or at most until now (`VmHWM`)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def _run_child(work: Callable[[], int], said: int) -> int:
-    """The exit status of the work; what it wrote to standard error goes to the file `said`."""
+    """The exit status of the work; the memory it took, and what it wrote to standard error, go to the file `said`."""
+    began = _read_memory("VmRSS")
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MOST_MEMORY, size + MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (3 * MOST_SECONDS, 3 * MOST_SECONDS))
@@ -157,7 +165,8 @@ def _run_child(work: Callable[[], int], said: int) -> int:
             status = work()
     except BaseException:
         err.write(traceback.format_exc())
-    os.write(said, err.getvalue().encode(errors="replace")[:100_000])
+    grown = _read_memory("VmHWM") - began
+    os.write(said, f"{grown}\n{err.getvalue()[-100_000:]}".encode(errors="replace"))
     return status
 
 
