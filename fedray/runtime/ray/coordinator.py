@@ -56,7 +56,7 @@ class Coordinator:
         scenario: What is run.
         own: The user's own objects.
         out: The run directory.
-        snapshots: Those that the driver has not asked for yet.
+        snapshots: Those that the driver has not asked for yet; phases are among them, as `{"phase": ...}`.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str) -> None:
@@ -66,8 +66,12 @@ class Coordinator:
 
     def run(self) -> dict[str, Any]:
         """Runs the scenario, from its newest checkpoint if there is one, and returns the summary."""
+        log.setLevel(logging.INFO)
+        log.addFilter(self._keep_phase)
         import_modules(self.own.modules)
+        log.info("reading the data")
         study = build_study(self.scenario, self.own)
+        log.info("starting the actors")
         runtime = RayRuntime(self.scenario, self.own, study)
         facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
@@ -76,6 +80,11 @@ class Coordinator:
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
         finally:
             runtime.close()
+
+    def _keep_phase(self, record: logging.LogRecord) -> bool:
+        """Keeps what is logged here for the driver, which shows it."""
+        self.snapshots.append({"phase": record.getMessage()})
+        return False
 
     def progress(self) -> list[Snapshot]:
         """The snapshots since the last call."""
@@ -157,6 +166,9 @@ def _watch_coordinator(coordinator: Any, out: Path, watch: Watch, connection: Co
                 )
         connection.check()
         for snapshot in ray.get(shown):
-            watch(snapshot)
+            if "phase" in snapshot:
+                log.info("%s", snapshot["phase"])
+            else:
+                watch(snapshot)
     summary: dict[str, Any] = ray.get(ref)
     return summary
