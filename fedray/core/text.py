@@ -136,13 +136,15 @@ def format_seconds(number: float) -> str:
     return f"{number / size:.3g} {name}"
 
 
-def format_total(name: str, value: float) -> str:
-    """A total of a run, one of `TOTALS`, in its unit.
+def format_total(name: str, value: float | None) -> str:
+    """A total of a run, one of `TOTALS`, in its unit; None is what JSON has for infinity.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
         ('2 MB', '1.5 min')
     """
+    if value is None or not math.isfinite(value):
+        return "infinite"
     return format_bytes(value) if name.endswith("bytes") else format_seconds(value)
 
 

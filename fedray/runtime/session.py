@@ -33,6 +33,7 @@ from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
 from fedray.storage.drift import write_drift
+from fedray.storage.fitting import load_fitting_checkpoint
 
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
@@ -141,14 +142,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         return begin_progress(study, study.method.phase)
-    progress, private = checkpoint.load_checkpoint(out / "checkpoints")
-    phase, found = study.method.phase, tuple(progress.state.models.shape)
-    wanted = (study.worlds * phase.models, study.net.layout.d)
-    if found != wanted:
-        raise FedrayError(
-            f"{out / 'scenario.yaml'} wants {wanted[0]} models of {wanted[1]:,} numbers, but the checkpoint of round "
-            f"{progress.round} holds {found[0]} of {found[1]:,}: restore the scenario the run began with"
-        )
+    progress, private = load_fitting_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
     return progress

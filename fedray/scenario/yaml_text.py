@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
     """Knows texts, numbers, true and false, null, lists and mappings; any other tag is an error of one line."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-    yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
+    yaml_constructors: ClassVar[dict[Any, Any]] = {}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -84,6 +84,10 @@ def _refuse_tag(_loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     raise ValueError(f"line {node.start_mark.line + 1}: the tag {tag} is not known: write the value without it")
 
 
+def _sequence(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
+    return list(loader.construct_sequence(node, deep=True))
+
+
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[str, int] = {}
     for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -98,7 +102,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Dumper.add_representer(str, _text)
 for _kind in ("null", "bool", "int", "float", "str"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar)
-_Loader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
+_Loader.add_constructor("tag:yaml.org,2002:seq", _sequence)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor(None, _refuse_tag)
 

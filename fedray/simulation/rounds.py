@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
 from fedray.metrics.names import reaches_target
@@ -131,7 +131,14 @@ def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) 
     steps = jobs.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
     costs = clock.JobCosts(steps, up, down, samples_seen(jobs.size, steps, phase.local.batch_size))
-    timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=progress.sim_seconds)
+    now = progress.sim_seconds
+    with np.errstate(over="ignore"):  # what follows from it is one line, below
+        timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
+    if not np.isfinite(now + timing.round).all():
+        raise FedrayError(
+            f"round {t + 1} takes infinite virtual time: raise uplink and downlink, or lower seconds_per_step, "
+            "seconds_per_sample and latency of clients.tiers"
+        )
     state, trained = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
     steps = np.where(trained.status == clock.OK, steps, 0)
     up, down = count_bytes(phase, trained.status, up, down)

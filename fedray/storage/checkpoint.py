@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedray.core.bounded_files import say_damaged
 from fedray.core.errors import Damaged, FedrayError
 from fedray.core.files import hash_tensors, open_plain, sync_to_disk
 from fedray.core.parts import PartSums, find_checkpoints, read_totals
@@ -124,13 +125,46 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
     totals = read_totals(path, remedy)
     tensors = _load_tensors(path / "state.safetensors", totals, remedy)
-    extra = {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")}
     private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
-    state = State(tensors["models"], tensors["counters"], extra)
+    try:
+        state = _make_state(tensors)
+    except (KeyError, ValueError) as error:
+        raise say_damaged(path / "state.safetensors", error, remedy) from None
+    try:
+        return _make_progress(totals, state), private
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise say_damaged(path / "progress.json", error, remedy) from None
+
+
+def _make_state(tensors: dict[str, torch.Tensor]) -> State:
+    """The state that the tensors of a checkpoint are.
+
+    Raises:
+        ValueError: they have other types or shapes than those of models; KeyError where one is missing.
+    """
+    models, counters = tensors["models"], tensors["counters"]
+    if models.ndim != 2 or not models.is_floating_point():
+        raise ValueError(f"its models are {models.dtype} of shape {list(models.shape)}")
+    if counters.ndim != 2 or counters.is_floating_point() or len(counters) != len(models):
+        raise ValueError(f"its counters are {counters.dtype} of shape {list(counters.shape)}")
+    return State(models, counters, {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")})
+
+
+def _make_progress(totals: dict[str, Any], state: State) -> Progress:
+    """Where a run stood, from the entries of `progress.json`.
+
+    Raises:
+        ValueError: an entry cannot be what it should be; KeyError, OverflowError or TypeError likewise.
+    """
     seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
     up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
-    last = (totals["wall_seconds"], totals["metrics"], totals.get("failed", 0))
-    return Progress(totals["round"], state, up, down, seconds, *last), private
+    if up.shape != seconds.shape or down.shape != seconds.shape:
+        raise ValueError("its totals are not those of the same worlds")
+    metrics = totals["metrics"]
+    if not isinstance(metrics, list) or not all(isinstance(row, dict) for row in metrics):
+        raise ValueError("its metrics are no rows")
+    last = (float(totals["wall_seconds"]), metrics, int(totals.get("failed", 0)))
+    return Progress(int(totals["round"]), state, up, down, seconds, *last)
 
 
 def _load_tensors(file: Path, totals: dict[str, Any], remedy: str) -> dict[str, torch.Tensor]:

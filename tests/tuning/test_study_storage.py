@@ -28,6 +28,11 @@ def damage_line(journal: Path) -> None:
     journal.write_bytes(b"".join([lines[0], b'{"op_code": 4, "worker_\xff\n', *lines[1:]]))
 
 
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "a broken line": (lambda out: damage_line(out / "study.journal"), "study.journal, line 2 is damaged"),
     "a line that is no entry": (
@@ -40,10 +45,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an empty copy": (lambda out: (out / "sweep.yaml").write_text(""), "sweep.yaml is damaged"),
     "a copy that is a list": (lambda out: (out / "sweep.yaml").write_text("[1]"), "sweep.yaml is damaged"),
-    "a journal that is a directory": (
-        lambda out: ((out / "study.journal").unlink(), (out / "study.journal").mkdir()),
-        "study.journal",
-    ),
+    "a journal that is a directory": (lambda out: replace_by_directory(out / "study.journal"), "study.journal"),
 }
 
 
@@ -86,7 +88,7 @@ def test_a_storage_that_is_lost_in_mid_sweep_is_one_line(lost: str, tmp_path: Pa
 
 def test_a_database_that_somebody_else_has_locked_is_one_line(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}?timeout=0.1"
-    holders = []
+    holders: list[sqlite3.Connection] = []
 
     def lock(_line: str) -> None:
         if not holders:
