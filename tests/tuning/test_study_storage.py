@@ -81,7 +81,7 @@ def test_a_storage_that_is_lost_in_mid_sweep_is_one_line(lost: str, tmp_path: Pa
             (out / "study.journal.lock").mkdir(parents=True)  # no lock can be had, and none is released
             (out / "study.journal").unlink()
 
-    with pytest.raises(FedrayError, match=r"study\.journal|is gone") as caught:
+    with pytest.raises(FedrayError, match=r"study\.journal|is gone|was moved or deleted") as caught:
         run_sweep(sweep({"local.lr": LR}, trials=3), out, say=lose, report=False)
     assert "\n" not in str(caught.value) and "memory" not in str(caught.value)
 
