@@ -76,10 +76,7 @@ def run_sweep(
     """
     prepare_process()
     folder, own = files.expand_user_path("out", str(out)), UserObjects(modules=modules)
-    import_modules(modules)
-    if resume:
-        identity.refuse_missing_names(folder)
-    sweep = read_sweep(source)
+    sweep = _read_sweep(source, own, folder if resume else None)
     base = sweep.scenario({})
     refuse_unused_address(base.runtime, address)
     log.info("reading the data")
@@ -109,6 +106,14 @@ def run_sweep(
             except KeyboardInterrupt:
                 raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
             return write_results(state, report=report)
+
+
+def _read_sweep(source: str | Path | Mapping[str, Any], own: UserObjects, resumed: Path | None) -> Sweep:
+    """The sweep, once the user's modules have registered their names; `resumed` is the directory that goes on."""
+    import_modules(own.modules)
+    if resumed is not None:
+        identity.refuse_missing_names(resumed)
+    return read_sweep(source)
 
 
 def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
