@@ -206,7 +206,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
     layers = measure_layers(study.net.module, study.example)
-    engine = choose_engine(study.net, example=study.example)
+    engine = choose_engine(study.net, example=study.example, lanes=study.lanes)
     return [*_estimate_block(study, layers, engine), *_estimate_evaluation(study, layers, engine)]
 
 
@@ -269,9 +269,13 @@ def _estimate_evaluation(study: Study, layers: LayerOutputs, engine: Engine) -> 
     phase, rows, outputs = study.method.phase, len(study.split("test", 0)[1]), study.net.outputs
     slots = max((value.shape[1] for value in _extra_tensors(study).values() if value.dim() == 3), default=1)
     each = phase.models * (slots if study.method.answer is not None else 1)
-    inside = {"mlp": each * layers.all, "conv": 3.0 * min(each, engine.width) * layers.widest}
+    inside = {
+        "mlp": each * layers.all,
+        "mlp-c": each * layers.all,
+        "conv": 3.0 * min(each, engine.width) * layers.widest,
+    }
     answers = 24.0 * study.worlds * each * rows * outputs
-    passed = 4.0 * EVALUATED_ROWS * inside.get(engine.name, 3.0 * layers.widest)
+    passed = 4.0 * EVALUATED_ROWS * inside.get(engine.name.removesuffix("-c"), 3.0 * layers.widest)
     return [
         Need(f"predictions of {each * study.worlds:,} models", "method.models x replicates x test rows", answers),
         Need(f"the outputs of {each:,} models for {EVALUATED_ROWS} rows", "method.models x model", passed),

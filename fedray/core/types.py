@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
+Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
 
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).
 VARIANCE_FLOOR = 1e-6

@@ -25,7 +25,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.cut import count_withheld
 from fedray.data.label_noise import LabelNoise, mislabel
-from fedray.data.scaling import Fetched, Scaling
+from fedray.data.scaling import Fetched, Scaling, Standardization
 from fedray.data.synthetic import draw_class_means
 from fedray.data.types import Dataset, Population
 
@@ -134,6 +134,10 @@ class GeneratedShards:
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
         """Labels as they are."""
         return self._scaling.targets(y, world)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """The statistics of the worlds' folds."""
+        return self._scaling.standardization(world)
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the data set, the same in all worlds."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +40,24 @@ class Fetched(NamedTuple):
         """The labels or targets of rows of x, `[...]`; `job` says whose rows they are and broadcasts to their shape."""
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten()).view(*index.shape, *self.y.shape[1:])
+
+
+class Standardization(NamedTuple):
+    """The statistics that `normalize` and `targets` use for some lanes, for kernels that standardize by themselves.
+
+    Attributes:
+        world: Which row of the statistics counts for each lane, `[W]` int64.
+        shift: Subtracted from the inputs, `[R, *s]` float32; None: they are used as they are.
+        scale: What the inputs are divided by then, in the same form.
+        y_shift: Subtracted from the targets, `[R, q]` float32; None: they are used as they are.
+        y_scale: What the targets are divided by then, in the same form.
+    """
+
+    world: IntArray
+    shift: Tensor | None
+    scale: Tensor | None
+    y_shift: Tensor | None
+    y_scale: Tensor | None
 
 
 class Scaling(NamedTuple):
@@ -81,6 +100,15 @@ class Scaling(NamedTuple):
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
         """Labels `[W, ...]` as they are, or standardized targets `[W, ..., q]` float32."""
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """What `normalize` and `targets` do for lanes of these worlds, `[W]`."""
+        plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
+        return Standardization(
+            np.zeros_like(world) if self.same else world,
+            *(None if plain else part for part in (self.shift, self.scale)),
+            *(None if raw else part for part in (self.y_shift, self.y_scale)),
+        )
 
     def _standardize(self, x: Tensor, shift: Tensor, scale: Tensor, world: Tensor) -> Tensor:
         shift, scale = shift.to(x.device), scale.to(x.device)

@@ -20,7 +20,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedray.core.types import IntArray
-from fedray.data.scaling import Fetched
+from fedray.data.scaling import Fetched, Standardization
 from fedray.data.types import Dataset
 
 
@@ -71,6 +71,10 @@ class Shards(Protocol):
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
             world: Their worlds, `[W]`.
         """
+        ...
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """The statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:

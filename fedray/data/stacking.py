@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import IntArray
-from fedray.data.scaling import Fetched
+from fedray.data.scaling import Fetched, Standardization
 from fedray.data.shards import Shards
 from fedray.data.types import Split
 
@@ -69,6 +69,10 @@ class FeatureShards:
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
         """Those of the whole."""
         return self.whole.targets(y, world)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """Features are used as they are; targets as in the whole."""
+        return self.whole.standardization(world)._replace(shift=None, scale=None)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """The raw test rows of the whole."""
@@ -150,6 +154,10 @@ class LeaveOutShards:
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
         """Those of the whole."""
         return self.whole.targets(y, world // self.folds)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """As in the whole."""
+        return self.whole.standardization(world // self.folds)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """The raw test rows of the whole."""

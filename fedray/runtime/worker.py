@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,6 +30,7 @@ from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import PERSONAL_PREFIX, JobRows, Local, Phase
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.runtime import failures, personal
+from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
@@ -99,7 +100,9 @@ class Worker:
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
-        self.engine: Engine = parts.engine if parts else choose_engine(study.net, self.device.type, study.example)
+        self.engine: Engine = (
+            parts.engine if parts else choose_engine(study.net, self.device.type, study.example, lanes=study.lanes)
+        )
         single = self.device.type != "cpu" or study.client_timeout is not None or not is_shareable(self.engine)
         self.threads = 1 if single else threads
         self.private = Private(study.net.layout.d, study.dtype)
@@ -156,24 +159,25 @@ class Worker:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
         study = self.study
         local = study.local(phase.local, int(real.plan.world[0]))
-        jobs = real.doubled() if len(real.size) < min(lanes.MIN_LANES, self.engine.width) else real
+        jobs = real.doubled() if len(real.size) < min(self.engine.min_lanes, self.engine.width) else real
         row = torch.from_numpy(jobs.plan.world * phase.models + jobs.plan.model).to(self.device)
         broadcast = personal.rows_of(state.models, row)
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
         shared = self._shared_rows(state, phase, row)
-        read, weight = self._batches(jobs, local)
+        data = self._deal(jobs, local)
         block = lanes.Block(
             start=start,
             counters=state.counters.index_select(0, row),
-            read=read,
-            weight=weight,
+            read=data.read,
+            weight=data.weight,
             steps=jobs.steps,
             local=local,
             lr=local.lr_at(t),
             keys=jobs.key,
             sample=int(np.prod(study.input_shape)),
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
+            source=data.source,
         )
         trained = self.engine.train(study.net, block)
         delta, kept = personal.withhold_private(study.net.layout, phase, start, trained.final)
@@ -210,21 +214,22 @@ class Worker:
             return {}
         plan, study = jobs.plan, self.study
         key = rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
-        read, weight = self._batches(jobs._replace(key=key), phase.local)
+        data = self._deal(jobs._replace(key=key), phase.local)
         out = {}
         for p, each in enumerate(phase.personal):
             local = study.local(each, int(plan.world[0]))
             block = lanes.Block(
                 start=personal.own_rows(self.private, f"{PERSONAL_PREFIX}{p}", plan, broadcast),
                 counters=torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device),
-                read=read,
-                weight=weight,
+                read=data.read,
+                weight=data.weight,
                 steps=jobs.steps,
                 local=local,
                 lr=local.lr_at(t),
                 keys=key,
                 sample=int(np.prod(study.input_shape)),
                 anchor=broadcast,
+                source=data.source,
             )
             out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
         return out
@@ -250,24 +255,10 @@ class Worker:
             self.private.write(name, plan, value)
         return stats
 
-    def _batches(self, jobs: Jobs, local: Local) -> tuple[Callable[[int, int], tuple[Tensor, Tensor]], Tensor]:
-        """The batches of a block as a function of (first step, last step), and the weights of samples `[S, W, B]`."""
-        shards, plan = self.study.shards, jobs.plan
-        fetched = shards.fetch(plan.world, plan.client)
-        width = int(lanes.choose_batch_width(jobs.size, local.batch_size)[0])
-        index, weight = lanes.deal_batches(fetched.rows.numpy(), jobs.size, jobs.steps, width, jobs.key)
-        world = torch.from_numpy(plan.world)
-
-        def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
-            at = index[lo:hi]
-            flat = at.flatten()
-            x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
-            y = fetched.labels(at, torch.arange(at.shape[1])[:, None])
-            x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
-            y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
-            return self.to_device(x), self.to_device(y)
-
-        return read, self.to_device(weight)
+    def _deal(self, jobs: Jobs, local: Local) -> DealtData:
+        """The batches of a block."""
+        some, size = (jobs.plan, jobs.size, jobs.steps), local.batch_size
+        return deal_data(self.study, *some, key=jobs.key, batch_size=size, move=self.to_device)
 
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""

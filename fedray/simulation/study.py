@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer, Local, Method
-from fedray.core.types import Clients, FloatArray, IntArray, Net, State
+from fedray.core.types import Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.shards import Shards
 from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
@@ -102,6 +102,7 @@ class Study:
         checkpoint_keep: How many checkpoints stay on disk.
         scenario: The scenario in plain types, for the manifest.
         dtype: Type of the models' numbers.
+        lanes: Whether compiled kernels may train, must, or must not.
         skip: Whether a job that fails is left out; otherwise it ends the run.
         client_timeout: Wall seconds that one job may take; None: any time.
         starts: Seeds of the first models alone, `[worlds]`, where repetitions share everything else (`vary: init`);
@@ -129,6 +130,7 @@ class Study:
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    lanes: Lanes = "torch"
     skip: bool = False
     client_timeout: float | None = None
     starts: IntArray | None = None

@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from fedray.core import native
+from fedray.core.errors import BadInput
 from fedray.core.method import Local
-from fedray.core.types import Net
-from fedray.training import conv, loop, mlp, vmap
+from fedray.core.types import Lanes, Net
+from fedray.training import compiled, conv, loop, mlp, vmap
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
@@ -28,6 +30,7 @@ from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
+COMPILED = ("mlp-c",)  # engines of compiled kernels
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
 
@@ -37,11 +40,12 @@ class Engine:
     """An engine as chosen for one network.
 
     Attributes:
-        name: "mlp", "conv", "vmap" or "loop".
+        name: "mlp-c" (compiled), "mlp", "conv", "vmap" or "loop".
         width: The most lanes of a block.
         why: Why it was chosen, for `fedray check` and the manifest.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
+        min_lanes: The fewest lanes that may train together.
     """
 
     name: str
@@ -49,9 +53,10 @@ class Engine:
     why: str
     train: Callable[[Net, Block], Trained]
     outputs: Callable[[Net, Tensor, Tensor, Tensor], Tensor]
+    min_lanes: int = MIN_LANES
 
 
-def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) -> Engine:
+def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None, *, lanes: Lanes = "torch") -> Engine:
     """The engine for a network.
 
     Args:
@@ -59,24 +64,46 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None) 
         device: Kind of the device, "cpu" or "cuda".
         example: One network input, on which a user's module is tried and read; None: such a module is trusted, and not
             read.
+        lanes: Whether compiled kernels may train, must, or must not.
+
+    Raises:
+        BadInput: Compiled kernels must train, and cannot.
     """
-    engine = _choose_plain(net, device)
+    engine = _choose_any(net, device, example, lanes)
+    if lanes == "compiled" and engine.name not in COMPILED:
+        library = native.load_library()
+        if device != "cpu":
+            why = "compiled kernels run on CPUs"
+        elif isinstance(library, native.Missing):
+            why = library.why
+        else:
+            why = f"no compiled kernel covers the network {net.name} ({engine.name} would train it: {engine.why})"
+        raise BadInput(f"lanes = compiled: {why}; or choose auto")
+    return engine
+
+
+def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
+    """The engine for a network, whether or not it is what was asked for."""
+    engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
     found = None if example is None else recognize(net, tuple(example.shape), example.dtype)
     if isinstance(found, Recognized):
-        engine = _choose_plain(found.net, device)
+        engine = _choose_plain(found.net, device, lanes)
         if engine is not None:
             return _train_recognized(engine, found)
         found = "has layers in an order, or with options, that the faster engines do not have"
     return _choose_general(net, device, example, "" if found is None else f"; its forward {found}{_name_faster(net)}")
 
 
-def _choose_plain(net: Net, device: str) -> Engine | None:
+def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     """The engine of a network of plain layers; None for any other network."""
     if not _has_plain_layers(net):
         return None
-    d = net.layout.d
+    d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
+    if may_compile and compiled.is_covered(net):
+        why = f"linear layers only, {d:,} parameters, compiled"
+        return Engine("mlp-c", _choose_width(d, device), why, compiled.train_compiled_mlp, mlp.mlp_outputs, 1)
     if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         width = _choose_width(d, device)
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
@@ -123,12 +150,12 @@ def _choose_width(d: int, device: str) -> int:
 
 def is_shareable(engine: Engine) -> bool:
     """Whether several threads may train with one network at once: the engine never writes into its module."""
-    return engine.name in ("mlp", "conv")
+    return engine.name in ("mlp", "conv", *COMPILED)
 
 
 def can_mix_rates(engine: Engine, local: Local) -> bool:
     """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
-    return engine.name == "mlp" and is_plain_sgd(local)
+    return engine.name in COMPILED or (engine.name == "mlp" and is_plain_sgd(local))
 
 
 def _loop_engine(why: str) -> Engine:

@@ -46,6 +46,7 @@ from fedray.training.block import Block, Source, Trained
 from fedray.training.layers import LayerShape, read_shape
 
 MOST_LAYERS = 16
+MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
 _ACTIVATIONS: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
 _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
@@ -105,9 +106,9 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
     shape, library = read_shape(net.module), native.load_library()
     assert shape is not None and isinstance(library, native.Library)
     with torch.no_grad():
-        whole = _read_by_kernel(net, shape, block)
-        pieces = iter([whole]) if whole is not None else _read_pieces(shape, block)
-        return _train(library, net, block, pieces, keeps_state=whole is None)
+        direct = _read_by_kernel(net, shape, block)
+        pieces = iter(direct) if direct is not None else _read_pieces(shape, block)
+        return _train(library, net, block, pieces, keeps_state=direct is None or len(direct) > 1)
 
 
 def _train(library: native.Library, net: Net, block: Block, pieces: Iterator[_Piece], *, keeps_state: bool) -> Trained:
@@ -184,7 +185,7 @@ def _describe_data(task: _MlpTask, kept: _Kept, net: Net, block: Block, piece: _
     assert y.dtype == torch.int64 if net.objective == "cross_entropy" else outputs == net.outputs
     for values, size in zip(statistics, (task.width[0],) * 2 + (task.targets,) * 2, strict=True):
         assert values is None or (values.dtype == torch.float32 and values[0].numel() == size)
-        assert values is None or not lanes or (0 <= world.min() and world.max() < len(values))
+        assert values is None or not lanes or (world.min() >= 0 and world.max() < len(values))
     task.x_kind, task.y_kind, task.x_rows, task.y_rows = _KINDS[x.dtype], _KINDS.get(y.dtype, 0), len(x), len(y)
     task.x, task.y, task.index, task.first = (kept.hold(part) for part in (x, y, index, first))
     task.world = kept.hold(np.ascontiguousarray(world, np.int64))
@@ -203,18 +204,24 @@ def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
     return found[:size].view(dtype)
 
 
-def _read_by_kernel(net: Net, shape: LayerShape, block: Block) -> _Piece | None:
-    """All steps at once, where the kernel can read the data as it is stored."""
+def _read_by_kernel(net: Net, shape: LayerShape, block: Block) -> list[_Piece] | None:
+    """The steps in pieces of a fraction of a second, where the kernel can read the data as it is stored.
+
+    A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
+    """
     source = block.source
     if source is None or any(type(part) is RBF for part in shape.prefix):
         return None
     x, y, targets = source.x, source.y, net.objective != "cross_entropy"
-    fits = x.dtype in _KINDS and (source.shift is None or x.dtype != torch.float64)
+    fits = x.dtype in (torch.float32, torch.uint8)
     fits &= y.dtype in (torch.float32, torch.float64) if targets else y.dtype == torch.int64
     fits &= source.y_shift is None or y.dtype == torch.float32
     if not fits or not x.is_contiguous() or not y.is_contiguous():
         return None
-    return _Piece(0, len(block.weight), source)
+    total, lanes, batch = block.weight.shape
+    size = max(1, MOST_OPERATIONS // max(1, 6 * net.layout.d * lanes * batch))
+    ends = [(a, min(a + size, total)) for a in range(0, max(1, total), size)]
+    return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
 
 
 def _read_pieces(shape: LayerShape, block: Block) -> Iterator[_Piece]:

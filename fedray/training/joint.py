@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,7 +99,7 @@ class JointTraining:
         return [results[number] for number in range(len(tasks))]
 
     def wrap_engine(self, engine: Engine, kind: str) -> Engine:
-        """An engine that trains its blocks together with those of the other runs.
+        """An engine that trains its blocks together with those of the other runs, where that is faster.
 
         Args:
             engine: What trains the blocks of a run that is alone.
@@ -109,7 +109,7 @@ class JointTraining:
         def train(net: Net, block: Block) -> Trained:
             return self._train(WaitingBlock(engine, net, block, kind))
 
-        return engine if engine.width == 1 else Engine(engine.name, engine.width, engine.why, train, engine.outputs)
+        return engine if engine.width == 1 or engine.min_lanes == 1 else replace(engine, train=train)
 
     def _train(self, block: WaitingBlock) -> Trained:
         """Pauses the run that works until its block is trained."""

@@ -1,0 +1,82 @@
+"""The batches of a block: which rows of the clients' data each lane reads in which step.
+
+Example:
+    >>> import numpy as np
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.core import rng
+    >>> from fedray.scenario.loader import read_scenario
+    >>> study = build_study(read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}}))
+    >>> one = Plan(*np.array([[1], [0], [0]]))
+    >>> size, key = study.shards.sizes(one.world, one.client), rng.keys(0, "example", one.client)
+    >>> dealt = deal_data(study, one, size, np.array([3]), key=key, batch_size=4, move=lambda x: x)
+    >>> inputs, targets = dealt.read(0, 3)
+    >>> dealt.weight.shape, inputs.shape
+    (torch.Size([3, 1, 4]), torch.Size([3, 1, 4, 1]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.types import IntArray, Plan
+from fedray.simulation.study import Study
+from fedray.training import block as lanes
+
+
+class DealtData(NamedTuple):
+    """The batches of a block; the fields are those of `Block`.
+
+    Attributes:
+        read: A function (first step, one past the last) -> inputs and targets of these steps.
+        weight: Weight of each row in its batch's loss, `[S, W, B]`.
+        source: Where `read` takes them from.
+    """
+
+    read: Callable[[int, int], tuple[Tensor, Tensor]]
+    weight: Tensor
+    source: lanes.Source
+
+
+def deal_data(
+    study: Study,
+    plan: Plan,
+    size: IntArray,
+    steps: IntArray,
+    *,
+    key: rng.Keys,
+    batch_size: int | None,
+    move: Callable[[Tensor], Tensor],
+) -> DealtData:
+    """Deals the rows of each lane's client into batches.
+
+    Args:
+        study: What is trained.
+        plan: Client, model and world of each lane, `[W]`.
+        size: Training samples of each lane, `[W]`.
+        steps: Optimizer steps of each lane, `[W]`, falling.
+        key: Address of each lane, `[W]`.
+        batch_size: Samples of a step; None: all of the client's.
+        move: Moves a tensor to where it is used, in the type of the study's networks.
+    """
+    shards = study.shards
+    fetched = shards.fetch(plan.world, plan.client)
+    width = int(lanes.choose_batch_width(size, batch_size)[0])
+    index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
+    world = torch.from_numpy(plan.world)
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        at = index[lo:hi]
+        flat = at.flatten()
+        x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
+        y = fetched.labels(at, torch.arange(at.shape[1])[:, None])
+        x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
+        y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
+        return move(x), move(y)
+
+    source = lanes.Source(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
+    return DealtData(read, move(weight), source)
