@@ -1,6 +1,6 @@
-"""Signals at random moments of every command, inline and on Ray: each ends in one line, and what follows in the same bits.
+"""Signals at random moments of every command, inline and on Ray: one line, and then the same bits.
 
-    python tests/chaos/signals.py [INLINE [RAY [SEED]]]
+    python tests/chaos/signals.py [INLINE [RAY [SEED [COMMANDS]]]]
 
 starts `fedray run`, `resume`, `table`, `tune` and `report` on small scenarios again and again. Each time one process
 gets a signal at a random moment between its start and its end: the command itself (TERM, INT, INT twice, KILL), and on
@@ -17,16 +17,16 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from processes import MOST_SECONDS, Process, Said, watch
 
 from fedray.bench.measure import list_tree
 
@@ -44,11 +44,15 @@ SCENARIO: dict[str, Any] = {
 }
 COMMANDS = ("run", "resume", "table", "tune", "report")
 KINDS = ("TERM", "INT", "INT twice", "KILL")
-RAY_KINDS = {"raylet": "/raylet/raylet ", "dashboard agent": "ray::DashboardAgent", "environment agent": "ray::RuntimeEnv",
-             "head": "/gcs/gcs_server "}  # fmt: skip
+RAY_KINDS = {  # and how their commands begin or what they contain
+    "raylet": "/raylet/raylet ",
+    "dashboard agent": "ray::DashboardAgent",
+    "environment agent": "ray::RuntimeEnv",
+    "head": "/gcs/gcs_server ",
+}
 STATUS = {"TERM": 143, "INT": 130, "INT twice": 130, "KILL": -9}
 MOST_SILENCE = 30.0  # seconds without a line, on a machine of its own
-MOST_SECONDS = 900.0
+FRESH = 5  # every so many commands inline start a Python of their own; the others are forked, to be many
 LINE = re.compile(r"fedray: ended by SIG(TERM|INT); (.+)")
 ADVICE = re.compile(r"`(fedray (?:resume|tune|report) [^`]*)`")
 
@@ -73,38 +77,6 @@ class Result(NamedTuple):
     fault: str
 
 
-class Said(NamedTuple):
-    """What a command wrote and how it ended."""
-
-    status: int
-    lines: list[str]
-    silence: float
-    seconds: float
-
-
-def watch(words: list[str], disturb: Callable[[subprocess.Popen[bytes], float], bool] | None = None) -> Said:
-    """Runs a command, and lets `disturb` see it every 20 ms until it says that it has done its work."""
-    began = spoke = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words], stdout=output, stderr=subprocess.STDOUT, process_group=0
-        )
-        silence, size, done = 0.0, 0, disturb is None
-        while process.poll() is None and time.monotonic() - began < MOST_SECONDS:
-            time.sleep(0.02)
-            if os.fstat(output.fileno()).st_size != size:
-                size, spoke = os.fstat(output.fileno()).st_size, time.monotonic()
-            silence = max(silence, time.monotonic() - spoke)
-            if not done and disturb is not None:
-                done = disturb(process, time.monotonic() - began)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
-    return Said(process.returncode, lines, silence, time.monotonic() - began)
-
-
 def takes_signals(pid: int) -> bool:
     """Whether the first lines of fedray have run; before, Python itself starts, for a tenth of a second."""
     try:
@@ -117,7 +89,7 @@ def takes_signals(pid: int) -> bool:
     )
 
 
-def hit(kind: str, process: subprocess.Popen[bytes], dice: random.Random) -> bool:
+def hit(kind: str, process: Process, dice: random.Random) -> bool:
     """Sends a signal; False where there is nobody to hit yet."""
     if kind in RAY_KINDS:
         found = [one.id for one in list_tree() if RAY_KINDS[kind] in one.command[:200] + " "]
@@ -143,7 +115,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._number = folder, 0
-        self._known: dict[tuple[str, str], tuple[Any, float]] = {}
+        self._known: dict[tuple[str, str, bool], tuple[Any, float]] = {}
 
     def prepare(self, command: str, runtime: str) -> tuple[list[str], Path]:
         """The words of a command in a fresh directory, and its directory of results."""
@@ -180,12 +152,12 @@ class Bench:
             assert said.status == 0, said.lines
         return run
 
-    def expect(self, command: str, runtime: str) -> tuple[Any, float]:
+    def expect(self, command: str, runtime: str, *, fork: bool) -> tuple[Any, float]:
         """The results of an undisturbed command, and its seconds."""
-        key = (command, runtime)
+        key = (command, runtime, fork)
         if key not in self._known:
             words, out = self.prepare(command, runtime)
-            said = watch(words)
+            said = watch(words, fork=fork)
             assert said.status == 0, said.lines
             self._known[key] = (read_results(out), said.seconds)
         return self._known[key]
@@ -200,14 +172,14 @@ def read_results(out: Path) -> Any:
     return found, (out / "report.html").is_file()
 
 
-def disturb_once(bench: Bench, command: str, runtime: str, kind: str, dice: random.Random) -> Result:
+def disturb_once(bench: Bench, command: str, runtime: str, kind: str, dice: random.Random, *, fork: bool) -> Result:
     """One command, one signal, and what follows until the work is done."""
-    want, seconds = bench.expect(command, runtime)
+    want, seconds = bench.expect(command, runtime, fork=fork)
     words, out = bench.prepare(command, runtime)
     at = dice.uniform(0.0, seconds)
     sent: list[float] = []
 
-    def disturb(process: subprocess.Popen[bytes], now: float) -> bool:
+    def disturb(process: Process, now: float) -> bool:
         if now >= at and takes_signals(process.pid):
             if hit(kind, process, dice):
                 sent.append(now)
@@ -215,14 +187,14 @@ def disturb_once(bench: Bench, command: str, runtime: str, kind: str, dice: rand
                 time.sleep(0.2)
         return bool(sent)
 
-    said = watch(words, disturb)
+    said = watch(words, disturb, fork=fork)
     fault = judge(said, kind, sent=bool(sent), complete=read_results(out) == want)
     silence = said.silence
     for _ in range(5):
         if fault or (said.status == 0 and read_results(out) == want):
             break
         again = follow(said, words, out)
-        said = watch(again)
+        said = watch(again, fork=fork)
         silence = max(silence, said.silence)
         if said.status:
             fault = f"after {shlex.join(again[1:3])} ...: status {said.status}: {' / '.join(said.lines[-3:])}"
@@ -266,17 +238,19 @@ def follow(said: Said, words: list[str], out: Path) -> list[str]:
     return words
 
 
-def run_signals(number: dict[str, int], seed: int, folder: Path) -> list[Result]:
+def run_signals(number: dict[str, int], seed: int, commands: Sequence[str], folder: Path) -> list[Result]:
     """Disturbs commands on both runtimes; the kinds and the commands take turns."""
     dice, bench, results = random.Random(seed), Bench(folder), []
     for runtime, many in number.items():
-        commands = [name for name in COMMANDS if runtime == "inline" or name != "report"]
+        named = [name for name in commands if runtime == "inline" or name != "report"]
         kinds = [*KINDS, *(RAY_KINDS if runtime == "ray" else ())]
-        pairs = [(command, kind) for command in commands for kind in kinds]
+        pairs = [(command, kind) for command in named for kind in kinds]
         for i in range(many):
             if i % len(pairs) == 0:
                 dice.shuffle(pairs)
-            result = disturb_once(bench, pairs[i % len(pairs)][0], runtime, pairs[i % len(pairs)][1], dice)
+            command, kind = pairs[i % len(pairs)]
+            fork = runtime == "inline" and i % FRESH != 0
+            result = disturb_once(bench, command, runtime, kind, dice, fork=fork)
             print(*result, sep=" | ", flush=True)
             results.append(result)
     return results
@@ -295,8 +269,9 @@ def describe_results(results: list[Result]) -> str:
 
 
 if __name__ == "__main__":
-    inline, ray, seed = (int(word) for word in (sys.argv[1:] + ["160", "40", "0"][len(sys.argv) - 1 :]))
+    inline, ray, seed, names = sys.argv[1:] + ["160", "40", "0", ",".join(COMMANDS)][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory(prefix="signals-") as place:
-        outcome = run_signals({"inline": inline, "ray": ray}, seed, Path(place))
+        many = {"inline": int(inline), "ray": int(ray)}
+        outcome = run_signals(many, int(seed), names.split(","), Path(place))
     print(describe_results(outcome))
     sys.exit(any(one.fault for one in outcome))

@@ -1,0 +1,120 @@
+"""A Ray that fedray starts: its start fails in one line, its death is seen at once, and it leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from on_ray import hashes, inline, run
+
+from fedray.bench.measure import list_tree
+from fedray.core.errors import BadInput, FedrayError
+from fedray.runtime import environment, leftovers
+from fedray.runtime.ray import connection, tasks
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the sessions."""
+    monkeypatch.setattr(leftovers, "SOCKET_BYTES", 4096)
+    folder = tmp_path_factory.mktemp("ray")
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1), RuntimeError()])
+def test_a_ray_that_cannot_start_is_one_line(
+    error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried twice, and leaves no folder; it was a traceback of Ray's."""
+    tried = []
+
+    def fail(**_options: Any) -> None:
+        tried.append(list(place.iterdir()))
+        raise error
+
+    monkeypatch.setattr(ray, "init", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    match = "Ray did not start on this machine .*: try again when"
+    with pytest.raises(FedrayError, match=match) as caught, connection.open_local_ray(1):
+        pass
+    assert len(str(caught.value).splitlines()) == 1
+    assert [len(folders) for folders in tried] == [1, 1]
+    assert list(place.iterdir()) == []
+    assert leftovers.MARK not in os.environ
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_dead_raylet_was_silence_for_half_an_hour() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    here = connection.Connection(Path("/folder"), {"raylet": process})
+    here.check()
+    process.kill()
+    process.wait()
+    with pytest.raises(connection.RayDied, match=r"the raylet of the Ray on this machine ended \(-9\)"):
+        here.check()
+    process.communicate()
+
+
+def test_tasks_of_a_dead_ray_waited_for_ever() -> None:
+    done: Future[int] = Future()
+    done.set_result(3)
+    waiting: Future[int] = Future()
+    tasks.end_all([done, waiting], connection.RayDied("the raylet ended"))
+    assert done.result() == 3
+    with pytest.raises(connection.RayDied):
+        waiting.result(0)
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "0", "nan", "inf", ""])
+def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_PATIENCE", text)
+    with pytest.raises(BadInput, match="FEDRAY_PATIENCE = .*: give a positive number of seconds, or unset it"):
+        environment.prepare_process()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["/raylet/raylet ", "/gcs/gcs_server ", "ray::DashboardAgent", "ray::RuntimeEnv"])
+def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of either Ray is left: no process, no folder, no shared memory."""
+    places, killed, raylets = leftovers.session_places(), [], set()
+    folders, note = leftovers.find_sessions(places), leftovers.note_raylet
+
+    def note_both(folder: Path, pid: int) -> None:
+        raylets.add(pid)
+        note(folder, pid)
+
+    monkeypatch.setattr(leftovers, "note_raylet", note_both)
+    monkeypatch.setenv("FEDRAY_PATIENCE", "60")
+    long = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": {"every": 10}, "clients": {"actors": 2}}
+
+    def kill() -> None:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "run" / "checkpoints").glob("round-*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for one in [one for one in list_tree() if name in one.command[:200] + " "][:1]:
+            os.kill(one.id, signal.SIGKILL)
+            killed.append(one.id)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    done = run(long, out=tmp_path / "run")
+    thread.join()
+    assert killed
+    assert hashes(done) == inline(long)
+    assert "Raylet is terminated" not in capfd.readouterr().out
+    assert leftovers.find_sessions(places) == folders
+    assert not [one for one in list_tree() if "/ray/" in one.command or one.command.startswith("ray::")]
+    assert len(raylets) == 2
+    assert not [path for pid in raylets for path in leftovers.SHARED_MEMORY.glob(f"sem.*{pid}-*")]

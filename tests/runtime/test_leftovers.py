@@ -1,0 +1,142 @@
+"""What killed runs leave is found and removed; what belongs to a living process, or to somebody else, never is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import run_command
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.runtime import leftovers
+
+
+@pytest.fixture(autouse=True)
+def long_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest's own directories are too deep for sockets."""
+    monkeypatch.setattr(leftovers, "SOCKET_BYTES", 4096)
+
+
+def make_dead(place: Path, *raylets: int) -> Path:
+    """The folder of a run that is over."""
+    with leftovers.open_session(place) as folder:
+        for pid in raylets:
+            leftovers.note_raylet(folder, pid)
+        (folder / "logs").mkdir()
+        (folder / "logs" / "raylet.out").write_text("lines")
+    return folder
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in place of /dev/shm."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", folder)
+    return folder
+
+
+def end_process() -> int:
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_only_shared_memory_of_its_own_dead_raylet_is_removed(memory: Path, tmp_path: Path) -> None:
+    """Not of a raylet that lives, nor of an earlier one with the same id, nor of anybody else."""
+    gone, early = end_process(), time.time_ns()
+    folder, now = make_dead(tmp_path, gone, os.getpid()), time.time_ns()
+    own = [memory / f"sem.hdr{gone}-{now}", memory / f"sem.obj{gone}-{now}"]
+    others = [f"sem.hdr{os.getpid()}-{now}", f"sem.hdr{gone}-{early}", f"sem.hdr{gone}9-{now}", f"sem.mp-{gone}", "x"]
+    for path in [*own, *(memory / name for name in others)]:
+        path.touch()
+    assert sorted(leftovers.session_memory(folder)) == sorted(own)
+    leftovers.remove_session(folder)
+    assert {path.name for path in memory.iterdir()} == set(others)
+    assert not folder.exists()
+
+
+def test_a_session_that_is_held_is_not_dead(tmp_path: Path) -> None:
+    with leftovers.open_session(tmp_path) as folder:
+        assert not leftovers.is_dead(folder)
+    assert leftovers.is_dead(folder)
+
+
+def test_a_session_whose_ray_goes_on_is_not_dead(tmp_path: Path) -> None:
+    """Its driver was killed a moment ago, and a worker still writes."""
+    folder = make_dead(tmp_path)
+    worker = subprocess.Popen(["sleep", "60"], env={**os.environ, leftovers.MARK: str(folder)})
+    try:
+        while leftovers.session_processes(folder) != [worker.pid]:
+            time.sleep(0.01)
+        assert not leftovers.is_dead(folder)
+        leftovers.kill_session(folder)
+        assert worker.wait(10) == -9
+        assert leftovers.is_dead(folder)
+    finally:
+        worker.kill()
+
+
+def edit(folder: Path, key: str, change: Callable[[Any], Any]) -> None:
+    path = folder / leftovers.OWNER
+    owner = json.loads(path.read_text())
+    path.write_text(json.dumps({**owner, key: change(owner[key])}))
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "dead"),
+    [
+        ("host", lambda name: name + "-other", False),  # a directory that two machines share
+        ("system", lambda text: text + "1", False),  # another container
+        ("system", lambda _: "", False),  # a system without these files
+        ("system", lambda text: "1" + text, True),  # before this machine started
+    ],
+)
+def test_processes_are_known_on_their_machine_only(key: str, change: Any, dead: bool, tmp_path: Path) -> None:
+    folder = make_dead(tmp_path)
+    edit(folder, key, change)
+    assert leftovers.is_dead(folder) is dead
+
+
+def test_what_fedray_has_not_marked_is_not_found(tmp_path: Path) -> None:
+    """A directory of that name, a link to a folder of fedray's, and one whose mark is damaged."""
+    folder = make_dead(tmp_path)
+    (tmp_path / f"{leftovers.PREFIX}mine").mkdir()
+    (tmp_path / f"{leftovers.PREFIX}link").symlink_to(folder)
+    assert leftovers.find_sessions([tmp_path]) == [folder]
+    for text in ("", "[" * 10_000, "{}", '{"pid": 1, "host": 2, "system": "", "start": 0, "raylets": []}'):
+        (folder / leftovers.OWNER).write_text(text)
+        assert leftovers.find_sessions([tmp_path]) == []
+
+
+@pytest.mark.usefixtures("memory")
+def test_clean_lists_first_and_removes_with_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "session_places", lambda: [tmp_path])
+    dead = make_dead(tmp_path, end_process())
+    with leftovers.open_session(tmp_path) as alive:
+        listed = run_command("clean")
+        assert str(dead) in listed.out
+        assert dead.exists()
+        assert "removed" in run_command("clean", "--yes").out
+        assert not dead.exists()
+        assert alive.exists()
+        assert run_command("clean").out.startswith("nothing is left")
+
+
+def test_a_place_too_long_for_sockets_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own error was a traceback."""
+    monkeypatch.setattr(leftovers, "SOCKET_BYTES", 107)
+    place = tmp_path / ("x" * 80)
+    place.mkdir()
+    with pytest.raises(BadInput, match=r"107 are possible: set RAY_TMPDIR"), leftovers.open_session(place):
+        pass
+    with pytest.raises(FedrayError, match="set RAY_TMPDIR"), leftovers.open_session(Path("/nowhere")):
+        pass
