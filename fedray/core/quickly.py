@@ -34,6 +34,8 @@ def import_quickly() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        atexit.unregister(gc.unfreeze)
+        atexit.register(gc.unfreeze)  # an ordinary tear-down frees them: otherwise nanobind says that they leaked
         if before:
             gc.enable()
 
