@@ -3,7 +3,7 @@
     python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED]]
 
 runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
-while client actors, nodes, the coordinator and the driver are killed; it prints the cost, and whether the bits agree.
+while client actors, nodes, raylets, agents, the coordinator and the driver are killed; it prints the cost, and whether the bits agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import yaml
 
 from fedray.bench.measure import list_tree
 
-KINDS = ("client", "node", "coordinator", "driver", "slow")
+KINDS = ("client", "node", "raylet", "agent", "coordinator", "driver", "slow")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
 SLOW = 3.0  # seconds that a slow node stands still
 PATIENCE = 600.0  # seconds without a new round: the run hangs
@@ -119,8 +119,12 @@ def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: r
         driver.kill()
         driver.communicate()
         return True
-    if kind == "node":
-        cluster.remove_node(dice.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
+    if kind in ("node", "raylet", "agent"):
+        node = dice.choice(sorted(cluster.worker_nodes, key=id))
+        if kind != "node":
+            kill_part(kind, node.all_processes["raylet"][0].process.pid)
+            time.sleep(dice.uniform(0.0, 3.0))
+        cluster.remove_node(node, allow_graceful=False)
         time.sleep(dice.uniform(0.0, 3.0))
         add_node(cluster)
         return True
@@ -133,6 +137,13 @@ def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: r
         time.sleep(SLOW)
         os.kill(victim, signal.SIGCONT)
     return True
+
+
+def kill_part(kind: str, raylet: int) -> None:
+    """Kills the raylet of a node, or an agent of it, without which the raylet ends."""
+    agents = [one.id for one in list_tree() if one.parent == raylet and one.command.endswith("Agent")]
+    for pid in [raylet] if kind == "raylet" else agents[:1]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def has_reached(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
