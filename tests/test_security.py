@@ -73,7 +73,7 @@ def npz(path: Path) -> None:
     """A small archive of a large array."""
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
-        packed.open("a.npy", "w", force_zip64=True) as file,
+        packed.open("alpha.npy", "w", force_zip64=True) as file,
     ):
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (32 << 20,)})
         for _ in range(32):
@@ -99,8 +99,9 @@ def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run:
     bomb = pickle.dumps(Bomb(mark))
     (folder / name).write_bytes(bomb)
     result = run_command(command, folder)
-    assert result.status in (1, 2)
-    assert result.err.splitlines()[-1].startswith("fedray: ") and "Traceback" not in result.err, result.err
+    said = [line for line in result.err.splitlines() if line.startswith("fedray: ")]
+    assert result.status in ((0,) if command == "resume" and name.startswith("checkpoints") else (1, 2))  # set aside
+    assert len(said) == 1 and Path(name).name in said[0] and "Traceback" not in result.err, result.err
     assert not mark.exists()
     pickle.loads(bomb)  # it would have
     assert mark.exists()
@@ -123,8 +124,9 @@ def test_an_odd_file_in_a_run_directory_is_one_line(
     folder = copy_run(run, tmp_path / "run", 2)
     ODD[name](folder / name)
     result = run_command("report", folder)
-    assert (result.status, len(result.err.splitlines())) == (2 if name == "scenario.yaml" else 1, 1), result.err
-    assert name in result.err
+    said = [line for line in result.err.splitlines() if line.startswith("fedray: ")]
+    assert (result.status, len(said)) == (2 if name == "scenario.yaml" else 1, 1), result.err
+    assert name in said[0]
     assert not (tmp_path / "mark").exists()
 
 
