@@ -103,13 +103,15 @@ def _find_trusted(out: Path) -> tuple[Vouched, list[str]]:
 
 
 def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
-    """Raises `Damaged` where a part that was written before there were checksums is no table."""
-    for round, path in list_parts(out, table).items():
-        if round <= last:
-            try:
-                pq.read_table(pa.BufferReader(read_or_explain(path, "")))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise Damaged(f"{path} is damaged ({' '.join(str(error).split())[:100]})", "") from None
+    """Raises `Damaged` where a part that was written before there were checksums is no table, or there is none."""
+    parts = [path for round, path in list_parts(out, table).items() if round <= last]
+    if last and not parts:
+        raise Damaged(f"{out / table} holds nothing up to round {last}", "")
+    for path in parts:
+        try:
+            pq.read_table(pa.BufferReader(read_or_explain(path, "")))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise Damaged(f"{path} is damaged ({' '.join(str(error).split())[:100]})", "") from None
 
 
 def _find_changed(path: Path) -> list[tuple[str, Path]]:
