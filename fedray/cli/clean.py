@@ -24,7 +24,7 @@ def clean_command(yes: bool) -> None:
     found = [folder for folder in leftovers.find_sessions(places) if leftovers.is_dead(folder)]
     for folder in found:
         memory = leftovers.session_memory(folder)
-        size = format_bytes(leftovers.count_bytes([folder, *memory]))
+        size = format_bytes(leftovers.measure_size([folder, *memory]))
         click.echo(f"{folder}: {size}, {len(memory)} files in shared memory{', removed' if yes else ''}")
         if yes:
             leftovers.remove_session(folder)

@@ -188,7 +188,7 @@ def remove_session(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def count_bytes(paths: Sequence[Path]) -> int:
+def measure_size(paths: Sequence[Path]) -> int:
     """The size of files, and of all files in folders, bytes."""
     size = 0
     for path in (one for top in paths for one in (top, *top.rglob("*"))):

@@ -86,8 +86,7 @@ def run_sweep(
     journal = folder.absolute() / optuna_study.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     refuse_links(folder)
-    given = quote(str(source)) if isinstance(source, str | Path) else "..."
-    current_ending().advise(f"`fedray tune {given} --out {quote(str(out))} --resume` goes on", needs=folder / COPY)
+    current_ending().advise(_describe_resume(source, folder), needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
@@ -141,6 +140,12 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
     jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
     width = choose_engine(study.net, example=study.example, lanes=study.lanes).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
+
+
+def _describe_resume(source: str | Path | Mapping[str, Any], folder: Path) -> str:
+    """How a sweep goes on that was ended."""
+    given = quote(str(source)) if isinstance(source, str | Path) else "..."
+    return f"`fedray tune {given} --out {quote(str(folder))} --resume` goes on"
 
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
