@@ -113,7 +113,7 @@ BAD: list[tuple[str, str]] = [
     ("run {file} --out {run}", "holds another run: choose another directory, or `fedray resume"),
     ("run {file} --out {full}", "holds other files: choose another directory"),
     ("run {file} --out {full}/precious.txt", "holds other files"),
-    ("run {file} --out {full}/precious.txt/below", "cannot be made (Not a directory)"),
+    ("run {file} --out {full}/precious.txt/below", "precious.txt is no directory"),
     ("resume {full}", "is no run directory"),
     ("resume {out}", "is no run directory"),
     ("bench --only startup --out {out}/below/x.md", "give a file in a directory that exists"),
