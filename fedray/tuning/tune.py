@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,6 +27,7 @@ from fedray.core.parts import refuse_links
 from fedray.core.user_modules import import_modules
 from fedray.runtime.environment import prepare_process, refuse_unused_address
 from fedray.scenario import yaml_text
+from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory, identity
@@ -98,12 +99,7 @@ def run_sweep(
             together = count_joint_trials(sweep, study, limit, points)
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
             state.confirm_storage = study_storage.watch_storage(location.storage)
-            log.info("training the trials")
-            try:
-                with make_workers(sweep.jobs, base, address) as submit:
-                    run_search(state, submit, confirm_place)
-            except KeyboardInterrupt:
-                raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
+            _train_trials(state, base, address, out, confirm_place)
             return write_results(state, report=report)
 
 
@@ -113,6 +109,18 @@ def _read_sweep(source: str | Path | Mapping[str, Any], own: UserObjects, resume
     if resumed is not None:
         identity.refuse_missing_names(resumed)
     return read_sweep(source)
+
+
+def _train_trials(
+    state: SearchState, base: Scenario, address: str | None, out: str | Path, confirm_place: Callable[[], None]
+) -> None:
+    """Trains the trials that the sweep asks for."""
+    log.info("training the trials")
+    try:
+        with make_workers(state.sweep.jobs, base, address) as submit:
+            run_search(state, submit, confirm_place)
+    except KeyboardInterrupt:
+        raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
 
 
 def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
