@@ -1,10 +1,10 @@
-"""Small tables of numbers that users give as CSV or Parquet, such as the edges of a graph.
+r"""Small tables of numbers that users give as CSV or Parquet, such as the edges of a graph.
 
 Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "edges.csv"
-    ...     _ = path.write_text("a,b\\n0,1\\n1,2\\n")
+    ...     _ = path.write_text("a,b\n0,1\n1,2\n")
     ...     read_number_table("graph.edges", path, ("a", "b"), ())["b"].tolist()
     [1.0, 2.0]
 """

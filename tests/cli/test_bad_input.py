@@ -134,8 +134,7 @@ BAD: list[tuple[str, str]] = [
 ]
 WHILE_RUNNING: list[tuple[str, str]] = [
     (RUN + "local.lr=1e30 local.epochs=3", "training diverged (NaN, infinite or huge weights) at client"),
-    ("export {cut}", "holds no checkpoint"),
-    ("resume {damaged}", "state.safetensors is damaged"),
+    ("export {cut}", "round-000001 is missing: `fedray resume"),
     ("export {damaged}", "state.safetensors is damaged"),
     ("run {file} --out {disk}/new", "No space left on device: free space or choose another --out"),
     ("table {file} table='[{{name: a}}]' --out {disk}/new", "No space left on device: free space or choose another"),
