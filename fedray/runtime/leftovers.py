@@ -168,10 +168,18 @@ def kill_session(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def _lives(pid: int) -> bool:
+    """Whether a process goes on; one that has ended stays in the list until its parent asks for its status."""
+    try:
+        return (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return (PROCESSES / str(pid)).exists()
+
+
 def session_memory(folder: Path) -> list[Path]:
     """The semaphores that the raylets of a session have left in shared memory; none of a raylet that lives."""
     owner = _read_owner(folder)
-    gone = [pid for pid in owner["raylets"] if not (PROCESSES / str(pid)).exists()]
+    gone = [pid for pid in owner["raylets"] if not _lives(pid)]
     found = []
     for path in (path for pid in gone for name in SEMAPHORES for path in SHARED_MEMORY.glob(f"{name}{pid}-*")):
         made = path.name.rpartition("-")[2]

@@ -64,6 +64,19 @@ def test_only_shared_memory_of_its_own_dead_raylet_is_removed(memory: Path, tmp_
     assert not folder.exists()
 
 
+def test_memory_of_a_raylet_stayed_where_nobody_had_asked_for_its_status(memory: Path, tmp_path: Path) -> None:
+    """A raylet that was killed a moment ago is a zombie of the process that cleans up."""
+    raylet = subprocess.Popen(["sleep", "60"])
+    folder = make_dead(tmp_path, raylet.pid)
+    path = memory / f"sem.hdr{raylet.pid}-{time.time_ns()}"
+    path.touch()
+    assert leftovers.session_memory(folder) == []
+    os.kill(raylet.pid, 9)
+    while leftovers.session_memory(folder) != [path]:
+        time.sleep(0.01)
+    raylet.wait()
+
+
 def test_a_session_that_is_held_is_not_dead(tmp_path: Path) -> None:
     with leftovers.open_session(tmp_path) as folder:
         assert not leftovers.is_dead(folder)
