@@ -81,7 +81,6 @@ def run_session(
         _manifest(out, study, facts, progress, {})
         evaluating = 0.0
         while True:
-            log.info(f"training from round {progress.round} on" if progress.round else "training")
             show = _show_progress(study, watch)
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
@@ -141,10 +140,12 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
+        log.info("training")
         return begin_progress(study, study.method.phase)
     progress, private = load_fitting_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
+    log.info("training from round %s on", progress.round)
     return progress
 
 
