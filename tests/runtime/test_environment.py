@@ -1,5 +1,7 @@
 """A process computes alike wherever it runs."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from fedray.runtime.environment import WORKER, device_of
 
 
 @pytest.fixture
-def restored_flags():
+def restored_flags() -> Iterator[None]:
     """The switches of torch, set back after the test."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
@@ -17,7 +19,7 @@ def restored_flags():
 
 
 @pytest.mark.usefixtures("restored_flags")
-def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch):
+def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     assert device_of(0.25) == "cuda"
@@ -26,7 +28,7 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch):
     assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_a_gpu_that_is_not_there_is_refused():
+def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(BadInput, match="set num_gpus to 0"):
