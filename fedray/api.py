@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from fedray.core.parts import FILES_KEY, find_checkpoints, refuse_links
 from fedray.core.run_files import SUMMARY_FILE, read_summary
 from fedray.core.user_modules import import_modules
 from fedray.data.types import Dataset
+from fedray.experiments.live import show_if_wanted
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.models import net as nets
-from fedray.runtime.session import Snapshot
+from fedray.runtime.session import Watch
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
@@ -217,8 +218,9 @@ def run(
     model: Any = None,
     method: Any = None,
     address: str | None = None,
-    watch: Callable[[Snapshot], None] | None = None,
+    watch: Watch | None = None,
     modules: Sequence[str] = (),
+    progress: bool | None = None,
     **overrides: Any,
 ) -> Run:
     """Runs a scenario and returns the finished run.
@@ -233,6 +235,7 @@ def run(
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         watch: called with a snapshot after each evaluated round.
         modules: your modules that register names, imported first, by the workers of Ray too: `["mine"]`, or files.
+        progress: whether phases and rounds are printed to stderr; None means in a notebook only.
         overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
@@ -248,7 +251,9 @@ def run(
     import_modules(modules)
     own = _check_objects(**objects, modules=tuple(modules))
     mine = [kind for kind, thing in objects.items() if thing is not None]
-    run_scenario(read_scenario(scenario, dotted, own=mine), folder, own, watch or _ignore, address=address)
+    wanted = read_scenario(scenario, dotted, own=mine)
+    with show_if_wanted(progress, wanted.method.name, watch) as show:
+        run_scenario(wanted, folder, own, show, address=address)
     return Run(folder, own)
 
 
@@ -260,6 +265,7 @@ def resume(
     method: Any = None,
     modules: Sequence[str] = (),
     rounds: int | None = None,
+    progress: bool | None = None,
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
@@ -270,6 +276,7 @@ def resume(
         method: the function that composes its method, if it was given as an object.
         modules: your modules that register names it uses, which the workers of Ray import too.
         rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
+        progress: whether phases and rounds are printed to stderr; None means in a notebook only.
 
     Raises:
         BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
@@ -277,9 +284,6 @@ def resume(
     """
     import_modules(modules)
     own, folder = _check_objects(data, model, method, tuple(modules)), expand_user_path("path", str(path))
-    resume_run(folder, own, _ignore, rounds=rounds)
+    with show_if_wanted(progress, str(folder), None) as show:
+        resume_run(folder, own, show, rounds=rounds)
     return Run(folder, own)
-
-
-def _ignore(_snapshot: Snapshot) -> None:
-    """A watcher that does nothing."""

@@ -24,12 +24,12 @@ from fedray.cli.catalogue import data_group, list_command
 from fedray.cli.clean import clean_command
 from fedray.cli.notes import show_notes
 from fedray.cli.options import loudness
-from fedray.cli.progress import log, show_phases
 from fedray.cli.results import export_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
 from fedray.cli.tune import tune_command
 from fedray.core.errors import BadInput, FedrayError
+from fedray.experiments.phases import log, show_phases
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fedray.cli.progress import Heard, log
 from fedray.core.files import expand_user_path
+from fedray.experiments.phases import Heard, log
 
 
 def path(text: str) -> Path:

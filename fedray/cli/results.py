@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
-from fedray.cli.progress import log
 from fedray.core.errors import BadInput
 from fedray.core.files import confirm_writable
 from fedray.core.quickly import import_quickly
 from fedray.core.user_modules import import_modules
+from fedray.experiments.phases import log
 
 
 @click.command(name="report")

@@ -61,7 +61,7 @@ def run_command(
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
             from fedray.assembly.user_objects import UserObjects
-            from fedray.cli.live import watch_run
+            from fedray.experiments.live import watch_run
             from fedray.experiments.run import run_scenario
 
         note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
@@ -88,7 +88,7 @@ def resume_command(
     import_modules(modules)
     with import_quickly():
         from fedray.assembly.user_objects import UserObjects
-        from fedray.cli.live import watch_run
+        from fedray.experiments.live import watch_run
         from fedray.experiments.run import resume_run
 
     own = UserObjects(modules=modules)

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.cli.progress.SOON", 1e9)
-    monkeypatch.setattr("fedray.cli.progress.SILENCE", 1e9)
+    monkeypatch.setattr("fedray.experiments.phases.SOON", 1e9)
+    monkeypatch.setattr("fedray.experiments.phases.SILENCE", 1e9)

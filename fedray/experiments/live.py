@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from fedray.core.text import format_bytes, format_seconds, name_score
+from fedray.experiments.phases import Heard, log, show_phases
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
-from fedray.cli.progress import Heard, log
-from fedray.core.text import format_bytes, format_seconds, name_score
 
 LINES_EVERY = 2.0  # seconds between plain lines
 METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
@@ -80,6 +82,30 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
             yield show
     finally:
         heard.shown = False
+
+
+@contextmanager
+def show_if_wanted(
+    wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that shows snapshots, where that is wanted, and then calls the user's own.
+
+    Args:
+        wanted: whether phases and rounds are printed to stderr; None means in a notebook only.
+        title: of the table.
+        watch: the user's own function, if any.
+    """
+    if not ("ipykernel" in sys.modules if wanted is None else wanted):
+        yield watch or (lambda _snapshot: None)
+        return
+    with show_phases(partial(print, file=sys.stderr, flush=True)) as heard, watch_run(title, heard) as show:
+
+        def both(snapshot: dict[str, Any]) -> None:
+            show(snapshot)
+            if watch is not None:
+                watch(snapshot)
+
+        yield both
 
 
 def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:

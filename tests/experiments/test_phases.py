@@ -11,11 +11,12 @@ import pytest
 import yaml
 from small import run_command, scenario
 
-from fedray.cli import progress
 from fedray.cli.commands import commands
+from fedray.experiments import phases
 
 FAST = (  # the command with a clock a hundred times as fast, and no terminal
-    "import sys; from fedray.cli import progress, main; progress.SOON, progress.SILENCE = 0.0, 0.3; main(sys.argv[1:])"
+    "import sys; from fedray.experiments import phases; from fedray.cli import main; "
+    "phases.SOON, phases.SILENCE = 0.0, 0.3; main(sys.argv[1:])"
 )
 
 
@@ -31,11 +32,11 @@ def file(folder: Path) -> Path:
 
 
 def test_a_phase_is_said_when_it_lasts_and_again_after_ever_longer_silence() -> None:
-    heard = progress.Heard()
+    heard = phases.Heard()
     heard.begin("reading the data")
     said = {}
     for second in range(200):
-        line = progress.next_line(heard, heard.began + second)
+        line = phases.next_line(heard, heard.began + second)
         if line:
             said[second] = line
     assert said == {
@@ -47,13 +48,13 @@ def test_a_phase_is_said_when_it_lasts_and_again_after_ever_longer_silence() -> 
 
 
 def test_a_phase_that_is_over_at_once_is_not_said() -> None:
-    heard = progress.Heard()
+    heard = phases.Heard()
     for phase in ("reading the data", "training"):
         heard.begin(phase)
-        assert progress.next_line(heard, heard.began + 1.9) is None
+        assert phases.next_line(heard, heard.began + 1.9) is None
     heard.speak()  # a line of progress
-    assert progress.next_line(heard, heard.spoke + progress.SILENCE - 1) is None
-    assert progress.next_line(heard, heard.spoke + progress.SILENCE + 1) == "still training (16 s)"
+    assert phases.next_line(heard, heard.spoke + phases.SILENCE - 1) is None
+    assert phases.next_line(heard, heard.spoke + phases.SILENCE + 1) == "still training (16 s)"
 
 
 def test_without_a_terminal_every_phase_of_a_run_was_silent(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from small import scenario
 
-from fedray.cli import live
+import fedray
+from fedray.experiments import live
 
 
 def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
     """One a snapshot, at most one in two seconds, and always the last."""
     said, clock = io.StringIO(), [100.0]
     monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr("fedray.cli.live.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedray.experiments.live.time.monotonic", lambda: clock[0])
     with live.watch_run("a run") as show:
         for round, now in ((0, 100.0), (1, 100.5), (10, 103.0), (10, 110.0), (40, 110.1)):
             clock[0] = now
@@ -62,3 +65,16 @@ def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pyte
     assert last.count("12/40") == 1
     assert "accuracy" in last
     assert "30 %, 56 s left" in last
+
+
+def test_a_run_in_a_notebook_says_what_it_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    seen: list[int] = []
+    fedray.run(
+        scenario({"rounds": 2, "report": False}),
+        out=tmp_path / "run",
+        progress=True,
+        watch=lambda snapshot: seen.append(snapshot["round"]),
+    )
+    assert "round 2/2" in capsys.readouterr().err and seen == [0, 1, 2]
+    fedray.resume(tmp_path / "run", rounds=3)  # no notebook: nothing is printed
+    assert capsys.readouterr().err == ""
