@@ -106,6 +106,7 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         scenario=to_plain(scenario),
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
+        lanes=scenario.lanes,
         starts=np.array([seed_world(start, fold) for start in starts for fold in folds], dtype=np.int64),
         rates=rates if len(rates) else None,
     )

@@ -16,6 +16,7 @@ import numpy as np
 from fedray.assembly import memory
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
+from fedray.core import native
 from fedray.core.text import format_bytes
 from fedray.core.types import Tier
 from fedray.experiments.settings import list_data_facts, list_training_facts
@@ -87,6 +88,9 @@ def _list_networks(study: Study) -> Iterator[tuple[str, str]]:
         for one in trained:
             engine = choose_engine(one.net, device, one.example, lanes=one.lanes)
             yield "engine", f"{engine.name} on {device}, up to {engine.width} lanes ({engine.why})"
+    library = native.load_library()
+    if study.lanes != "torch" and isinstance(library, native.Missing):
+        yield "kernels", f"none: {library.why}"
     for part in study.parts:
         if part.voter is not None:
             yield "votes", f"{part.voter.name}: every client fits its own, its bytes are not counted"

@@ -26,11 +26,11 @@ from fedray.experiments.user_errors import explain_run
 from fedray.runtime.environment import device_of, prepare_process, refuse_unused_address, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
-from fedray.runtime.worker_info import warn_if_dependent, worker_facts
+from fedray.runtime.worker_info import name_lanes, warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
 from fedray.storage import directory
-from fedray.storage.identity import check_scenario_file, extend_rounds
+from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
 from fedray.storage.loggers import build_loggers
 from fedray.storage.mending import warn_of_damage
 from fedray.storage.places import remove_run
@@ -152,13 +152,14 @@ def run_inline(
         measure: makes the function that scores the models.
     """
     use_one_thread()
+    scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
     log.info("reading the data")
     study = build_study(scenario, own)
     runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
     facts = {"runtime": "inline", **worker_facts(runtime.worker)}
     warn_if_dependent(facts)
     watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-    digests = describe_study(scenario, own, study)
+    digests = describe_study(scenario, own, study) | {"engine": {"lanes": name_lanes(facts)}}
     return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
 

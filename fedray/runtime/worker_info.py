@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from fedray.core import native
 from fedray.runtime.worker import Worker
+from fedray.training.choice import COMPILED
 from fedray.training.selftest import check_invariance
 
 
@@ -20,6 +22,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
         "lanes_independent": check_invariance(
             study.net, engine, local, study.example, device=str(device), dtype=study.dtype
         ),
+        "kernels": native.hash_library() or "none",
     }
 
 
@@ -35,7 +38,20 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
         if facts["engine"] not in engines:
             engines.append(facts["engine"])
     more = {"engines": engines} if len(engines) > 1 else {}
-    return {"engine": engines[0], **more, "lanes_independent": all(facts["lanes_independent"] for facts in each)}
+    kernels = ", ".join(dict.fromkeys(facts["kernels"] for facts in each if "kernels" in facts))
+    independent = all(facts["lanes_independent"] for facts in each)
+    return {"engine": engines[0], **more, "lanes_independent": independent, **({"kernels": kernels} if kernels else {})}
+
+
+def name_lanes(facts: dict[str, Any]) -> str:
+    """Whether compiled kernels train anything in a run, "compiled" or "torch", for its identity.
+
+    Example:
+        >>> name_lanes({"engine": {"name": "mlp-c"}}), name_lanes({"engine": {"name": "vmap"}})
+        ('compiled', 'torch')
+    """
+    engines = facts.get("engines", [facts["engine"]])
+    return "compiled" if any(engine["name"] in COMPILED for engine in engines) else "torch"
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:

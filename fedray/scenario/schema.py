@@ -19,6 +19,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
+from fedray.core.types import Lanes
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, TierKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
@@ -218,6 +219,8 @@ class Scenario:
         on_client_error: whether a client whose training raises, diverges or takes too long ends the run (`fail`) or is
             left out of the round (`skip`).
         client_timeout: wall seconds that a client's training may take; None: no limit.
+        lanes: what trains the networks: `auto` takes compiled kernels where they cover the network and are built in
+            every process of the run, `compiled` takes nothing else, and `torch` never takes them.
         table: the cells of a table.
         published: the paper's figures for the scenario itself, by metric.
     """
@@ -244,6 +247,7 @@ class Scenario:
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
+    lanes: Annotated[Lanes, _V(one_of("auto", "compiled", "torch"))] = "torch"
     table: list[CellKeys] = field(default_factory=list)
     published: OptionValues = field(default_factory=dict)
 

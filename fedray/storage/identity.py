@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
 from fedray.core.files import write_atomically
 from fedray.core.parts import find_checkpoints
 from fedray.core.sealed import read_sealed, write_sealed
+from fedray.core.types import Lanes
 from fedray.scenario import names
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
 from fedray.scenario.yaml_text import load_yaml, write_yaml
@@ -36,6 +38,7 @@ _LINES = {
     "data": "the data are not those the run began with",
     "network": "the network is not the one the run began with",
     "method": "the method is not the one the run began with",
+    "engine": "the engine is not the one the run began with",
 }
 
 
@@ -126,6 +129,27 @@ def read_identity(out: Path) -> dict[str, Any]:
     return found
 
 
+def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
+    """What trains a run that goes on: what it began with, where its scenario leaves the choice.
+
+    Args:
+        lanes: what its scenario says.
+        out: the run directory.
+
+    Raises:
+        BadInput: it began with compiled kernels, and there are none here.
+    """
+    began = read_identity(out).get("engine", {}).get("lanes")
+    if began is None and find_checkpoints(out / "checkpoints"):
+        began = "torch"  # it was written before there were compiled kernels
+    if lanes != "auto" or began is None:
+        return lanes
+    library = native.load_library()
+    if began == "compiled" and isinstance(library, native.Missing):
+        raise BadInput(f"{out}: the run began with compiled kernels, but {library.why}")
+    return "torch" if began == "torch" else lanes
+
+
 def extend_rounds(out: Path, rounds: int) -> None:
     """Makes a run longer, also one that is finished: `scenario.yaml` and `identity.json` get the new rounds.
 
@@ -155,7 +179,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
 
 def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:
     """Refuses digests that differ from those a directory began with; a file that has both is no part's own change."""
-    each = {part: _find_differences(began.get(part, {}), digests.get(part, {})) for part in _LINES}
+    each = {part: _find_differences(began.get(part, {}), digests[part]) for part in _LINES if part in digests}
     changed = {part: found for part, found in each.items() if found}
     for part, found in sorted(changed.items(), key=lambda one: one[1] == [FILE_KEY]):
         whose = [f"{name} of {file}" for name, file in _list_names(began) if name.startswith(_KINDS[part])]

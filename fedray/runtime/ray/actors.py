@@ -15,12 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
 
 from fedray.assembly.user_objects import UserObjects
+from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import placement
 from fedray.runtime.messages import Reply, Round
@@ -77,6 +79,7 @@ class ClientActors:
         self.on_death, self.take_peer_calls = on_death, take_peer_calls
         self.actors: list[Any] = []
         self.specs: list[placement.ActorSpec] = []
+        self._agreed = False  # whether all actors had the same kernels when they began
         self._graph = CompiledGraph()
 
     def start(self) -> None:
@@ -91,8 +94,25 @@ class ClientActors:
             with suppress(ClusterChanged):
                 self.wait_for(range(len(self.actors)))
                 waiting = False
+        if not self._agree_on_kernels():
+            self.scenario = replace(self.scenario, lanes="torch")
+            self.start()
         now = time.monotonic()
         self._next_look = now + LOOK_SECONDS + 10 * (now - began)  # restarts take a tenth of the time at most
+
+    def _agree_on_kernels(self) -> bool:
+        """Whether all actors compute the same bits; False where the run, not yet begun, should go without kernels."""
+        if self.scenario.lanes == "torch":
+            return True
+        found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
+        if found == {native.hash_library()}:
+            self._agreed = True
+        elif self.scenario.lanes == "compiled" or self._agreed:
+            raise FedrayError(
+                "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new run "
+                "with lanes: torch"
+            )
+        return self._agreed
 
     def _plan(self) -> list[placement.ActorSpec]:
         keys = self.scenario.clients

@@ -18,6 +18,7 @@ import torch
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects
+from fedray.core import native
 from fedray.core.errors import Lost
 from fedray.core.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
@@ -60,6 +61,10 @@ class ClientActor:
         """Answers with the process id as soon as the actor can work."""
         _ = self.worker
         return os.getpid()
+
+    def hash_kernels(self) -> str | None:
+        """A digest of the compiled kernels of this process; None where there are none."""
+        return native.hash_library()
 
     def facts(self) -> dict[str, Any]:
         """Facts on this actor for the manifest."""

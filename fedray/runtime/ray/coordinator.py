@@ -16,6 +16,7 @@ import logging
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ from fedray.runtime.ray.connection import Connection, KeepsDying, RayDied, open_
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
+from fedray.runtime.worker_info import name_lanes
 from fedray.scenario.schema import Scenario
+from fedray.storage.identity import keep_lanes
 from fedray.storage.loggers import build_loggers
 
 log = logging.getLogger("fedray")
@@ -70,13 +73,14 @@ class Coordinator:
         log.addFilter(self._keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
-        study = build_study(self.scenario, self.own)
+        scenario = replace(self.scenario, lanes=keep_lanes(self.scenario.lanes, self.out))
+        study = build_study(scenario, self.own)
         log.info("starting the actors")
-        runtime = RayRuntime(self.scenario, self.own, study)
+        runtime = RayRuntime(scenario, self.own, study)
         facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
-            digests = describe_study(self.scenario, self.own, study)
+            digests = describe_study(scenario, self.own, study) | {"engine": {"lanes": name_lanes(facts)}}
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
         finally:
             runtime.close()
