@@ -11,8 +11,8 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.core.ending import SIGNALS, end_on_signals
-from fedray.core.quickly import exit_quickly
+from fedray.process.ending import SIGNALS, end_on_signals
+from fedray.process.quickly import exit_quickly
 
 
 def main() -> None:

@@ -22,16 +22,16 @@ from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, Damaged
-from fedray.core.files import expand_user_path, make_parent, write_atomically
-from fedray.core.parts import FILES_KEY, find_checkpoints, refuse_links
-from fedray.core.run_files import SUMMARY_FILE, read_summary
-from fedray.core.user_modules import import_modules
 from fedray.data.types import Dataset
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import resume_run, run_scenario
+from fedray.files.parts import FILES_KEY, find_checkpoints, refuse_links
+from fedray.files.plain import expand_user_path, make_parent, write_atomically
+from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.models import net as nets
+from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.interfaces import Progress

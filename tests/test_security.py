@@ -120,7 +120,7 @@ def test_an_odd_file_in_a_run_directory_is_one_line(
     name: str, run: fedray.Run, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedray.core.bounded_files.MOST_ARRAY_BYTES", 16 << 20)
+    monkeypatch.setattr("fedray.files.bounded.MOST_ARRAY_BYTES", 16 << 20)
     folder = copy_run(run, tmp_path / "run", 2)
     ODD[name](folder / name)
     result = run_command("report", folder)

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from fedray.components.schedule import Participation, invite_all, overcommit, sample_clients, sample_strata, share_out
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.types import Clients
+from fedray.files.plain import expand_user_path
 from fedray.scenario.schema import Scenario
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices, diurnal_availability, read_trace

@@ -20,14 +20,14 @@ from typing import Any
 from torch import nn
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.called_code import hash_called, hash_module_file
-from fedray.core.source_code import hash_code, name_callable
 from fedray.core.types import Net
-from fedray.core.user_modules import hash_modules
 from fedray.data import catalogue
 from fedray.data.digest import hash_shards, sum_up
 from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
+from fedray.own_code.called_code import hash_called, hash_module_file
+from fedray.own_code.source_code import hash_code, name_callable
+from fedray.own_code.user_modules import hash_modules
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study

@@ -29,13 +29,13 @@ from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
-from fedray.core.user_code import blame_user_code
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import is_linear, last_layer_inputs
 from fedray.models.row_mixing import mixes_rows
+from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedray.assembly import own_results as results
 from fedray.core.errors import BadInput
 from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
-from fedray.core.user_code import blame_user_code, name_type
+from fedray.own_code.user_code import blame_user_code, name_type
 
 
 class _Method(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest
 from fedray.core.method import Answer, Compressed
 from fedray.core.types import Plan, State, Uploads
-from fedray.core.user_code import name_type
+from fedray.own_code.user_code import name_type
 
 STATS = (ExactSum, Counts, Largest, Kept)
 

@@ -19,10 +19,10 @@ import numpy as np
 from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.method import Walk
-from fedray.core.number_tables import read_number_table
 from fedray.core.types import FloatArray, IntArray
+from fedray.files.number_tables import read_number_table
+from fedray.files.plain import expand_user_path
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import Scenario
 

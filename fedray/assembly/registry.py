@@ -17,9 +17,9 @@ from typing import Any
 
 from fedray import models
 from fedray.core.errors import BadInput
-from fedray.core.user_code import name_type
 from fedray.data import catalogue
 from fedray.methods import METHODS
+from fedray.own_code.user_code import name_type
 from fedray.scenario import names
 
 

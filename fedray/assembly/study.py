@@ -21,13 +21,13 @@ from fedray.assembly.models import make_network
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.types import Clients
 from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, limit_rows
+from fedray.files.plain import expand_user_path
 from fedray.metrics import names
 from fedray.metrics.ensemble import AverageKind
 from fedray.scenario.loader import to_plain

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.source_code import name_callable
-from fedray.core.user_code import describe_exception, find_user_line
 from fedray.data.types import Dataset
 from fedray.methods import Composition
+from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import describe_exception, find_user_line
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices

@@ -22,7 +22,7 @@ from fedray.core.errors import BadInput
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure how fast fedray trains, beside a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark
-    from fedray.core.files import write_atomically
+    from fedray.files.plain import write_atomically
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
         raise BadInput(f"--out {out}: give a file in a directory that exists")

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
-from fedray.core.user_modules import import_modules
+from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="list")

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fedray.core.files import expand_user_path
 from fedray.experiments.phases import Heard, log
+from fedray.files.plain import expand_user_path
 
 
 def path(text: str) -> Path:

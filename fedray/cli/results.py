@@ -13,10 +13,10 @@ import click
 
 from fedray.cli import options
 from fedray.core.errors import BadInput
-from fedray.core.files import confirm_writable
-from fedray.core.quickly import import_quickly
-from fedray.core.user_modules import import_modules
 from fedray.experiments.phases import log
+from fedray.files.plain import confirm_writable
+from fedray.own_code.user_modules import import_modules
+from fedray.process.quickly import import_quickly
 
 
 @click.command(name="report")

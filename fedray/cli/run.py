@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
-from fedray.core.files import confirm_writable
-from fedray.core.quickly import import_quickly
-from fedray.core.user_modules import import_modules
+from fedray.files.plain import confirm_writable
+from fedray.own_code.user_modules import import_modules
+from fedray.process.quickly import import_quickly
 
 
 @click.command(name="run")
@@ -122,8 +122,8 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
     """The result in a few lines."""
     from fedray.api import load
     from fedray.cli.clock import describe_clock, measure_process
-    from fedray.core.sealed import read_sealed
     from fedray.core.text import TOTALS, format_score, format_total, name_score
+    from fedray.files.sealed import read_sealed
 
     drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary

@@ -13,8 +13,8 @@ import click
 
 from fedray.cli import options
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.files import confirm_writable
-from fedray.core.user_modules import import_modules
+from fedray.files.plain import confirm_writable
+from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="table")

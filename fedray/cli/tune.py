@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
-from fedray.core.files import confirm_writable
-from fedray.core.user_modules import import_modules
+from fedray.files.plain import confirm_writable
+from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="tune")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.source_code import name_callable
 from fedray.core.text import suggest_nearest
-from fedray.core.user_code import blame_user_code, name_type
 from fedray.data import images, synthetic, tables, text
 from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
 from fedray.data.types import Dataset
+from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import blame_user_code, name_type
 
 
 class Source(NamedTuple):

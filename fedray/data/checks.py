@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.user_code import name_type
 from fedray.data.types import Array, Dataset, Split
+from fedray.own_code.user_code import name_type
 
 MOST_FLOAT32 = float(np.finfo(np.float32).max)
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency

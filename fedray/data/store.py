@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import FedrayError
-from fedray.core.files import expand_user_path, open_replacement
 from fedray.data import catalogue
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.types import Array, Dataset, Split
+from fedray.files.plain import expand_user_path, open_replacement
 
 FORMAT = 2  # a part of the hash: raise it when a loader or the layout changes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")

@@ -21,11 +21,11 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.columns import TableColumns, check_columns, choose_columns
 from fedray.data.files import explain_damage, find_file
 from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
+from fedray.files.plain import expand_user_path
 
 
 def find_uci_folder(name: str, root: Path | None) -> Path:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.core.user_code import name_type
+from fedray.own_code.user_code import name_type
 
 Array = NDArray[Any]
 Float32 = NDArray[np.float32]

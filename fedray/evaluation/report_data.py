@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core import files
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores, weigh_models
@@ -24,6 +23,7 @@ from fedray.evaluation.evaluate import drop_absent, join_pieces
 from fedray.evaluation.loss_plane import measure_loss_plane
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.stacking import collect_stack_report
+from fedray.files import plain
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.drift import Drift
 from fedray.simulation.interfaces import Progress, Runtime
@@ -63,7 +63,7 @@ def write_report_data(
         arrays["client_scores"] = drift.z_knowledge
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    files.write_atomically(path, buffer.getvalue())
+    plain.write_atomically(path, buffer.getvalue())
 
 
 def compare_members(members: FloatArray) -> FloatArray:

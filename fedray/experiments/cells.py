@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedray.core import files
-from fedray.core.child import start_child, stop_children
-from fedray.core.ending import current_ending
 from fedray.core.errors import FedrayError
 from fedray.core.text import format_seconds
+from fedray.files import plain
+from fedray.process.child import start_child, stop_children
+from fedray.process.ending import current_ending
 from fedray.scenario.loader import NamedCell, dump_scenario
 from fedray.storage.directory import LOCK_SECONDS, watch_place
 
@@ -49,7 +49,7 @@ def train_cells(
     """
     failed: dict[str, str] = {}
     children: Children = []
-    files.make_parent(folder / "cell")
+    plain.make_parent(folder / "cell")
     confirm_place = watch_place(folder)
     began, done = time.monotonic(), itertools.count(1)
 
@@ -95,7 +95,7 @@ def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Chi
         else:
             _remove_unborn(folder)
             source = folder.parent / f"{folder.name}.yaml"
-            files.write_atomically(source, dump_scenario(cell.scenario).encode())
+            plain.write_atomically(source, dump_scenario(cell.scenario).encode())
             command = ["run", str(source), "--out", str(folder)]
         child = start_child([*command, *options], keep=[lock])
         children.append(child)

@@ -17,8 +17,8 @@ from typing import Any
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Diverged, FedrayError
-from fedray.core.sealed import read_sealed, write_sealed
 from fedray.evaluation.evaluate import make_evaluator
+from fedray.files.sealed import read_sealed, write_sealed
 from fedray.runtime.session import Measure, Snapshot
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import EvaluateKeys, Scenario

@@ -15,7 +15,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, refuse_objects, require_objects
 from fedray.core.errors import BadInput
-from fedray.core.parts import refuse_links
+from fedray.files.parts import refuse_links
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study

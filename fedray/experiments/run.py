@@ -16,13 +16,13 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, record_objects
-from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.files import confirm_writable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
 from fedray.experiments.user_errors import explain_run
+from fedray.files.plain import confirm_writable
+from fedray.process.ending import current_ending
 from fedray.runtime.environment import device_of, prepare_process, refuse_unused_address, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session

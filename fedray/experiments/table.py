@@ -21,15 +21,15 @@ import pyarrow as pa
 
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
-from fedray.core import files
-from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.parts import refuse_links
-from fedray.core.run_files import read_summary
 from fedray.core.text import format_score
 from fedray.core.types import Clients
 from fedray.experiments.cells import train_cells
 from fedray.experiments.reopen import reopen_study
+from fedray.files import plain
+from fedray.files.parts import refuse_links
+from fedray.files.run_files import read_summary
+from fedray.process.ending import current_ending
 from fedray.runtime.environment import refuse_unused_address
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
@@ -107,10 +107,10 @@ def run_table(
         except FedrayError as error:  # a summary that was damaged
             failed[cell.name] = str(error)
     rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
-    files.make_parent(out / "table.parquet")
+    plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
     text = format_markdown(rows, [cell.name for cell in wanted])
-    files.write_atomically(out / "table.md", text.encode())
+    plain.write_atomically(out / "table.md", text.encode())
     return TableResult(text, failed)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedray.assembly.user_objects import UserObjects, explain_own_objects
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.files import write_atomically
+from fedray.files.plain import write_atomically
 from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.schema import Scenario
 

@@ -24,8 +24,8 @@ from torch.func import functional_call
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Net
-from fedray.core.user_code import blame_user_code, describe_exception, name_type
 from fedray.models.net import layout_of
+from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
 
 _REMEDIES = {  # networks for each kind of inputs
     "tokens": "choose lstm, or a network that begins with an embedding",

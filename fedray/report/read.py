@@ -27,10 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.bounded_files import is_present, name_file, read_json_object
 from fedray.core.errors import BadInput
-from fedray.core.parts import check_final_file
-from fedray.core.run_files import (
+from fedray.core.text import show_line
+from fedray.core.types import FloatArray
+from fedray.files.bounded import is_present, name_file, read_json_object
+from fedray.files.parts import check_final_file
+from fedray.files.run_files import (
     MEMBER_COLUMNS,
     SUMMARY_FILE,
     read_parts,
@@ -38,8 +40,6 @@ from fedray.core.run_files import (
     read_summary,
     refuse_wide_table,
 )
-from fedray.core.text import show_line
-from fedray.core.types import FloatArray
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
 from fedray.scenario.yaml_text import read_mapping
 

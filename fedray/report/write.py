@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedray.core.errors import BadInput
-from fedray.core.files import refuse_special, replace_file
-from fedray.core.parts import refuse_links
+from fedray.files.parts import refuse_links
+from fedray.files.plain import refuse_special, replace_file
 
 
 def write_report(run_dirs: list[Path], out: Path) -> None:

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import IntArray, Net, Stats
-from fedray.core.user_code import blame_user_code, describe_exception
 from fedray.models.catalogue import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
+from fedray.own_code.user_code import blame_user_code, describe_exception
 from fedray.training.choice import Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback

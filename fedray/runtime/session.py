@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core import errors
 from fedray.core.errors import FedrayError
-from fedray.core.parts import FILES_KEY, find_checkpoints, sum_final_files
-from fedray.core.sealed import write_sealed
 from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
+from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
+from fedray.files.sealed import write_sealed
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.text import quote_value
+from fedray.files.plain import expand_user_path
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import Place, judge_keys

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import yaml
 
-from fedray.core.bounded_files import RESTORE, name_file, say_damaged
 from fedray.core.errors import BadInput
-from fedray.core.sealed import read_or_explain
 from fedray.core.text import quote_value, show_line
+from fedray.files.bounded import RESTORE, name_file, say_damaged
+from fedray.files.sealed import read_or_explain
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for

@@ -23,8 +23,8 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.number_tables import read_number_table
 from fedray.core.types import Clients, FloatArray, IntArray
+from fedray.files.number_tables import read_number_table
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")

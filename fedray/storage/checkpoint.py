@@ -26,12 +26,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedray.core.bounded_files import say_damaged
 from fedray.core.errors import Damaged, FedrayError
-from fedray.core.files import hash_tensors, open_plain, sync_to_disk
-from fedray.core.parts import PartSums, find_checkpoints, read_totals
-from fedray.core.sealed import SEAL, seal_entries, tell_apart
 from fedray.core.types import IntArray, Layout, State
+from fedray.files.bounded import say_damaged
+from fedray.files.parts import PartSums, find_checkpoints, read_totals
+from fedray.files.plain import hash_tensors, open_plain, sync_to_disk
+from fedray.files.sealed import SEAL, seal_entries, tell_apart
 from fedray.simulation.interfaces import Progress
 
 

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from fedray.core import files
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.parts import TABLES, list_parts, refuse_links
+from fedray.files import plain
+from fedray.files.parts import TABLES, list_parts, refuse_links
 
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
 LOCK_SECONDS = 30.0  # to wait for the process that writes the directory
@@ -42,7 +42,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
-    files.write_atomically(out / "scenario.yaml", scenario_text.encode())
+    plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
 
 def _is_unborn(path: Path) -> bool:

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.core.errors import FedrayError
-from fedray.core.parts import check_final_file
-from fedray.core.run_files import read_drift_file
-from fedray.core.sealed import read_sealed
 from fedray.core.types import IntArray
+from fedray.files.parts import check_final_file
+from fedray.files.run_files import read_drift_file
+from fedray.files.sealed import read_sealed
 from fedray.metrics.drift import Drift
 from fedray.simulation.study import Study
 from fedray.storage.tables import write_parquet

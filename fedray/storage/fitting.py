@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from fedray.core.bounded_files import name_file
 from fedray.core.errors import FedrayError
+from fedray.files.bounded import name_file
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage.checkpoint import load_checkpoint

@@ -24,10 +24,10 @@ from typing import Any
 
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
-from fedray.core.files import write_atomically
-from fedray.core.parts import find_checkpoints
-from fedray.core.sealed import read_sealed, write_sealed
 from fedray.core.types import Lanes
+from fedray.files.parts import find_checkpoints
+from fedray.files.plain import write_atomically
+from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
 from fedray.scenario.yaml_text import load_yaml, write_yaml

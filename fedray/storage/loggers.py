@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
+from fedray.files.plain import expand_user_path
 
 Logger = Callable[[int, Mapping[str, float]], None]
 

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core.errors import Damaged, DamageWarning, FedrayError
-from fedray.core.files import name_kind
-from fedray.core.parts import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
-from fedray.core.sealed import read_or_explain, read_sealed
+from fedray.files.parts import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
+from fedray.files.plain import name_kind
+from fedray.files.sealed import read_or_explain, read_sealed
 from fedray.storage.checkpoint import load_checkpoint, read_checkpoint_parts
 
 SET_ASIDE = "set-aside"

@@ -6,7 +6,7 @@ Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = {"replicate": [0, 0], "fold": [0, 0], "round": [2, 1], "accuracy": [0.8, 0.5]}
-    ...     files.make_folder(Path(folder) / "rounds.parquet")
+    ...     plain.make_folder(Path(folder) / "rounds.parquet")
     ...     write_parquet(Path(folder) / "rounds.parquet" / "part-000000002.parquet", pa.table(rows))
     ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
     [0.5, 0.8]
@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.core import files
 from fedray.core.errors import FedrayError
-from fedray.core.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
-from fedray.core.run_files import read_parts
 from fedray.core.types import Plan
+from fedray.files import plain
+from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
+from fedray.files.run_files import read_parts
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress
 from fedray.simulation.study import Study
@@ -131,15 +131,15 @@ class RunRecorder:
 
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         self._confirm_place()
-        files.make_folder(self.out / name)
+        plain.make_folder(self.out / name)
         data = _pack(table)
-        files.write_atomically(self.out / name / name_part(round), data)
+        plain.write_atomically(self.out / name / name_part(round), data)
         self._sums.setdefault(name, {})[str(round)] = digest_part(data)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Writes a table as one Parquet file, atomically."""
-    files.write_atomically(path, _pack(table))
+    plain.write_atomically(path, _pack(table))
 
 
 def _pack(table: pa.Table) -> bytes:

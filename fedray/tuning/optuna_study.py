@@ -19,8 +19,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
 from fedray.core import rng
-from fedray.core.bounded_files import name_file
 from fedray.core.errors import BadInput
+from fedray.files.bounded import name_file
 from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.study_storage import explain_entries, explain_storage
 from fedray.tuning.sweep_file import PrunerKeys, SamplerKeys, Sweep

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray.core import files
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
+from fedray.files import plain
 from fedray.report import style
 from fedray.report.cards import Card
 from fedray.report.compare import ScoreCell
@@ -62,7 +62,7 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
     )
-    files.write_atomically(state.out / "report.html", page.encode())
+    plain.write_atomically(state.out / "report.html", page.encode())
 
 
 def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:

@@ -17,8 +17,8 @@ import optuna
 import pyarrow as pa
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray.core import files
 from fedray.core.errors import FedrayError
+from fedray.files import plain
 from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
@@ -49,7 +49,7 @@ def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
     write_scenarios(state, winners)
-    files.write_json(state.out / "summary.json", summary)
+    plain.write_json(state.out / "summary.json", summary)
     if report:
         log.info("drawing the report")
         from fedray.tuning.page import write_page
@@ -179,14 +179,14 @@ def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
 
 def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
     """`best.yaml`, and with several objectives the whole front under `pareto/`."""
-    files.write_atomically(state.out / "best.yaml", _write_text(state, winners[0]).encode())
+    plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0]).encode())
     if len(state.sweep.objectives) > 1:
         folder = state.out / "pareto"
         folder.mkdir(exist_ok=True)
         for old in folder.glob("[0-9]*.yaml"):
             old.unlink()
         for trial in winners:
-            files.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
+            plain.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
 
 
 def _write_text(state: SearchState, trial: FrozenTrial) -> str:

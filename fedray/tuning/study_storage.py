@@ -16,10 +16,10 @@ from pathlib import Path
 
 import optuna
 
-from fedray.core.bounded_files import name_file
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.sealed import read_or_explain
 from fedray.core.text import show_line
+from fedray.files.bounded import name_file
+from fedray.files.sealed import read_or_explain
 
 REMEDY = "bring it back, then --resume"
 _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql", "MySQLdb")

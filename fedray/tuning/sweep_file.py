@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.files import expand_user_path
 from fedray.core.text import find_nearest, quote_value
+from fedray.files.plain import expand_user_path
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values

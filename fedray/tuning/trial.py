@@ -31,12 +31,12 @@ import optuna
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.core import files
 from fedray.core.errors import FedrayError
-from fedray.core.user_modules import import_modules
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
+from fedray.files import plain
+from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
@@ -158,7 +158,7 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
         return Outcome("failed", [], error=str(error))
     except Exception as error:  # one bad corner of the space must not end the sweep
         with suppress(FedrayError):
-            files.write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
+            plain.write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
@@ -216,7 +216,7 @@ def _make_directory(job: TrialTask) -> None:
         return
     left_out = shutil.ignore_patterns("scenario.yaml", ".lock", "manifest.json", IDENTITY_FILE)
     shutil.copytree(job.before, job.folder, ignore=left_out)
-    files.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
+    plain.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
     if identity.read_identity(job.before):
         identity.write_identity(job.folder, describe_study(job.scenario, job.own, reopen_study(job.before, job.own)))
 

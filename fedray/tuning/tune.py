@@ -20,11 +20,11 @@ from typing import Any
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.core import files
-from fedray.core.ending import current_ending
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.parts import refuse_links
-from fedray.core.user_modules import import_modules
+from fedray.files import plain
+from fedray.files.parts import refuse_links
+from fedray.own_code.user_modules import import_modules
+from fedray.process.ending import current_ending
 from fedray.runtime.environment import prepare_process, refuse_unused_address
 from fedray.scenario import yaml_text
 from fedray.scenario.schema import Scenario
@@ -76,7 +76,7 @@ def run_sweep(
         FedrayError: no trial came to its end.
     """
     prepare_process()
-    folder, own = files.expand_user_path("out", str(out)), UserObjects(modules=modules)
+    folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     sweep = _read_sweep(source, own, folder if resume else None)
     base = sweep.scenario({})
     refuse_unused_address(base.runtime, address)
@@ -172,7 +172,7 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
         raise BadInput(f"--out {folder} cannot be made ({error.strerror}): choose another directory") from None
     if journal is not None:
         journal.touch()
-    files.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
+    plain.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
 
 
 def _without_changeable(source: Mapping[str, Any]) -> dict[str, Any]:

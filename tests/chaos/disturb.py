@@ -3,7 +3,8 @@
     python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED]]
 
 runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
-while client actors, nodes, raylets, agents, the coordinator and the driver are killed; it prints the cost, and whether the bits agree.
+while client actors, nodes, raylets, agents, the coordinator and the driver are killed; it prints the cost, and
+whether the bits agree.
 """
 
 from __future__ import annotations

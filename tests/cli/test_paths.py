@@ -12,7 +12,7 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.core.files import confirm_writable
+from fedray.files.plain import confirm_writable
 
 
 @pytest.fixture

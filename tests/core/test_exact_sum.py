@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.core.errors import Overflow
 from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum, map_arrays, merge_stats
-from fedray.core.files import hash_tensors
+from fedray.files.plain import hash_tensors
 
 ROWS, WIDTH, GROUPS = 12, 5, 3
 SIZES = [1e-9, 1e-4, 0.9, 1.0, 1.1, 30.0, 1e6]  # below, at and above the point where the coarse limb is added

@@ -121,7 +121,9 @@ def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: p
 
 @ON_LINUX
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
-    child = "import os, time; from fedray.core.child import follow_parent; follow_parent(int(os.environ['PARENT'])); "
+    child = (
+        "import os, time; from fedray.process.child import follow_parent; follow_parent(int(os.environ['PARENT'])); "
+    )
     child += "print(os.getpid(), flush=True); time.sleep(100)"
     parent = f"import os, subprocess, sys; os.environ['PARENT'] = str(os.getpid()); code = {child!r}; "
     parent += "subprocess.run([sys.executable, '-c', code])"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_runs import write_run
 
-from fedray.experiments.live import describe_snapshot
 from fedray.core.text import SCORE_NAMES, name_score
+from fedray.experiments.live import describe_snapshot
 from fedray.report import compare
 from fedray.report.cards import make_cards
 from fedray.report.page import render_many

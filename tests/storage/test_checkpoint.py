@@ -23,9 +23,9 @@ from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.core.errors import DamageWarning, FedrayError
-from fedray.core.files import write_atomically
-from fedray.core.parts import find_checkpoints
 from fedray.core.types import State
+from fedray.files.parts import find_checkpoints
+from fedray.files.plain import write_atomically
 from fedray.simulation.interfaces import Progress
 from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import load_checkpoint, save_checkpoint

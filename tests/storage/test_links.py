@@ -12,7 +12,7 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
-from fedray.core.files import replace_file, write_atomically
+from fedray.files.plain import replace_file, write_atomically
 
 VICTIM = b"somebody else's file"
 NAMES = (

@@ -14,7 +14,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Local
-from fedray.core.parts import find_checkpoints
+from fedray.files.parts import find_checkpoints
 from fedray.models.catalogue import build_net
 from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint
@@ -138,10 +138,7 @@ def test_a_sweep_interrupted_side_by_side_resumes_to_the_same_trials(
         patch.setattr(checkpoint, "save_checkpoint", killed)
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "cut")
-    stands = [
-        find_checkpoints(folder / "checkpoints")[-1]
-        for folder in sorted((tmp_path / "cut/trials").iterdir())
-    ]
+    stands = [find_checkpoints(folder / "checkpoints")[-1] for folder in sorted((tmp_path / "cut/trials").iterdir())]
     assert stands == [4, 2, 2]
     assert list_outcomes(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
 

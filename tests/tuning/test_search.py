@@ -15,7 +15,7 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.parts import find_checkpoints
+from fedray.files.parts import find_checkpoints
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training

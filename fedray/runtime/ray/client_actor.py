@@ -20,7 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
-from fedray.core.user_modules import import_modules
+from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
 from fedray.runtime.environment import device_of
 from fedray.runtime.messages import Piece

@@ -34,8 +34,8 @@ import ray
 import ray._private.worker as ray_worker
 from ray._private import ray_constants
 
-from fedray.core.ending import SIGNALS, current_ending
 from fedray.core.errors import BadInput, FedrayError
+from fedray.process.ending import SIGNALS, current_ending
 from fedray.runtime import environment, leftovers
 
 MOST_TRIES = 2  # of a start on a busy machine

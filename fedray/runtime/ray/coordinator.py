@@ -27,7 +27,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
-from fedray.core.user_modules import import_modules
+from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment
 from fedray.runtime.ray.cluster import (
     PATIENCE,

@@ -19,7 +19,7 @@ from ray import cloudpickle as untyped
 from fedray.assembly.identity import list_own_names
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
-from fedray.core.user_code import describe_exception
+from fedray.own_code.user_code import describe_exception
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 

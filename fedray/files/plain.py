@@ -1,0 +1,268 @@
+"""Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_json(Path(folder) / "scores.json", {"loss": float("nan")})
+    ...     print((Path(folder) / "scores.json").read_text().strip())
+    {
+      "loss": null
+    }
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import quote_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file that belongs to a run; readers see the old file or the new one.
+
+    The directory is not made: that of a run may have been moved away, and must not begin again at its old place.
+
+    Raises:
+        FedrayError: The file cannot be written.
+    """
+    try:
+        replace_file(path, data)
+    except FileNotFoundError:
+        raise FedrayError(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
+    except OSError as error:
+        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file like `write_atomically`, for callers with messages of their own.
+
+    Raises:
+        OSError: The file cannot be written; the old one, if any, is as it was.
+    """
+    with open_replacement(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def open_replacement(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file that replaces `path` when the block ends without an error; its directory is there already.
+
+    The file has a temporary name that nobody can guess until it is complete and on the disk itself. So a crash leaves
+    the old file, several processes may write the same path at once, and no link is followed. Its mode is what the umask
+    says.
+
+    Raises:
+        OSError: The file cannot be written, or a link, a directory or a device has this name; what was there before is
+            as it was.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    part = f".{secrets.token_hex(12)}.part"
+    try:
+        refuse_special(path)
+        new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(part, new, 0o666, dir_fd=folder)
+        try:
+            with open(handle, "wb", closefd=False) as file:
+                yield file
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=folder)
+        os.close(folder)
+
+
+def refuse_special(path: Path) -> None:
+    """Raises `OSError` where no plain file can be written under a name, because something else has it already."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EEXIST, f"it is {name_kind(mode)} and not a plain file", str(path))
+
+
+def name_kind(mode: int) -> str:
+    """What a file's mode says it is.
+
+    Example:
+        >>> name_kind(stat.S_IFLNK), name_kind(stat.S_IFCHR)
+        ('a symbolic link', 'a device')
+    """
+    kinds = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
+    kinds |= {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def make_parent(path: Path) -> None:
+    """Makes the directory that a file given by the user goes to, and those above it.
+
+    Raises:
+        FedrayError: It cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedrayError(f"cannot make {path.parent}: {error.strerror}: choose another --out") from None
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder of a run directory, which is there itself.
+
+    Raises:
+        FedrayError: It cannot be made.
+    """
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise FedrayError(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
+    except OSError as error:
+        raise FedrayError(f"cannot make {path}: {error.strerror}: free space or choose another --out") from None
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until a file, or the list of the names in a folder, is on the disk itself (fsync)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
+    """The bytes of a plain file of a run directory; a link, a device or a pipe is refused, so nothing waits.
+
+    Args:
+        path: The file.
+        most: How many bytes it may have.
+
+    Raises:
+        OSError: It is missing, or cannot be read (`explain_read_error` says why in words).
+    """
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
+        return file.read(most)
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a plain file to read; a link, a device or a pipe is refused, so nothing waits.
+
+    Raises:
+        OSError: It is missing, cannot be read, or is no plain file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"it is {name_kind(mode)} and not a plain file", str(path))
+        with open(handle, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(handle)
+
+
+def explain_read_error(error: Exception) -> str:
+    """Why a file could not be read, in a few words; no other cause is guessed.
+
+    Example:
+        >>> explain_read_error(PermissionError(errno.EACCES, "Permission denied"))
+        'permission denied: this user may not read it'
+    """
+    if isinstance(error, FileNotFoundError):
+        return "it is missing"
+    if isinstance(error, PermissionError):
+        return "permission denied: this user may not read it"
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "it is a symbolic link and not a plain file"
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(reason).split())[:200]
+
+
+def expand_user_path(key: str, text: str) -> Path:
+    """The path that a user wrote, with `~` expanded.
+
+    Args:
+        key: Of the scenario, for the message.
+        text: The path.
+
+    Raises:
+        BadInput: No file can have this path.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:  # JSON, YAML and the page could not hold it, and safetensors does not find it
+        raise BadInput(f"{key} = {quote_value(text, 200)}: its name is not UTF-8 text: rename it") from None
+    except (OSError, RuntimeError, ValueError) as error:  # too long a name; a home of nobody
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
+    return path
+
+
+def confirm_writable(key: str, folder: Path) -> None:
+    """Writes and removes a small file where a directory is, or where it will be made: said before hours of training.
+
+    Args:
+        key: The option or argument, for the message.
+        folder: The directory; it need not exist.
+
+    Raises:
+        BadInput: Nothing can be written there.
+    """
+    place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        if not place.is_dir():
+            raise OSError(errno.ENOTDIR, f"{place} is no directory")
+        probe = place / f".{secrets.token_hex(12)}.part"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"{key} {folder} cannot be written ({error.strerror}): choose another directory") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON atomically; NaN and infinity become null."""
+    text = json.dumps(replace_infinite(value), indent=2)
+    write_atomically(path, (text + "\n").encode())
+
+
+def replace_infinite(value: Any) -> Any:
+    """A JSON value with null in the place of NaN and infinity."""
+    if isinstance(value, dict):
+        return {k: replace_infinite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_infinite(v) for v in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def hash_tensors(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over the tensors' names and their little-endian bytes, in the order of the dict."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        array = tensor.detach().cpu().numpy()
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()

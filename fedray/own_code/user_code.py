@@ -1,0 +1,121 @@
+"""A user's own code that raises: his exception as one line with the line of his code, and never a traceback of fedray.
+
+Example:
+    >>> def load():
+    ...     raise ValueError("no such folder")
+    >>> with blame_user_code("data.name = mine"):
+    ...     load()
+    Traceback (most recent call last):
+    fedray.core.errors.FedrayError: data.name = mine raised ValueError: no such folder
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedray.core.errors import FedrayError
+
+MOST_TEXT = 300  # characters of an exception's text
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@contextmanager
+def blame_user_code(what: str, remedy: str = "") -> Iterator[None]:
+    """Says in one line what the user's code in the block raised, and where; fedray's own errors pass.
+
+    Args:
+        what: The user's object, such as `method.name = mine`.
+        remedy: What follows the line of his code.
+
+    Raises:
+        FedrayError: The block raised something else. The exception is its cause.
+    """
+    try:
+        yield
+    except FedrayError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not is_raised_by_user(error):
+            raise  # a signal that ends the program
+        raise FedrayError(f"{what} raised {describe_exception(error)}{remedy}") from error
+
+
+def describe_exception(error: BaseException) -> str:
+    """The type, the text and the place of an exception in one line.
+
+    Example:
+        >>> describe_exception(KeyError("target"))
+        "KeyError: 'target'"
+    """
+    text = " ".join("".join(c if c.isprintable() else " " for c in _text_of(error)).split())[:MOST_TEXT]
+    line = find_user_line(error)
+    return f"{type(error).__name__}{': ' if text else ''}{text}{'' if line is None else f' ({line})'}"
+
+
+def find_user_line(error: BaseException) -> str | None:
+    """The file and the line of the user's code that an exception came through last; None where it met none.
+
+    The file is relative to the working directory if it is below it. What is installed, Python itself and fedray are not
+    the user's code; an installed package is, if an exception met nothing else.
+    """
+    found = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if _is_users(frame.f_code.co_filename):
+            found = f"{_shorten_path(frame.f_code.co_filename)}:{number}"
+    if found is None and isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        found = f"{_shorten_path(error.filename)}:{error.lineno}"
+    return found
+
+
+def is_raised_by_user(error: BaseException) -> bool:
+    """Whether the last line of Python that ran before an exception is one of the user's."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and _is_users(frames[-1].f_code.co_filename)
+
+
+def name_type(value: Any) -> str:
+    """What a value is, with its article, for a message: "None", "a tuple", "the class Dataset".
+
+    Example:
+        >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)
+        ('None', 'a tuple', 'the class int', 'an int')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
+@cache
+def _is_users(file: str) -> bool:
+    """Whether a file, or what stands for one, is a user's."""
+    if file.startswith("<"):
+        return file.startswith(("<stdin", "<string", "<ipython"))
+    path, paths = Path(file), sysconfig.get_paths()
+    if any(part in _INSTALLED for part in path.parts) or path.is_relative_to(Path(__file__).parent.parent):
+        return False
+    return not any(path.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib"))
+
+
+def _shorten_path(file: str) -> str:
+    """A path relative to the working directory, where it is below it."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return file
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of an exception; the user's own `__str__` may fail too."""
+    try:
+        return str(error)
+    except Exception:
+        return ""

@@ -1,0 +1,76 @@
+"""A user's own modules, which register names for scenario files: `fedray run --import MODULE`, or `--import FILE.py`.
+
+Example:
+    >>> import_modules(["json"])
+    >>> import_modules(["no_such_module"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: --import no_such_module: ModuleNotFoundError: ...
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from fedray.core.errors import BadInput
+from fedray.own_code.called_code import hash_file
+from fedray.own_code.user_code import describe_exception, is_raised_by_user
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Imports modules in this process, those of the working directory too.
+
+    Args:
+        modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. A file that is not there is
+            looked for by its name, as on another machine.
+
+    Raises:
+        BadInput: a module cannot be imported.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for name in modules:
+        path = Path(name).expanduser() if name.endswith(".py") else None
+        try:
+            module = importlib.import_module(name if path is None else _find_stem(name, path))
+        except (Exception, SystemExit) as error:
+            if isinstance(error, BadInput) or (isinstance(error, SystemExit) and not is_raised_by_user(error)):
+                raise
+            remedy = "correct it" if _is_found(error, name) else "give the name of an importable module, or its file"
+            raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
+        if path is not None and path.is_file():
+            _require_file(name, path, module)
+
+
+def hash_modules(modules: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the file of each imported module, without comments and docstrings; empty where there is no source."""
+    found = {name: sys.modules.get(Path(name).stem if name.endswith(".py") else name) for name in modules}
+    return {name: hash_file(getattr(module, "__file__", None)) or "" for name, module in found.items()}
+
+
+def _find_stem(name: str, path: Path) -> str:
+    """The name under which a file can be imported; its folder is added to the import path."""
+    if path.is_file():
+        folder = str(path.absolute().parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if not path.stem.isidentifier():
+        raise BadInput(f"--import {name}: {path.stem} cannot be the name of a module: use letters, digits and _")
+    return path.stem
+
+
+def _is_found(error: BaseException, name: str) -> bool:
+    """Whether a module was found, and failed by itself."""
+    missing = getattr(error, "name", None)
+    return not isinstance(error, ModuleNotFoundError) or missing not in (name.partition(".")[0], Path(name).stem, name)
+
+
+def _require_file(name: str, path: Path, module: ModuleType) -> None:
+    """Refuses a file in whose place Python knows another module of the same name."""
+    known = getattr(module, "__file__", None)
+    if known is None or not Path(known).exists() or not path.samefile(known):
+        where = known or "a built-in one"
+        raise BadInput(f"--import {name}: Python knows another module {path.stem} ({where}): rename yours")

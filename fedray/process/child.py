@@ -1,0 +1,74 @@
+"""The command `fedray` as a child process that ends when its parent does, however the parent ends.
+
+On Linux the kernel sends the child SIGTERM when its parent dies (`prctl`). Elsewhere a child is ended by a parent that
+ends in order, but not by one that is killed.
+
+Example:
+    >>> child = start_child(["--version"])
+    >>> child.communicate()[0].startswith("fedray, version ")
+    True
+    >>> stop_children([child])  # nothing is left to stop
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STOP_SECONDS = 10.0  # for children to end in order, before they are killed
+
+
+def start_child(arguments: Sequence[str], keep: Collection[int] = ()) -> subprocess.Popen[str]:
+    """Starts `fedray ARGUMENTS` in a process group of its own, and collects what it writes.
+
+    Args:
+        arguments: of the command.
+        keep: open file descriptors that the child holds too.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedray.process.child", str(os.getpid()), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        pass_fds=tuple(keep),
+        process_group=0,
+    )
+
+
+def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
+    """Ends children and what they started: asks them first, and kills those that have not ended in ten seconds."""
+    for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 1.0)):
+        alive = [child for child in children if child.poll() is None]
+        for child in alive:
+            with suppress(OSError):
+                os.killpg(child.pid, number)
+        deadline = time.monotonic() + patience
+        while any(child.poll() is None for child in alive) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def follow_parent(parent: int) -> None:
+    """Makes this process end when its parent does, and at once if the parent has ended already.
+
+    Args:
+        parent: its process id.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    follow_parent(int(sys.argv.pop(1)))
+    runpy.run_module("fedray", run_name="__main__", alter_sys=True)

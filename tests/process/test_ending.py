@@ -1,0 +1,92 @@
+"""A signal ends a command with one line and its status, wherever it arrives."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fedray.process.ending import AGAIN, current_ending, describe_end, end_on_signals
+
+STARTED = "from fedray.process.ending import *\nimport hashlib, os, signal, sys, time\n"
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", STARTED + textwrap.dedent(code)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "time.sleep(30)",
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",  # one call into C, for whose end Python's own handlers wait
+        "class A:\n        def __del__(self): time.sleep(30)\n    A()",  # where exceptions are swallowed
+    ],
+    ids=["sleeping", "in C", "in a destructor"],
+)
+def test_a_signal_was_a_traceback_or_swallowed(name: str, status: int, where: str) -> None:
+    done = run_python(f"""
+with end_on_signals() as ending:
+    import threading
+    ending.advise("`fedray resume runs/x` goes on")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.{name})).start()
+    {where}
+""")
+    assert done.returncode == status
+    assert done.stderr == f"fedray: ended by {name}; `fedray resume runs/x` goes on\n"
+
+
+def test_a_second_signal_was_a_traceback() -> None:
+    """The first one ends the process; its hooks run once, also where the second one comes meanwhile."""
+    done = run_python("""
+with end_on_signals() as ending:
+    ending.hooks.append(lambda: (os.write(1, b"stopped\\n"), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.3)))
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+""")
+    assert (done.returncode, done.stdout) == (130, "stopped\n")
+    assert done.stderr == f"fedray: ended by SIGINT; {AGAIN}\n"
+
+
+def test_a_handler_of_a_library_took_the_signals() -> None:
+    """Ray's C++ parts install one for SIGTERM, which prints a stack."""
+    done = run_python("""
+import ctypes
+with end_on_signals():
+    ctypes.CDLL(None).signal(signal.SIGTERM, 0)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+""")
+    assert done.returncode == 143
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_process_that_was_forked_ends_alone() -> None:
+    done = run_python("""
+with end_on_signals():
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+    time.sleep(0.2)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    time.sleep(0.3)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")
+
+
+def test_what_was_there_before_is_there_afterwards() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with end_on_signals() as ending:
+        assert current_ending() is ending
+        ending.advise("`fedray resume x` goes on", needs=Path("/nowhere"))
+        assert describe_end(signal.SIGINT, ending.read_advice()) == f"fedray: ended by SIGINT; {AGAIN}"
+    assert current_ending() is not ending
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,0 +1,39 @@
+"""A process that skips the tear-down of Python loses nothing: what it said, what was registered, and its status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from small import run_command
+
+END = "print('last'); exit_quickly(3); print('went on')"
+START = "import atexit, sys, threading; from fedray.process.quickly import exit_quickly; "
+
+
+def python(code: str) -> tuple[int, list[str]]:
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_output_and_registered_functions_come_before_the_end() -> None:
+    assert python("atexit.register(print, 'registered'); " + END) == (3, ["last", "registered"])
+
+
+@pytest.mark.parametrize(
+    "work", ["threading.Timer(0.1, print, ['worked']).start(); ", "sys.modules['ray'] = None; print('worked'); "]
+)
+def test_whatever_may_still_work_is_waited_for(work: str) -> None:
+    """A thread that Python waits for, and libraries that end what they began."""
+    status, lines = python(work + END)
+    assert (status, sorted(lines)) == (0, ["last", "went on", "worked"])
+
+
+def test_the_command_says_all_and_keeps_its_status() -> None:
+    command = [sys.executable, "-m", "fedray"]
+    done = subprocess.run([*command, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, run_command("list").out)
+    wrong = subprocess.run([*command, "list", "nothing"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
