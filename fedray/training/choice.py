@@ -22,7 +22,7 @@ from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
-from fedray.training import compiled, conv, loop, mlp, vmap
+from fedray.training import compiled, compiled_conv, conv, loop, mlp, vmap
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
@@ -30,7 +30,7 @@ from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 MOST_LANES = {"cpu": 256, "cuda": 4096}
-COMPILED = ("mlp-c",)  # engines of compiled kernels
+COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
 
@@ -40,7 +40,7 @@ class Engine:
     """An engine as chosen for one network.
 
     Attributes:
-        name: "mlp-c" (compiled), "mlp", "conv", "vmap" or "loop".
+        name: "mlp-c" and "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
         width: The most lanes of a block.
         why: Why it was chosen, for `fedray check` and the manifest.
         train: A function (network, block) -> trained block.
@@ -109,9 +109,16 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
     if conv.split_net(net.module) is not None:
         channels = conv.find_max_channels(net.module)
+        stages = compiled_conv.find_stages(net.module)
+        if may_compile and not isinstance(stages, str):
+            why = f"plain convolutions of at most {channels} channels, compiled"
+            train = compiled_conv.train_compiled_conv
+            return Engine("conv-c", _choose_width(d, device), why, train, conv.conv_outputs, 1)
         width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
+        if may_compile:
+            why += f"; the compiled kernel does not have {stages}"
         return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
     return None
 

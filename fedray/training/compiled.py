@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,18 +45,30 @@ from fedray.models.mlp import RBF
 from fedray.training.block import Block, Source, Trained
 from fedray.training.layers import LayerShape, read_shape
 
-MOST_LAYERS = 16
+MOST_LAYERS, MOST_STAGES = 16, 8
 MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
-_ACTIVATIONS: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
+ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
 _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
 _ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
 _KEPT_BYTES = 32 << 20  # scratch memory above this is given back after a call
 _scratch = threading.local()  # one a thread, because threads train at the same time
 
 
-class _MlpTask(ctypes.Structure):
-    """As `MlpTask` in `kernels/mlp.c`."""
+class Stage(ctypes.Structure):
+    """As `Stage` in `kernels/lane.h`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int32)
+        for name in (
+            *("channels", "height", "width", "out", "kernel_h", "kernel_w", "padding_h", "padding_w", "bias"),
+            *("activation", "pool", "pool_h", "pool_w", "activation_first"),
+        )
+    )
+
+
+class LaneTask(ctypes.Structure):
+    """As `LaneTask` in `kernels/lane.h`; kernels without features do not read the stages."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("layers", "objective")),
@@ -67,13 +79,31 @@ class _MlpTask(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
         ("d", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
-        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "unused")),
+        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs")),
         *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
         *((name, ctypes.c_void_p) for name in ("x", "y", "index", "first", "world")),
         *((name, ctypes.c_void_p) for name in ("shift", "scale", "y_shift", "y_scale", "weight")),
         *((name, ctypes.c_int64) for name in ("weight_step", "weight_lane", "weight_sample")),
         *((name, ctypes.c_void_p) for name in ("scratch", "state")),
+        *((name, ctypes.c_int32) for name in ("stages", "unused_too")),
+        ("stage", Stage * MOST_STAGES),
     )
+
+
+class Kernel(NamedTuple):
+    """A compiled kernel, and how it is told what a network computes.
+
+    Attributes:
+        name: Of its functions in the library.
+        prefix: Modules that torch computes before the first layer.
+        reads_flat: Whether these only reshape, so that the kernel may read the data as it is stored.
+        describe: Writes the network into a task, for inputs of a shape; returns the operations of a sample.
+    """
+
+    name: str
+    prefix: tuple[nn.Module, ...]
+    reads_flat: bool
+    describe: Callable[[LaneTask, Net, tuple[int, ...]], float]
 
 
 class _Piece(NamedTuple):
@@ -103,19 +133,36 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
         net: A network that is covered.
         block: The lanes, `[W, d]`, in main memory.
     """
-    shape, library = read_shape(net.module), native.load_library()
-    assert shape is not None and isinstance(library, native.Library)
+    shape = read_shape(net.module)
+    assert shape is not None
+    reads_flat = not any(type(part) is RBF for part in shape.prefix)
+    return train_compiled(Kernel("mlp", shape.prefix, reads_flat, _describe_perceptron), net, block)
+
+
+def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
+    """Trains every lane of a block by a kernel.
+
+    Args:
+        kernel: The kernel.
+        net: A network that it covers.
+        block: The lanes, `[W, d]`, in main memory.
+    """
+    library, task = native.load_library(), LaneTask()
+    assert isinstance(library, native.Library)
     with torch.no_grad():
-        direct = _read_by_kernel(net, shape, block)
-        pieces = iter(direct) if direct is not None else _read_pieces(shape, block)
-        return _train(library, net, block, pieces, keeps_state=direct is None or len(direct) > 1)
+        sample = block.read(0, 1)[0].shape[3:] if block.source is None else block.source.x.shape[1:]
+        operations = kernel.describe(task, net, tuple(sample))
+        direct = _read_by_kernel(kernel, net, block, operations)
+        pieces = iter(direct) if direct is not None else _read_pieces(kernel, block)
+        task.keeps_state = direct is None or len(direct) > 1
+        return _train(kernel, task, net, block, pieces)
 
 
-def _train(library: native.Library, net: Net, block: Block, pieces: Iterator[_Piece], *, keeps_state: bool) -> Trained:
+def _train(kernel: Kernel, task: LaneTask, net: Net, block: Block, pieces: Iterator[_Piece]) -> Trained:
     """Calls the kernel for one piece after another."""
-    task, kept = _MlpTask(keeps_state=keeps_state), _Kept([])
+    library, kept = native.load_library(), _Kept([])
+    assert isinstance(library, native.Library)
     final, loss = torch.empty_like(block.start), np.zeros(len(block.start))
-    _describe_network(task, net)
     _describe_training(task, kept, block, final, loss)
     memory = None
     for piece in pieces:
@@ -123,10 +170,10 @@ def _train(library: native.Library, net: Net, block: Block, pieces: Iterator[_Pi
         _describe_data(task, own, net, block, piece)
         if memory is None:
             sizes = (ctypes.c_int64 * 2)()
-            library.function("mlp_sizes", block.start.dtype)(ctypes.byref(task), sizes)
+            library.function(f"{kernel.name}_sizes", block.start.dtype)(ctypes.byref(task), sizes)
             memory = _reserve_memory(sum(sizes), block.start.dtype)
             task.scratch, task.state = (memory.data_ptr() + at * memory.element_size() for at in (0, sizes[0]))
-        problem = library.function("mlp_train", block.start.dtype)(ctypes.byref(task))
+        problem = library.function(f"{kernel.name}_train", block.start.dtype)(ctypes.byref(task))
         if problem:
             raise IndexError(f"the data of a block has {_ERRORS[problem]}")
     return Trained(final, block.counters, torch.from_numpy(loss).to(final))
@@ -144,20 +191,28 @@ class _Kept(NamedTuple):
         return address(array)
 
 
-def _describe_network(task: _MlpTask, net: Net) -> None:
-    """Widths, activations and biases."""
+def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
+    """A network of linear layers alone."""
     shape = read_shape(net.module)
-    assert shape is not None and len(shape.layers) <= MOST_LAYERS
+    assert shape is not None
+    task.d = describe_layers(task, net, shape)
+    task.inputs = task.width[0]
+    assert task.d == net.layout.d
+    return 6.0 * net.layout.d
+
+
+def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
+    """Widths, activations and biases of linear layers, the last ones of a network; returns their parameters."""
+    assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
     task.width[0] = sizes[0][1]
     for k, ((activation, bias), (out, _)) in enumerate(zip(shape.layers, sizes, strict=True)):
-        task.width[k + 1], task.activation[k], task.bias[k] = out, _ACTIVATIONS[activation], bias
-    task.d = sum((task.width[k] + task.bias[k]) * task.width[k + 1] for k in range(task.layers))
-    assert task.d == net.layout.d
+        task.width[k + 1], task.activation[k], task.bias[k] = out, ACTIVATION_CODES[activation], bias
+    return sum((task.width[k] + task.bias[k]) * task.width[k + 1] for k in range(task.layers))
 
 
-def _describe_training(task: _MlpTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
+def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
     """The optimizer, the rates of the lanes, and their rows."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
@@ -172,7 +227,7 @@ def _describe_training(task: _MlpTask, kept: _Kept, block: Block, final: Tensor,
     task.final, task.loss = kept.hold(final), kept.hold(loss)
 
 
-def _describe_data(task: _MlpTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
+def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
     """The data of some steps; every size that the kernel relies on is checked here."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]
@@ -180,10 +235,10 @@ def _describe_data(task: _MlpTask, kept: _Kept, net: Net, block: Block, piece: _
     assert weight.dtype == block.start.dtype and weight.shape == index.shape and len(world) == lanes
     assert index.shape == (piece.end - piece.first, lanes, task.batch) and index.dtype == torch.int64
     assert first is None or (len(first) == lanes and first.dtype == torch.int64)
-    assert x[:1].numel() in (0, task.width[0])
+    assert x[:1].numel() in (0, task.inputs)
     outputs = 2 * task.targets if net.objective == "gaussian_nll" else task.targets
     assert y.dtype == torch.int64 if net.objective == "cross_entropy" else outputs == net.outputs
-    for values, size in zip(statistics, (task.width[0],) * 2 + (task.targets,) * 2, strict=True):
+    for values, size in zip(statistics, (task.inputs,) * 2 + (task.targets,) * 2, strict=True):
         assert values is None or (values.dtype == torch.float32 and values[0].numel() == size)
         assert values is None or not lanes or (world.min() >= 0 and world.max() < len(values))
     task.x_kind, task.y_kind, task.x_rows, task.y_rows = _KINDS[x.dtype], _KINDS.get(y.dtype, 0), len(x), len(y)
@@ -204,13 +259,13 @@ def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
     return found[:size].view(dtype)
 
 
-def _read_by_kernel(net: Net, shape: LayerShape, block: Block) -> list[_Piece] | None:
+def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float) -> list[_Piece] | None:
     """The steps in pieces of a fraction of a second, where the kernel can read the data as it is stored.
 
     A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
     """
     source = block.source
-    if source is None or any(type(part) is RBF for part in shape.prefix):
+    if source is None or not kernel.reads_flat:
         return None
     x, y, targets = source.x, source.y, net.objective != "cross_entropy"
     fits = x.dtype in (torch.float32, torch.uint8)
@@ -219,18 +274,18 @@ def _read_by_kernel(net: Net, shape: LayerShape, block: Block) -> list[_Piece] |
     if not fits or not x.is_contiguous() or not y.is_contiguous():
         return None
     total, lanes, batch = block.weight.shape
-    size = max(1, MOST_OPERATIONS // max(1, 6 * net.layout.d * lanes * batch))
+    size = max(1, int(MOST_OPERATIONS / max(1.0, operations * lanes * batch)))
     ends = [(a, min(a + size, total)) for a in range(0, max(1, total), size)]
     return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
 
 
-def _read_pieces(shape: LayerShape, block: Block) -> Iterator[_Piece]:
+def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
     """A piece of the steps after another, by `Block.read`; what lies before the first layer is computed by torch."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps = x.shape[:3]
         x = x.flatten(0, 2)
-        for part in shape.prefix:
+        for part in kernel.prefix:
             x = part(x)
         index = torch.arange(len(x)).view(steps)
         y = y.flatten(0, 2).contiguous() if y.is_floating_point() else y.flatten().contiguous()

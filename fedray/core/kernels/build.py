@@ -7,7 +7,7 @@ system's `cc`, `gcc` or `clang`. All of them give the same bits: the sources fix
 
 Example:
     >>> sorted(path.name for path in find_sources())[:2]
-    ['cpu.c', 'functions.c']
+    ['conv.c', 'cpu.c']
     >>> len(hash_sources())
     16
 """

@@ -21,9 +21,11 @@
 enum Mode {
     FORWARD,      /* C = start + sum */
     FORWARD_RELU, /* C = max(start + sum, 0); NaN stays */
+    FORWARD_MORE, /* C = C + sum, as one chain that begins at C */
     BACKWARD,     /* C = sum */
     BACKWARD_RELU, /* C = sum where `gate` is above 0 (or NaN), else 0 */
     GRADIENT,     /* C = sum, A is read with rows side by side */
+    GRADIENT_MORE, /* C = C + sum, as one chain that begins at C; A as there */
     DESCEND,      /* C = C - rate sum, A as there */
     DESCEND_PULL, /* C = C - rate (sum + keep C + shift), A as there */
 };
@@ -59,7 +61,8 @@ INLINE void tile(const Product *p, const int mode, const int rows, const int vec
     vec sum[8][4];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < vectors; v++)
-            sum[r][v] = mode <= FORWARD_RELU && p->start ? load(p->start + c0 + v * LANES) : all((real)0);
+            sum[r][v] = mode == GRADIENT_MORE || mode == FORWARD_MORE ? load(p->c + (r0 + r) * p->c_row + c0 + v * LANES)
+                      : mode <= FORWARD_RELU && p->start ? load(p->start + c0 + v * LANES) : all((real)0);
     for (int o = 0; o < p->outer; o++, a0 += p->a_outer, b0 += p->b_outer) {
         const real *a = a0, *b = b0;
         const int64_t b_row = p->b_row;
@@ -105,6 +108,13 @@ INLINE void product(const Product *p, const int mode) {
     for (; c + 2 * LANES <= columns; c += 2 * LANES) panel(p, mode, 2, c);
     for (; c < columns; c += LANES) panel(p, mode, 1, c);
 }
+
+/* The products that several places need: compiled once. */
+#define ONCE static __attribute__((noinline, unused)) void
+ONCE multiply_forward(const Product *p) { product(p, FORWARD); }
+ONCE multiply_forward_more(const Product *p) { product(p, FORWARD_MORE); }
+ONCE multiply_backward(const Product *p) { product(p, BACKWARD); }
+ONCE add_gradient(const Product *p) { product(p, GRADIENT_MORE); }
 
 /* A square of LANES x LANES numbers is transposed in registers, by exchanging ever larger blocks. */
 #if LANES_LOG == 4
