@@ -22,8 +22,8 @@ from fedray.core.text import format_seconds
 
 log = logging.getLogger("fedray")
 SOON = 2.0  # seconds that a phase lasts before it is said
-SILENCE = 15.0  # seconds after which a line says that the command still works; twice as many after each such line
-MOST_SILENCE = 600.0
+SILENCE = 15.0  # seconds after which a line says that the command still works; half as many more after each such line
+MOST_SILENCE = 25.0
 
 
 class Heard:
@@ -62,7 +62,7 @@ def next_line(heard: Heard, now: float) -> str | None:
         heard.said, heard.spoke = True, now
         return heard.phase
     if heard.said and heard.phase and now - max(heard.began, heard.spoke) >= heard.pause:
-        heard.spoke, heard.pause = now, min(2 * heard.pause, MOST_SILENCE)
+        heard.spoke, heard.pause = now, min(1.5 * heard.pause, MOST_SILENCE)
         return f"still {heard.phase} ({format_seconds(now - heard.began)})"
     return None
 
