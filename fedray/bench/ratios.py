@@ -105,7 +105,7 @@ def measure_ratio(
     plain, (fedray, _) = make_plain_laps(study, work), simulate(study)
     peak = measure_peak()
     plain_cost, fedray_cost = take_turns([(plain, laps.plain), (fedray, laps.fedray)], laps.repeats)
-    engine = choose_engine(study.net, example=study.example)
+    engine = choose_engine(study.net, example=study.example, lanes=study.lanes)
     share = count_flops(study, work) / fedray_cost.cpu / peak
     single, double = (measure_weight_difference(brief or work, dtype) for dtype in (torch.float32, torch.float64))
     note = (

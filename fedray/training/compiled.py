@@ -77,7 +77,7 @@ class LaneTask(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("optimizer", "batch", "lanes", "first_step", "end_step", "keeps_state")),
         ("momentum", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
-        ("d", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("d", "start_row", "anchor_row", "offset_row", "gives_change")),
         *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
         *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs")),
         *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
@@ -162,7 +162,7 @@ def _train(kernel: Kernel, task: LaneTask, net: Net, block: Block, pieces: Itera
     """Calls the kernel for one piece after another."""
     library, kept = native.load_library(), _Kept([])
     assert isinstance(library, native.Library)
-    final, loss = torch.empty_like(block.start), np.zeros(len(block.start))
+    final, loss = block.start.new_empty(block.start.shape), np.zeros(len(block.start))
     _describe_training(task, kept, block, final, loss)
     memory = None
     for piece in pieces:
@@ -189,6 +189,13 @@ class _Kept(NamedTuple):
         if array is not None:
             self.arrays.append(array)
         return address(array)
+
+    def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
+        """The address of rows `[W, d]`, and how far apart they lie: a row that is there once is not copied."""
+        if rows is None or rows.stride(1) != 1:
+            return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
+        self.arrays.append(rows)
+        return rows.data_ptr(), rows.stride(0)
 
 
 def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
@@ -223,8 +230,8 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
     assert len(block.steps) == lanes and block.start.shape == (lanes, task.d)
     rows = (block.start, block.anchor, block.offset)
     assert all(row is None or (row.shape == final.shape and row.dtype == final.dtype) for row in rows)
-    task.start, task.anchor, task.offset = (kept.hold(None if row is None else row.contiguous()) for row in rows)
-    task.final, task.loss = kept.hold(final), kept.hold(loss)
+    (task.start, task.start_row), (task.anchor, task.anchor_row), (task.offset, task.offset_row) = map(kept.rows, rows)
+    task.final, task.loss, task.gives_change = kept.hold(final), kept.hold(loss), block.wants_change
 
 
 def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
@@ -238,6 +245,11 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
     assert x[:1].numel() in (0, task.inputs)
     outputs = 2 * task.targets if net.objective == "gaussian_nll" else task.targets
     assert y.dtype == torch.int64 if net.objective == "cross_entropy" else outputs == net.outputs
+    forms = (x.shape[1:], x.shape[1:], y.shape[1:], y.shape[1:])  # those of images have one number a channel
+    statistics = [
+        None if values is None else values.expand(len(values), *form).contiguous()
+        for values, form in zip(statistics, forms, strict=True)
+    ]
     for values, size in zip(statistics, (task.inputs,) * 2 + (task.targets,) * 2, strict=True):
         assert values is None or (values.dtype == torch.float32 and values[0].numel() == size)
         assert values is None or not lanes or (world.min() >= 0 and world.max() < len(values))
