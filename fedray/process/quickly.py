@@ -33,9 +33,9 @@ def import_quickly() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
-        atexit.unregister(gc.unfreeze)
-        atexit.register(gc.unfreeze)  # an ordinary tear-down frees them: otherwise nanobind says that they leaked
+        if not gc.get_freeze_count():  # once in a process: what a second call froze would include garbage
+            gc.freeze()
+            atexit.register(gc.unfreeze)  # an ordinary tear-down frees them: otherwise nanobind says that they leaked
         if before:
             gc.enable()
 
