@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("ray")
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def short_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for the sessions of real Rays, whose sockets have long names; other runs keep theirs elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder)
 
 
 @pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1), RuntimeError()])
@@ -85,14 +95,15 @@ def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["/raylet/raylet ", "/gcs/gcs_server ", "ray::DashboardAgent", "ray::RuntimeEnv"])
 def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str, short_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing of either Ray is left: no process, no folder, no shared memory."""
-    places, killed, raylets = leftovers.session_places(), [], set()
-    folders, note = leftovers.find_sessions(places), leftovers.note_raylet
+    killed: list[int] = []
+    raylets: dict[Path, int] = {}
+    note = leftovers.note_raylet
 
     def note_both(folder: Path, pid: int) -> None:
-        raylets.add(pid)
+        raylets[folder] = pid
         note(folder, pid)
 
     monkeypatch.setattr(leftovers, "note_raylet", note_both)
@@ -114,7 +125,7 @@ def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
     assert killed
     assert hashes(done) == inline(long)
     assert "Raylet is terminated" not in capfd.readouterr().out
-    assert leftovers.find_sessions(places) == folders
-    assert not [one for one in list_tree() if "/ray/" in one.command or one.command.startswith("ray::")]
+    assert list(short_place.iterdir()) == []
     assert len(raylets) == 2
-    assert not [path for pid in raylets for path in leftovers.SHARED_MEMORY.glob(f"sem.*{pid}-*")]
+    assert not [pid for folder in raylets for pid in leftovers.session_processes(folder)]
+    assert not [path for pid in raylets.values() for path in leftovers.SHARED_MEMORY.glob(f"sem.*{pid}-*")]
