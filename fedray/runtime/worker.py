@@ -34,7 +34,7 @@ from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, choose_engine, is_shareable
+from fedray.training.choice import Engine, choose_engine, gives_change, is_shareable
 
 
 class Jobs(NamedTuple):
@@ -178,9 +178,12 @@ class Worker:
             sample=int(np.prod(study.input_shape)),
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             source=data.source,
+            wants_change=gives_change(self.engine) and not phase.private,
         )
         trained = self.engine.train(study.net, block)
-        delta, kept = personal.withhold_private(study.net.layout, phase, start, trained.final)
+        delta, kept = trained.final, dict[str, Tensor]()
+        if not block.wants_change:
+            delta, kept = personal.withhold_private(study.net.layout, phase, start, trained.final)
         own |= kept | self._train_personal(t, jobs, broadcast, phase)
         change = None
         if local.correction is not None:

@@ -103,6 +103,7 @@ class Block(NamedTuple):
         offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
         lane_rates: Rates of each lane, where they differ and the engine can mix them (`choice.can_mix_rates`); None:
             those of `lr` and `local`.
+        wants_change: Whether a compiled engine returns `final - start` in place of `final`.
         source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
     """
 
@@ -119,6 +120,7 @@ class Block(NamedTuple):
     offset: Tensor | None = None
     lane_rates: Rates | None = None
     source: Source | None = None
+    wants_change: bool = False
 
     @property
     def rates(self) -> Rates:
@@ -141,7 +143,7 @@ class Trained(NamedTuple):
     """What the lanes of a block become.
 
     Attributes:
-        final: The trained models, `[W, d]`.
+        final: The trained models, `[W, d]`, or their changes where the block `wants_change` of a compiled engine.
         counters: Their integer buffers, `[W, c]`.
         loss: Sum over the lane's steps of the mean loss of the batch, `[W]`.
     """

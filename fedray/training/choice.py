@@ -160,6 +160,11 @@ def is_shareable(engine: Engine) -> bool:
     return engine.name in ("mlp", "conv", *COMPILED)
 
 
+def gives_change(engine: Engine) -> bool:
+    """Whether the engine returns the change of the models, where a block wants it."""
+    return engine.name in COMPILED
+
+
 def can_mix_rates(engine: Engine, local: Local) -> bool:
     """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
     return engine.name in COMPILED or (engine.name == "mlp" and is_plain_sgd(local))

@@ -8,18 +8,15 @@ same bits on every processor that has fused multiply-add.
 Example:
     Two lanes on the same data, from different models; the second lane is trained alone, too.
 
-    >>> import numpy as np
-    >>> from fedray.core import native
     >>> from fedray.core.method import Local
     >>> from fedray.models.catalogue import build_net
     >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
-    >>> start = torch.stack([net.init(0), net.init(1)])
-    >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)
+    >>> start, one = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 2, 2)
+    >>> x, y, steps = one[..., None].expand(1, 2, 2, 3), one.long(), np.array([1, 1])
     >>> def lanes(a, b):
     ...     return Block(
-    ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]),
-    ...         weight=torch.full((1, b - a, 2), 0.5), steps=np.ones(b - a, int), local=Local(lr=0.1), lr=0.1,
-    ...         keys=np.arange(b - a), sample=3,
+    ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]), one[:, a:b] / 2,
+    ...         steps[a:b], Local(lr=0.1), 0.1, steps[a:b], 3,
     ...     )
     >>> if native.is_available():
     ...     both, alone = train_compiled_mlp(net, lanes(0, 2)).final, train_compiled_mlp(net, lanes(1, 2)).final
@@ -276,14 +273,13 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float) -
 
     A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
     """
-    source = block.source
-    if source is None or not kernel.reads_flat:
+    if (source := block.source) is None or not kernel.reads_flat:
         return None
     x, y, targets = source.x, source.y, net.objective != "cross_entropy"
     fits = x.dtype in (torch.float32, torch.uint8)
     fits &= y.dtype in (torch.float32, torch.float64) if targets else y.dtype == torch.int64
     fits &= source.y_shift is None or y.dtype == torch.float32
-    if not fits or not x.is_contiguous() or not y.is_contiguous():
+    if not (fits and x.is_contiguous() and y.is_contiguous()):
         return None
     total, lanes, batch = block.weight.shape
     size = max(1, int(MOST_OPERATIONS / max(1.0, operations * lanes * batch)))

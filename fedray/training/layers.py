@@ -90,7 +90,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
     for _, bias in shape.layers:
         w = next(rest)
         widens = w.shape[1] > w.shape[2]
-        wide = w.transpose(1, 2).contiguous() if widens else w.clone(memory_format=torch.contiguous_format)
+        wide = (w.transpose(1, 2) if widens else w).clone(memory_format=torch.contiguous_format)  # always a copy
         stack.weights.append(wide if widens else wide.transpose(1, 2))
         stack.biases.append(next(rest)[:, None, :].clone() if bias else None)
     return stack

@@ -118,6 +118,26 @@ def test_any_shape(drawn: tuple[Net, int], batch: int, name: str, offset: bool) 
     torch.testing.assert_close(found.final, right.final, rtol=1e-9, atol=1e-9)
 
 
+def test_a_row_of_one_weight_from_one_input_was_trained_in_place() -> None:
+    """The torch engine wrote into the first models, so that the models seemed not to change."""
+    net = net_of(lambda: nn.Sequential(nn.Linear(1, 2, bias=False)), "one input", "half_mse", 2)
+    block = make_block(net, (1,), Local(), [7, 20, 1], torch.float64, batch=4)
+    before = block.start.clone()
+    trained = train_mlp(net, block)
+    assert torch.equal(block.start, before) and not torch.equal(trained.final, before)
+
+
+def test_the_change_and_rows_that_are_there_once_give_the_same_bits() -> None:
+    net = perceptron()
+    for name in ("sgd", "prox", "adam"):
+        block = from_source(net, LOCALS[name])
+        once = block._replace(start=block.start[:1].expand(3, -1))
+        copied = block._replace(start=block.start[:1].repeat(3, 1))
+        final = train_compiled_mlp(net, copied).final
+        assert torch.equal(train_compiled_mlp(net, once).final, final)
+        assert torch.equal(train_compiled_mlp(net, once._replace(wants_change=True)).final, final - copied.start)
+
+
 @pytest.mark.parametrize("name", LOCALS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_lane_has_the_same_bits_alone_and_in_any_block(name: str, dtype: torch.dtype) -> None:

@@ -34,7 +34,8 @@ typedef struct {
     double momentum;
     const double *rate, *decay, *pull; /* of each lane, [W] */
     const int64_t *steps;              /* of each lane, [W] */
-    int64_t d;
+    int64_t d, start_row, anchor_row, offset_row; /* how far apart the rows lie; 0: all lanes have the same */
+    int64_t gives_change;                         /* whether `final` gets the difference to `start` */
     const real *start, *anchor, *offset; /* [W, d]; anchor and offset may be NULL */
     real *final;                         /* [W, d] */
     double *loss;                        /* [W]; the sums of the steps are added */
@@ -172,11 +173,11 @@ static void unpack(const LaneTask *t, const Places *p, const real *from, real *r
 static void make_shift(const LaneTask *t, const Places *p, int64_t lane) {
     const real pull = (real)t->pull[lane];
     memset(p->shift, 0, (size_t)p->size * sizeof(real));
-    if (t->offset) pack(t, p, t->offset + lane * t->d, p->shift);
+    if (t->offset) pack(t, p, t->offset + lane * t->offset_row, p->shift);
     if (pull == 0) return;
     const real *anchor = p->w;
     if (t->anchor) {
-        pack(t, p, t->anchor + lane * t->d, p->gradient);
+        pack(t, p, t->anchor + lane * t->anchor_row, p->gradient);
         anchor = p->gradient;
     }
     for (int64_t i = 0; i < p->size; i += LANES)
@@ -437,7 +438,7 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
     double powers[2] = {1.0, 1.0}, loss = 0.0;
     for (int s = 0; s < t->first_step; s++) powers[0] *= 0.9, powers[1] *= 0.999;
     if (t->first_step == 0) {
-        pack(t, p, t->start + lane * t->d, p->w);
+        pack(t, p, t->start + lane * t->start_row, p->w);
         if (t->optimizer != SGD) memset(p->first, 0, (size_t)p->size * sizeof(real) * (size_t)moments(t));
         if (pulled) make_shift(t, p, lane);
     }
@@ -462,8 +463,12 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
         if (t->optimizer != SGD) move(t, p, lane, pulled, powers);
     }
     t->loss[lane] += loss;
-    if (t->steps[lane] <= t->end_step && (t->steps[lane] > t->first_step || t->first_step == 0))
-        unpack(t, p, p->w, t->final + lane * t->d);
+    if (t->steps[lane] <= t->end_step && (t->steps[lane] > t->first_step || t->first_step == 0)) {
+        real *final = t->final + lane * t->d;
+        const real *start = t->start + lane * t->start_row;
+        unpack(t, p, p->w, final);
+        for (int64_t i = 0; t->gives_change && i < t->d; i++) final[i] -= start[i];
+    }
     return FINE;
 }
 
