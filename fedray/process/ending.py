@@ -135,11 +135,20 @@ def _read_action(number: int) -> Any:
     return action
 
 
+def _silence() -> None:
+    """Lets nobody say anything more: other threads go on meanwhile, and see what they use disappear."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):
+            os.dup2(nowhere, output)
+
+
 def end_process(number: int, ending: Ending) -> None:
     """Says the line, calls the hooks, and ends this process with status 128 + the number of the signal."""
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
+    _silence()
     for hook in reversed(ending.hooks):
         with suppress(Exception):
             hook()

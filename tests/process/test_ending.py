@@ -46,12 +46,27 @@ def test_a_second_signal_was_a_traceback() -> None:
     """The first one ends the process; its hooks run once, also where the second one comes meanwhile."""
     done = run_python("""
 with end_on_signals() as ending:
-    ending.hooks.append(lambda: (os.write(1, b"stopped\\n"), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.3)))
+    output = os.dup(1)
+    ending.hooks.append(lambda: (os.write(output, b"stopped\\n"), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.3)))
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
 """)
     assert (done.returncode, done.stdout) == (130, "stopped\n")
     assert done.stderr == f"fedray: ended by SIGINT; {AGAIN}\n"
+
+
+def test_what_other_threads_said_meanwhile_came_after_the_line() -> None:
+    """The cells of a table that a signal ended were called failed, and the main thread ended in a traceback."""
+    done = run_python("""
+with end_on_signals() as ending:
+    ending.hooks.append(lambda: time.sleep(0.5))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+    print("cell a failed", flush=True)
+    raise RuntimeError("what this thread uses is gone")
+""")
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr == f"fedray: ended by SIGTERM; {AGAIN}\n"
 
 
 def test_a_handler_of_a_library_took_the_signals() -> None:
