@@ -43,6 +43,7 @@ from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
+from fedray.training.choice import SLOWER, choose_engine
 
 
 def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...]) -> Setting:
@@ -141,7 +142,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def warn_of_limits(study: Study) -> None:
-    """Warns of what a scenario alone does not tell: a network that makes a method another one, or has no scores."""
+    """Warns of what a scenario alone does not tell: a network that makes a method another one, or that is slow."""
     method = study.method
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
@@ -152,6 +153,9 @@ def warn_of_limits(study: Study) -> None:
                 ScenarioWarning,
                 stacklevel=2,
             )
+        engine = choose_engine(one.net, example=one.example, lanes=one.lanes)
+        if SLOWER in engine.why:
+            warnings.warn(f"model.name = {one.net.name}: {engine.name}: {engine.why}", ScenarioWarning, stacklevel=2)
     if method.name == "lg_fedavg" and not method.phase.private:
         warnings.warn(
             "method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it",
