@@ -43,7 +43,8 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
     Example:
         >>> from fedray.assembly.study import build_study
         >>> from fedray.scenario.loader import read_scenario
-        >>> study = build_study(read_scenario({"data": {"name": "cubic"}, "model": {"name": "linear"}}))
+        >>> keys = {"data": {"name": "cubic"}, "model": {"name": "linear"}, "lanes": "torch"}
+        >>> study = build_study(read_scenario(keys))
         >>> make_worker(study).engine.name
         'mlp'
     """

@@ -3,8 +3,8 @@
 Example:
     >>> from fedray.scenario.loader import read_scenario
     >>> scenario = read_scenario({"data": {"name": "cubic"}, "model": {"name": "linear"}, "clients": {"number": 2}})
-    >>> ClientActor(scenario, UserObjects(), index=0, gpus=0, cpus=1).facts()["engine"]["name"]
-    'mlp'
+    >>> ClientActor(scenario, UserObjects(), index=0, gpus=0, cpus=1).facts()["lanes_independent"]
+    True
 """
 
 from __future__ import annotations

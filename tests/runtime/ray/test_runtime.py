@@ -13,6 +13,7 @@ from small import rows
 
 import fedray
 from fedray.bench.measure import list_tree
+from fedray.core import native
 from fedray.core.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("no_report", "cluster")
@@ -55,7 +56,7 @@ def test_the_manifest_is_the_client_actors_own(both: BothRuntimes) -> None:
     """What ran there: engine, width, self-test; not what the coordinator would have run."""
     inline, ray = (json.loads((one.path / "manifest.json").read_text()) for one in (both.inline, both.ray))
     assert inline["engine"] == ray["engine"]
-    assert ray["engine"]["name"] == "mlp"
+    assert ray["engine"]["name"] == ("mlp-c" if native.is_available() else "mlp")
     assert (ray["runtime"], ray["actors"], ray["lanes_independent"]) == ("ray", 2, True)
 
 
