@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_TIDY = ("ray", "wandb", "mlflow", "tensorboard")  # libraries that end what they began while Python is torn down
+_TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that end what they began while Python is torn down
 
 
 @contextmanager
@@ -38,6 +38,12 @@ def import_quickly() -> Iterator[None]:
             atexit.register(gc.unfreeze)  # an ordinary tear-down frees them: otherwise nanobind says that they leaked
         if before:
             gc.enable()
+
+
+def leave_untidy(library: str) -> None:
+    """Lets the process end without a library that waits for something that is gone."""
+    if library in _TIDY:
+        _TIDY.remove(library)
 
 
 def exit_quickly(status: int) -> None:

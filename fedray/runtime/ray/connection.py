@@ -15,6 +15,7 @@ Example:
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -33,9 +34,12 @@ from typing import Any
 import ray
 import ray._private.worker as ray_worker
 from ray._private import ray_constants
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import AuthenticationError, RayError
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.process.ending import SIGNALS, current_ending
+from fedray.process.quickly import leave_untidy
 from fedray.runtime import environment, leftovers
 
 MOST_TRIES = 2  # of a start on a busy machine
@@ -57,21 +61,32 @@ class Connection:
 
     Attributes:
         folder: Of a Ray that fedray started, else None.
+        gone: Whether Ray was found to be gone.
     """
 
     def __init__(self, folder: Path | None = None, processes: dict[str, subprocess.Popen[bytes]] | None = None) -> None:
         self.folder, self._processes = folder, processes or {}
         self._next_look = self._answered = time.monotonic()
+        self._in_doubt = self.gone = False
 
     def check(self, wait: float = 0.0) -> None:
-        """Raises `RayDied` where Ray is gone; with `wait`, looks again and again for some seconds."""
+        """Raises `RayDied` where Ray is gone; with `wait`, looks again and again for some seconds.
+
+        With `wait` it returns only when the head node answers: what is asked of Ray next would wait for it without end.
+        """
         deadline = time.monotonic() + wait
+        if wait:
+            self._next_look = 0.0
         while True:
-            if self.folder is not None:
-                self._check_processes()
-            else:
-                self._check_cluster()
-            if time.monotonic() >= deadline:
+            try:
+                if self.folder is not None:
+                    self._check_processes()
+                else:
+                    self._check_cluster()
+            except RayDied:
+                self.gone = True
+                raise
+            if time.monotonic() >= deadline and not (wait and self._in_doubt):
                 return
             time.sleep(0.1)
 
@@ -86,7 +101,8 @@ class Connection:
             return
         self._next_look = now + LOOK_SECONDS
         context = ray.get_runtime_context()
-        if not answers(context.gcs_address):
+        self._in_doubt = not answers(context.gcs_address)
+        if self._in_doubt:
             if now - self._answered > MOST_SILENCE:
                 raise RayDied(f"the head node of the cluster ({context.gcs_address}) does not answer")
             return
@@ -141,11 +157,21 @@ def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
             yield connection
     else:
         environment.check_address(address)
+        _connect(address)
+        connection = Connection()
         try:
-            _connect(address)
-            yield Connection()
+            yield connection
         finally:
-            ray.shutdown()
+            if connection.gone:
+                _abandon()
+            else:
+                ray.shutdown()
+
+
+def _abandon() -> None:
+    """Leaves a cluster that is gone: Ray would wait a minute for its answer, and then end this process by itself."""
+    atexit.unregister(ray_worker.shutdown)
+    leave_untidy("ray")
 
 
 def _connect(address: str) -> None:
@@ -153,9 +179,17 @@ def _connect(address: str) -> None:
     environment.prepare_process()
     _listen_on_network(True)
     try:
+        if address.rpartition(":")[2].isdigit() and "//" not in address:
+            GcsClient(address=address)  # a token that is missing is said at once; `ray.init` would try for 20 s
         with _keep_quiet():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except AuthenticationError:
+        raise BadInput(
+            f"--address {address}: this cluster wants a token, and another one or none was sent: set "
+            "RAY_AUTH_MODE=token, and copy the cluster's ~/.ray/auth_token to this machine"
+        ) from None
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        ray.shutdown()
         why = " ".join(str(error).split())[:200]
         raise BadInput(f"--address {address}: {why}: start Ray there first") from error
 

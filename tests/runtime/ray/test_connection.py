@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 from on_ray import hashes, inline, run
+from ray.exceptions import AuthenticationError
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
@@ -75,6 +77,45 @@ def test_a_dead_raylet_was_silence_for_half_an_hour() -> None:
     process.communicate()
 
 
+def test_after_an_actors_death_a_dead_head_node_was_asked_for_another_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That call waits for a minute, until Ray ends the process without a line of fedray's."""
+    monkeypatch.setattr(connection, "answers", lambda _address: False)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "MOST_SILENCE", 0.5)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"))
+    here = connection.Connection()
+    here.check()  # one look proves nothing
+    assert not here.gone
+    with pytest.raises(connection.RayDied, match=r"the head node of the cluster \(10.0.0.1:6379\) does not answer"):
+        here.check(0.1)
+    assert here.gone
+
+
+def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.shutdown` waits for a minute for the head node's answer."""
+    left: list[str] = []
+    monkeypatch.setattr(environment, "check_address", lambda _address: None)
+    monkeypatch.setattr(connection, "_connect", lambda _address: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append("shutdown"))
+    monkeypatch.setattr(connection, "leave_untidy", left.append)
+    monkeypatch.setattr("atexit.unregister", lambda _hook: None)
+    for gone in (True, False):
+        with connection.open_ray("10.0.0.1:6379", 1) as here:
+            here.gone = gone
+    assert left == ["ray", "shutdown"]
+
+
+def test_a_cluster_that_wants_a_token_was_said_not_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str) -> None:
+        raise AuthenticationError(f"InvalidAuthToken of {address}")
+
+    monkeypatch.setattr(environment, "check_address", lambda _address: None)
+    monkeypatch.setattr(connection, "GcsClient", refuse)
+    match = "--address 10.0.0.1:6379: this cluster wants a token, .*: set RAY_AUTH_MODE=token, and copy"
+    with pytest.raises(BadInput, match=match), connection.open_ray("10.0.0.1:6379", 1):
+        pass
+
+
 def test_tasks_of_a_dead_ray_waited_for_ever() -> None:
     done: Future[int] = Future()
     done.set_result(3)
@@ -93,6 +134,7 @@ def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["/raylet/raylet ", "/gcs/gcs_server ", "ray::DashboardAgent", "ray::RuntimeEnv"])
 def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
     name: str, short_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -107,7 +149,7 @@ def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
         note(folder, pid)
 
     monkeypatch.setattr(leftovers, "note_raylet", note_both)
-    monkeypatch.setenv("FEDRAY_PATIENCE", "60")
+    monkeypatch.setenv("FEDRAY_PATIENCE", "240")  # an actor needs a minute on a busy machine
     long = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": {"every": 10}, "clients": {"actors": 2}}
 
     def kill() -> None:
