@@ -247,7 +247,7 @@ class Scenario:
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    lanes: Annotated[Lanes, _V(one_of("auto", "compiled", "torch"))] = "torch"
+    lanes: Annotated[Lanes, _V(one_of("auto", "compiled", "torch"))] = "auto"
     table: list[CellKeys] = field(default_factory=list)
     published: OptionValues = field(default_factory=dict)
 

@@ -194,7 +194,7 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
     assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found.loss)
     host = Worker(study)
     x, y = study.pool_rows(0, 100)
-    keep = torch.linspace(0, len(x) - 1, min(PLANE_RESOLUTION[host.engine.name][1], len(x))).long()
+    keep = torch.linspace(0, len(x) - 1, min(PLANE_RESOLUTION[host.engine.name.removesuffix("-c")][1], len(x))).long()
     out = host.engine.outputs(
         study.net, state.models[:3], state.counters[:3], x[keep].expand(3, len(keep), *x.shape[1:])
     )
