@@ -45,6 +45,7 @@ from fedray.runtime import environment, leftovers
 MOST_TRIES = 2  # of a start on a busy machine
 NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
 LOOK_SECONDS = 2.0  # between two questions to a cluster
+DEATH_SECONDS = 2.0  # after a worker has died: did Ray itself die?
 MOST_SILENCE = 10.0  # seconds without an answer of a cluster's head node
 
 

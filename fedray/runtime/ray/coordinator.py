@@ -37,7 +37,7 @@ from fedray.runtime.ray.cluster import (
     raise_if_refused,
     worker_environment,
 )
-from fedray.runtime.ray.connection import Connection, KeepsDying, RayDied, open_ray
+from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
@@ -49,7 +49,6 @@ from fedray.storage.loggers import build_loggers
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator
 MOST_RAYS = 5  # that are started here for a run, one after the other, where they die
-DEATH_SECONDS = 2.0  # after an actor has died: did Ray itself die?
 
 
 class Coordinator:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import ray
 from on_ray import hashes, inline, run
-from ray.exceptions import AuthenticationError
+from ray.exceptions import AuthenticationError, LocalRayletDiedError, RayError, WorkerCrashedError
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
@@ -124,6 +124,30 @@ def test_tasks_of_a_dead_ray_waited_for_ever() -> None:
     assert done.result() == 3
     with pytest.raises(connection.RayDied):
         waiting.result(0)
+
+
+@pytest.mark.parametrize("error", [LocalRayletDiedError(), WorkerCrashedError()])
+def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    here = connection.Connection(Path("/folder"), {"raylet": process})
+    task: Future[int] = Future()
+    task.set_exception(error)
+    future: Future[int] = Future()
+    tasks._pass_on(here, future, task)
+    with pytest.raises(connection.RayDied):
+        future.result(5)
+
+
+def test_what_a_task_answers_or_raises_is_passed_on() -> None:
+    here, answered, failed = connection.Connection(Path("/folder")), Future[int](), Future[int]()
+    answered.set_result(3)
+    failed.set_exception(ValueError("its own"))
+    for task in (answered, failed):
+        future: Future[int] = Future()
+        tasks._pass_on(here, future, task)
+        assert future.exception(5) is task.exception()
+    assert future.done()
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "0", "nan", "inf", ""])
