@@ -27,6 +27,7 @@ BASES = {
     "UserWarning",
     "FedrayError",
     "nn.Module",
+    "ctypes.Structure",
     "yaml.SafeLoader",
     "yaml.SafeDumper",
 }

@@ -50,53 +50,40 @@ class LeNet(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """64 inputs, 64 hidden units, 10 classes; what happens between the layers is the subclass's."""
+    """64 inputs, 64 hidden units, 10 classes; `between` applies the second layer, or what is tried in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[Perceptron, Tensor], Tensor] | None = None) -> None:
         nn.Module.__init__(self)
+        self.between = between
         self.a, self.b, self.c = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[B, 10]` of rows `[B, 64]`."""
-        outputs: Tensor = self.c(self.between(F.relu(self.a(x))))
+        h = F.relu(self.a(x))
+        outputs: Tensor = self.c(F.relu(self.b(h)) if self.between is None else self.between(self, h))
         return outputs
 
-    def between(self, h: Tensor) -> Tensor:
-        """The second layer."""
-        return F.relu(self.b(h))
 
-
-class ResidualPerceptron(Perceptron):
+def residual_perceptron() -> nn.Module:
     """The second layer is added to its inputs."""
-
-    def between(self, h: Tensor) -> Tensor:
-        """A residual layer."""
-        return h + F.relu(self.b(h))
+    return Perceptron(lambda net, h: h + F.relu(net.b(h)))
 
 
-class Dropping(Perceptron):
+def dropping_perceptron() -> nn.Module:
     """Dropout behind the second layer."""
-
-    def between(self, h: Tensor) -> Tensor:
-        """A layer with dropout."""
-        return F.dropout(F.relu(self.b(h)), 0.2, self.training)
+    return Perceptron(lambda net, h: F.dropout(F.relu(net.b(h)), 0.2, net.training))
 
 
-class Tied(Perceptron):
-    """The second layer applies the first one's weight."""
-
-    def between(self, h: Tensor) -> Tensor:
-        """A layer with a weight that is used twice."""
-        outputs: Tensor = F.relu(F.linear(h, self.a.weight, self.b.bias)) + 0.0 * self.b(h)
-        return outputs
+def tied_perceptron() -> nn.Module:
+    """The second layer has the first one's weight."""
+    net = Perceptron()
+    net.b.weight = net.a.weight
+    return net
 
 
-class Branching(Perceptron):
+def branching_perceptron() -> nn.Module:
     """A branch on the data."""
-
-    def between(self, h: Tensor) -> Tensor:
-        """One of two activations."""
-        return F.relu(self.b(h)) if h.mean() > 0 else self.b(h).tanh()
+    return Perceptron(lambda net, h: F.relu(net.b(h)) if h.mean() > 0 else net.b(h).tanh())
 
 
 class GroupNormCNN(nn.Module):
@@ -213,15 +200,15 @@ def rows(module: Callable[[], nn.Module]) -> BenchWork:
 
 NETWORKS: dict[str, tuple[Callable[[Callable[[], nn.Module]], BenchWork], Callable[[], nn.Module]]] = {
     "LeNet": (pictures, LeNet),
-    "residual perceptron": (rows, ResidualPerceptron),
-    "dropout": (rows, Dropping),
-    "tied weights": (rows, Tied),
+    "residual perceptron": (rows, residual_perceptron),
+    "dropout": (rows, dropping_perceptron),
+    "tied weights": (rows, tied_perceptron),
     "GroupNorm CNN": (pictures, GroupNormCNN),
     "transformer block": (tokens, Transformer),
     "LSTM": (tokens, Recurrent),
     "BatchNorm CNN": (pictures, batch_norm_cnn),
     "embedding classifier": (tokens, Bag),
-    "branch on the data": (rows, Branching),
+    "branch on the data": (rows, branching_perceptron),
     "perceptron as a class": (rows, Perceptron),
     "small CNN as a class": (pictures, SmallCNN),
     "small CNN as nn.Sequential": (pictures, small_cnn),
