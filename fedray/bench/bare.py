@@ -99,7 +99,7 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
     model = module().to(study.dtype)
     layout = study.net.layout
     row = study.net.init(int(rng.keys(study.seeds[world], "init", 0))).to(study.dtype)
-    model.load_state_dict(state_dict(layout, row))
+    model.load_state_dict(state_dict(layout, row), strict=False)  # a shared weight has one name in the row
     worlds = torch.tensor([world])
     clients = []
     for client in range(study.clients.number):
