@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow.compute as pc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -41,12 +42,12 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     half = float(np.median(list(busy.values())))
     name = f"client {slowest}" + (f" ({of[slowest]})" if len(run.tiers) > 1 else "")
     title = _title(int(table["round"][0].as_py()), name, busy[slowest], half)
-    figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     row = {c: y for y, c in lanes}
     shown = np.isin(client, list(row))
     trained = np.unique(model[shown])
     if len(trained) > MOST_DRAWN_MODELS:
         return None
+    figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(lanes))))
     share, order = np.where(together, _height_shares(client), 1.0), _job_order(client)
     for k in trained.tolist():
         pick = shown & (model == k)
@@ -57,16 +58,22 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     axes.set_yticks([y for y, _ in lanes], [str(c) for _, c in lanes], fontsize=7)
     axes.set_ylim(max(row.values()) + 0.7, -0.7)
     axes.set_xlim(0, busy[slowest] * 1.01)
-    for name in run.tiers if len(run.tiers) > 1 else []:
-        rows = [y for y, c in lanes if of[c] == name]
-        if rows:
-            axes.text(1.008, np.mean(rows), name, transform=axes.get_yaxis_transform(), va="center", color=style.INK)
+    _name_tiers(axes, {name: [y for y, c in lanes if of[c] == name] for name in run.tiers})
     axes.axvline(half, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
     style.draw_grid(axes, "x")
     draw_model_key(axes, run.trained)
     return figure
+
+
+def _name_tiers(axes: Axes, rows: dict[str, list[float]]) -> None:
+    """Writes the name of each tier beside its lanes, where there are several tiers."""
+    for name, places in rows.items() if len(rows) > 1 else ():
+        if places:
+            axes.text(
+                1.008, float(np.mean(places)), name, transform=axes.get_yaxis_transform(), va="center", color=style.INK
+            )
 
 
 def _title(round: int, slowest: str, longest: float, half: float) -> str:

@@ -39,7 +39,7 @@ class DealtData(NamedTuple):
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
     weight: Tensor
-    source: lanes.Source
+    source: lanes.BatchSource
 
 
 def deal_data(
@@ -78,5 +78,5 @@ def deal_data(
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)
 
-    source = lanes.Source(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
+    source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
     return DealtData(read, move(weight), source)

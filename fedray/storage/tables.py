@@ -27,7 +27,7 @@ from fedray.core.errors import FedrayError
 from fedray.core.types import Plan
 from fedray.files import plain
 from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
-from fedray.files.run_files import read_parts
+from fedray.files.run_files import JOB_IDS, JOB_NUMBERS, JOB_TEXTS, read_parts
 from fedray.simulation import clock
 from fedray.simulation.interfaces import JobTable, Progress
 from fedray.simulation.study import Study
@@ -164,11 +164,16 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 def read_table(out: Path, name: str) -> pa.Table:
     """`rounds` or `clients` of a run directory as one table, sorted by replicate, fold and round.
 
+    A method without local training (`bayesian_linear`, say) has scores and no jobs: its `clients` has no rows.
+
     Raises:
         Damaged: a part is missing or was changed.
         FedrayError: the directory holds no rows, or a part cannot be read for another reason.
     """
     table = read_parts(out, name)
+    if table is None and name == "clients" and read_parts(out, "rounds") is not None:
+        kinds = {pa.int64(): JOB_IDS, pa.float64(): JOB_NUMBERS, pa.string(): JOB_TEXTS}
+        return pa.schema([(column, kind) for kind, columns in kinds.items() for column in columns]).empty_table()
     if table is None:
         raise FedrayError(f"{out / name}.parquet holds no rows: is {out} a finished run?")
     return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])

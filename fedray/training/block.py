@@ -58,7 +58,7 @@ class Rates(NamedTuple):
     pull: FloatArray | float
 
 
-class Source(NamedTuple):
+class BatchSource(NamedTuple):
     """Where the batches of a block come from, so that a compiled kernel can read them by itself.
 
     What it reads are the numbers that `Block.read` returns: row `index[s, w, b]` of x, minus shift, over scale.
@@ -119,7 +119,7 @@ class Block(NamedTuple):
     anchor: Tensor | None = None
     offset: Tensor | None = None
     lane_rates: Rates | None = None
-    source: Source | None = None
+    source: BatchSource | None = None
     wants_change: bool = False
 
     @property

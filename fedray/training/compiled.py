@@ -39,7 +39,7 @@ from fedray.core import native
 from fedray.core.native import address
 from fedray.core.types import Net
 from fedray.models.mlp import RBF
-from fedray.training.block import Block, Source, Trained
+from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, read_shape
 
 MOST_LAYERS, MOST_STAGES = 16, 8
@@ -114,7 +114,7 @@ class _Piece(NamedTuple):
 
     first: int
     end: int
-    source: Source
+    source: BatchSource
 
 
 def is_covered(net: Net) -> bool:
@@ -297,4 +297,4 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
             x = part(x)
         index = torch.arange(len(x)).view(steps)
         y = y.flatten(0, 2).contiguous() if y.is_floating_point() else y.flatten().contiguous()
-        yield _Piece(a, b, Source(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))
+        yield _Piece(a, b, BatchSource(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))

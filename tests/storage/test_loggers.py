@@ -111,7 +111,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
     run = fedray.run(
         given, out=tmp_path / "run", watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"]))
     )
-    assert asked == ["here"]
+    assert [str(folder) for folder in asked] == ["here"]
     rows = run.rounds.to_pylist()
     assert logged == seen == [(row["round"], row["accuracy"]) for row in rows]
     assert [round for round, _ in seen] == [0, 5, 10, 12]

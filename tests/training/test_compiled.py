@@ -175,7 +175,7 @@ def from_source(net: Net, local: Local, *, lanes: int = 3, targets: bool = False
         labels = y[at if first is None else at + first[:, None]]
         return raw, (labels - shift[where][:, None, :4]).div_(scale[where][:, None, :4]) if targets else labels
 
-    source = blocks.Source(
+    source = blocks.BatchSource(
         x,
         y,
         index,

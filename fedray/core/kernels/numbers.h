@@ -18,11 +18,13 @@
 #if REAL_BITS == 64
 typedef double real;
 typedef int64_t whole;
+typedef uint64_t natural;
 #define MANTISSA 52
 #define BIAS 1023
 #else
 typedef float real;
 typedef int32_t whole;
+typedef uint32_t natural;
 #define MANTISSA 23
 #define BIAS 127
 #endif
@@ -31,6 +33,7 @@ typedef int32_t whole;
 #define LANES_LOG (LANES == 16 ? 4 : LANES == 8 ? 3 : LANES == 4 ? 2 : 1)
 typedef real vec __attribute__((vector_size(VECTOR)));
 typedef whole ivec __attribute__((vector_size(VECTOR)));
+typedef natural uvec __attribute__((vector_size(VECTOR))); /* its sums may wrap around */
 typedef real loose __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias)); /* a vector in memory */
 
 /* The one operation for which C has no vector form that all compilers know. */
@@ -71,7 +74,7 @@ INLINE vec power_of_two(vec *x) {
     vec shifted = FMA(*x, all((real)1.4426950408889634), magic);
     vec n = shifted - magic;
     *x = FMA(n, all(-LOG2_LOW), FMA(n, all(-LOG2_HIGH), *x));
-    return (vec)(((ivec)shifted - (ivec)magic + BIAS) << MANTISSA);
+    return (vec)(((uvec)shifted - (uvec)magic + (natural)BIAS) << MANTISSA);
 }
 
 /* (e^r - 1) / r by Taylor's series for |r| <= log(2) / 2: its first omitted term is below half a unit in the last place. */
@@ -134,10 +137,11 @@ INLINE vec log_series(vec s) {
 
 /* log x of normal numbers above 0; infinity and NaN stay. Used on sums of exponentials and on variances. */
 INLINE vec log_of(vec x) {
-    const whole half = (whole)BIAS << MANTISSA, cut = (whole)0x3504F3 << (MANTISSA > 23 ? MANTISSA - 23 : 0);
-    const whole one = (whole)1 << MANTISSA;
-    ivec bits = (ivec)x, e = (bits - half + (one - cut)) >> MANTISSA; /* so that the mantissa lies in [sqrt(1/2), sqrt(2)] */
-    vec m = (vec)(bits - (e << MANTISSA));
+    const natural half = (natural)BIAS << MANTISSA, cut = (natural)0x3504F3 << (MANTISSA > 23 ? MANTISSA - 23 : 0);
+    const natural one = (natural)1 << MANTISSA;
+    uvec bits = (uvec)x;
+    ivec e = (ivec)(bits - half + (one - cut)) >> MANTISSA; /* so that the mantissa lies in [sqrt(1/2), sqrt(2)] */
+    vec m = (vec)(bits - ((uvec)e << MANTISSA));
     vec n;
     for (int i = 0; i < LANES; i++) n[i] = (real)e[i];
     vec y = log_series((m - (real)1) / (m + (real)1));

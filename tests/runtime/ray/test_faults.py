@@ -96,12 +96,8 @@ class Broken(nn.Module):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("build", "client actor 0 failed: ValueError: the layer is broken"),
-        (
-            "train",
-            r"round 1: client \d+ \(model \d+\) failed: ValueError: the layer is broken: correct it, or set "
-            "on_client_error: skip",
-        ),
+        ("build", r"model\.name = .*broken: its .*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*"),
+        ("train", r"model\.name = .*broken in training.*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*"),
     ],
 )
 def test_an_error_in_a_client_is_one_line_with_its_cause(place: str, message: str) -> None:
