@@ -34,7 +34,8 @@ def test_scores_that_depend_on_the_pieces_of_the_test_set_were_printed_in_silenc
     """One line says it; the answers of such a network for one row do depend on the others."""
     with pytest.warns(ScenarioWarning, match="depends on the rows beside it") as said:
         run = fedray.run(scenario({"rounds": 1}), model=lambda: network(Centering()))
-    assert len(said) == 1 and len(str(said[0].message).splitlines()) == 1
+    lines = [str(one.message) for one in said if "depends on the rows" in str(one.message)]
+    assert len(lines) == 1 and len(lines[0].splitlines()) == 1
     x = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8)).astype(np.uint8)
     assert not np.allclose(run.predict(x).mean[:2], run.predict(x[:2]).mean)
 

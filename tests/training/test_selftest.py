@@ -28,10 +28,11 @@ def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
         done = honest(net, block)
         return done._replace(final=done.final + 1e-6 * len(block.start))
 
-    fedray.run(scenario({"rounds": 1}), out=tmp_path / "fine")  # warnings are errors here
+    keys = scenario({"rounds": 1, "lanes": "torch"})
+    fedray.run(keys, out=tmp_path / "fine")  # warnings are errors here
     monkeypatch.setattr(mlp, "train_mlp", leaking)
     with pytest.warns(UserWarning, match="results repeat for the same packing only"):
-        fedray.run(scenario({"rounds": 1}), out=tmp_path / "leaking")
+        fedray.run(keys, out=tmp_path / "leaking")
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
     assert [one["lanes_independent"] for one in manifests] == [True, False]
 
@@ -52,9 +53,8 @@ def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
 
 def test_check_names_the_engine_of_the_device_that_will_be_used(tmp_path: Path) -> None:
     file = tmp_path / "cnn.yaml"
-    file.write_text(
-        yaml.safe_dump(scenario({"runtime": "ray", "model": {"name": "cnn", "channels": [64], "hidden": [8]}}))
-    )
+    cnn = {"name": "cnn", "channels": [64], "hidden": [8]}
+    file.write_text(yaml.safe_dump(scenario({"runtime": "ray", "lanes": "torch", "model": cnn})))
     assert "conv on cpu, up to 1 lanes" in run_command("check", file).out
     tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
     mixed = run_command("check", file, tiers, "--address", "10.0.0.1:6379").out
