@@ -140,8 +140,9 @@ def test_the_matrix_has_a_row_for_every_key() -> None:
 def base_of(method: str, tiered: bool) -> dict[str, Any]:
     """A small scenario as a user writes it: only what the method reads is set."""
     given = {key: value for key, value in flatten(of_method(method)).items() if key in WRITTEN}
-    number = 4 if method == "stacking" else 10
-    tree = expand({**given, "rounds": 0 if method == "bayesian_linear" else 2, "clients.number": number})
+    number = {"stacking": 4, "random_walk": 5}.get(method, 10)  # few, so that two models meet at a client of tier a
+    rounds = {"bayesian_linear": 0, "random_walk": 6}.get(method, 2)
+    tree = expand({**given, "rounds": rounds, "clients.number": number})
     small: dict[str, Any] = {"report": False, "runtime": "inline"}
     if tree["data"]["name"] == "digits":
         small["data.limit"] = 120
@@ -171,7 +172,10 @@ def outcome(tree: dict[str, Any], out: Path) -> Any:
         run = fedray.run(tree, out=out)
     table = [{k: v for k, v in row.items() if k != "wall_seconds"} for row in run.rounds.to_pylist()]
     hashes = run.summary["model_hash"], run.summary["state_hash"]
-    return repr((hashes, table, [str(one.message) for one in said if issubclass(one.category, ScenarioWarning)]))
+    seconds = run.clients["sim_seconds"].to_pylist()
+    return repr(
+        (hashes, table, seconds, [str(one.message) for one in said if issubclass(one.category, ScenarioWarning)])
+    )
 
 
 def cells_of(method: str) -> list[dict[str, Any]]:
