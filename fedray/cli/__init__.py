@@ -1,5 +1,1 @@
-"""The command line."""
-
-from fedray.cli.commands import main
-
-__all__ = ["main"]
+"""The command line; `fedray.cli.commands.main` is the program."""

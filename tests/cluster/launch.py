@@ -65,7 +65,7 @@ def furnish(work: Path, name: str) -> Path:
     programs = {
         "pip": PIP,
         "ray": f"#!{python}\n{RAY}\n",
-        "fedray": f"#!{python}\nfrom fedray.cli import main\nmain()\n",
+        "fedray": f"#!{python}\nfrom fedray.cli.commands import main\nmain()\n",
     }
     for program, text in programs.items():
         (python.parent / program).write_text(text)

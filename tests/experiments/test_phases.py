@@ -15,7 +15,7 @@ from fedray.cli.commands import commands
 from fedray.experiments import phases
 
 FAST = (  # the command with a clock a hundred times as fast, and no terminal
-    "import sys; from fedray.experiments import phases; from fedray.cli import main; "
+    "import sys; from fedray.experiments import phases; from fedray.cli.commands import main; "
     "phases.SOON, phases.SILENCE = 0.0, 0.3; main(sys.argv[1:])"
 )
 
