@@ -215,7 +215,10 @@ def test_every_folder_is_a_package() -> None:
 
 def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
     """Neither torch nor Ray nor pandas, and less than half a second of CPU time (the best of five)."""
-    code = "import sys, fedray.cli.commands; sys.argv = ['fedray', '--help']\ntry: fedray.cli.commands.main()\nfinally: print(*sys.modules)"
+    code = (
+        "import sys; from fedray.cli.commands import main; sys.argv = ['fedray', '--help']\n"
+        "try: main()\nfinally: print(*sys.modules)"
+    )
     seconds = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -233,7 +236,10 @@ def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
 
 def test_a_command_that_only_reads_text_imports_no_torch() -> None:
     """`fedray list` answers from names alone."""
-    code = "import sys, fedray.cli.commands; sys.argv = ['fedray', 'list']\ntry: fedray.cli.commands.main()\nfinally: print(*sys.modules)"
+    code = (
+        "import sys; from fedray.cli.commands import main; sys.argv = ['fedray', 'list']\n"
+        "try: main()\nfinally: print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "fed_ensemble" in done.stdout
     assert {"torch", "ray", "pandas"} & set(done.stdout.splitlines()[-1].split()) == set()

@@ -1,13 +1,29 @@
-"""One model as a plain module, to compare with what fedray computes."""
+"""Modules of the tests: one model as a plain module, to compare with what fedray computes, and a network as a class."""
 
 from __future__ import annotations
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
 from fedray.core.types import Net
 from fedray.models.net import state_dict
+
+
+class TwoLayers(nn.Module):
+    """Two linear layers as a class; what happens between them is the subclass's."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.b(self.between(self.a(x)))
+        return outputs
+
+    def between(self, h: Tensor) -> Tensor:
+        return torch.relu(h)
 
 
 def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:

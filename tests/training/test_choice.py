@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from blocks import LOCALS, make_block
+from modules import TwoLayers
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -24,16 +25,8 @@ from fedray.training.choice import choose_engine
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
-class Two(nn.Module):
-    """Two linear layers; what happens between them is the subclass's."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.b(self.between(self.a(x)))
-        return outputs
+class Two(TwoLayers):
+    """A gelu between the layers."""
 
     def between(self, h: Tensor) -> Tensor:
         return F.gelu(h)

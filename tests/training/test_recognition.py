@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from blocks import LOCALS, make_block
+from modules import TwoLayers
 from torch import Tensor, nn
 
 import fedray
@@ -87,22 +88,7 @@ def images_in_sequence() -> nn.Module:
     )  # fmt: skip
 
 
-class Rows(nn.Module):
-    """A perceptron; what happens between its layers is the subclass's."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.b(self.between(self.a(x)))
-        return outputs
-
-    def between(self, h: Tensor) -> Tensor:
-        return torch.relu(h)
-
-
-class Swapped(Rows):
+class Swapped(TwoLayers):
     def __init__(self) -> None:
         nn.Module.__init__(self)
         self.b, self.a = nn.Linear(8, 4), nn.Linear(6, 8)
@@ -119,7 +105,7 @@ def choose(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[Net
 
 @pytest.mark.parametrize(
     ("module", "sequence", "shape"),
-    [(Images, images_in_sequence, IMAGE), (OtherForms, images_in_sequence, IMAGE), (Rows, rows_in_sequence, ROW)],
+    [(Images, images_in_sequence, IMAGE), (OtherForms, images_in_sequence, IMAGE), (TwoLayers, rows_in_sequence, ROW)],
 )
 def test_a_class_trains_to_the_bits_of_its_sequence(
     module: Callable[[], nn.Module], sequence: Callable[[], nn.Module], shape: tuple[int, ...]
@@ -147,10 +133,10 @@ def test_a_run_of_a_class_has_the_model_hash_of_its_sequence_with_the_same_names
     assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, Rows, Swapped])
+@pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, TwoLayers, Swapped])
 @pytest.mark.parametrize("local", ["sgd", "momentum", "adam+prox"])
 def test_what_is_recognized_trains_and_answers_as_the_module_does(module: Callable[[], nn.Module], local: str) -> None:
-    shape = ROW if issubclass(module, Rows) else IMAGE  # type: ignore[arg-type]
+    shape = ROW if issubclass(module, TwoLayers) else IMAGE  # type: ignore[arg-type]
     net, engine = choose(module, shape)
     assert engine.name.startswith("mlp" if shape == ROW else "conv")
     block = make_block(net, shape, LOCALS[local], [8, 11, 6], torch.float64, offset=True, anchor=True, epochs=2)
@@ -162,29 +148,29 @@ def test_what_is_recognized_trains_and_answers_as_the_module_does(module: Callab
     torch.testing.assert_close(*answers, rtol=0, atol=1e-10)
 
 
-class Gelu(Rows):
+class Gelu(TwoLayers):
     def between(self, h: Tensor) -> Tensor:
         return F.gelu(h)
 
 
-class Residual(Rows):
+class Residual(TwoLayers):
     def between(self, h: Tensor) -> Tensor:
         return h + torch.relu(h)
 
 
-class Twice(Rows):
+class Twice(TwoLayers):
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.b(torch.relu(self.c(torch.relu(self.c(torch.relu(self.a(x)))))))
         return outputs
 
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.c = nn.Linear(8, 8)
 
 
-class Tied(Rows):
+class Tied(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.c, self.d = nn.Linear(8, 8), nn.Linear(8, 8)
         self.d.weight = self.c.weight
 
@@ -193,66 +179,66 @@ class Tied(Rows):
         return outputs
 
 
-class Unused(Rows):
+class Unused(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.c = nn.Linear(3, 3)
 
 
-class Frozen(Rows):
+class Frozen(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.a.weight.requires_grad_(False)
 
 
-class Buffered(Rows):
+class Buffered(TwoLayers):
     scale: Tensor
 
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.register_buffer("scale", torch.ones(8), persistent=False)
 
     def between(self, h: Tensor) -> Tensor:
         return torch.relu(h) * self.scale
 
 
-class Hooked(Rows):
+class Hooked(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.a.register_forward_hook(lambda _module, _inputs, output: 3.0 * output)
 
 
-class Patched(Rows):
+class Patched(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.a.forward = lambda x: 2.0 * nn.Linear.forward(self.a, x)  # type: ignore[method-assign, assignment]
 
 
-class Branching(Rows):
+class Branching(TwoLayers):
     def between(self, h: Tensor) -> Tensor:
         return 2.0 * h if h.sum() > 0 else h.relu()
 
 
-class Dropping(Rows):
+class Dropping(TwoLayers):
     def between(self, h: Tensor) -> Tensor:
         return F.dropout(F.relu(h), 0.2, self.training)
 
 
-class Modal(Rows):
+class Modal(TwoLayers):
     """It answers otherwise in evaluation."""
 
     def between(self, h: Tensor) -> Tensor:
         return torch.relu(h) if self.training else torch.tanh(h)
 
 
-class Throwing(Rows):
+class Throwing(TwoLayers):
     """It takes one of two ways at random."""
 
     def between(self, h: Tensor) -> Tensor:
         return torch.relu(h) if random.random() < 0.999 else torch.tanh(h)
 
 
-class Counting(Rows):
+class Counting(TwoLayers):
     """It counts its calls, and changes after a thousand."""
 
     calls = 0
@@ -262,11 +248,11 @@ class Counting(Rows):
         return torch.relu(h) if self.calls < 1000 else torch.tanh(h)
 
 
-class Keeping(Rows):
+class Keeping(TwoLayers):
     """It keeps what it has computed."""
 
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.kept: list[Tensor] = []
 
     def between(self, h: Tensor) -> Tensor:
@@ -274,7 +260,7 @@ class Keeping(Rows):
         return torch.relu(h)
 
 
-class Stopped(Rows):
+class Stopped(TwoLayers):
     """No gradient passes."""
 
     def between(self, h: Tensor) -> Tensor:
@@ -282,7 +268,7 @@ class Stopped(Rows):
             return torch.relu(h)
 
 
-class Clamping(Rows):
+class Clamping(TwoLayers):
     """It writes its parameters."""
 
     def between(self, h: Tensor) -> Tensor:
@@ -290,14 +276,14 @@ class Clamping(Rows):
         return torch.relu(h)
 
 
-class Mixing(Rows):
+class Mixing(TwoLayers):
     """It moves numbers from sample to sample."""
 
     def between(self, h: Tensor) -> Tensor:
         return torch.relu(h.view(8, -1).view(-1, 8))
 
 
-class ByBatch(Rows):
+class ByBatch(TwoLayers):
     """What it computes depends on how many samples there are."""
 
     def between(self, h: Tensor) -> Tensor:
@@ -309,9 +295,9 @@ class Scaled(nn.Linear):
         return 2.0 * nn.Linear.forward(self, x)
 
 
-class Subclassed(Rows):
+class Subclassed(TwoLayers):
     def __init__(self) -> None:
-        Rows.__init__(self)
+        TwoLayers.__init__(self)
         self.a = Scaled(6, 8)
 
 
@@ -347,7 +333,7 @@ def test_a_run_says_in_one_line_that_other_layers_would_be_faster() -> None:
 
 
 def test_reading_a_module_leaves_it_and_the_generators_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
-    class Loud(Rows):
+    class Loud(TwoLayers):
         def between(self, h: Tensor) -> Tensor:
             print("computing", h)
             return torch.relu(h)
