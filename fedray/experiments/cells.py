@@ -9,9 +9,7 @@ Example:
 
 from __future__ import annotations
 
-import fcntl
 import itertools
-import os
 import signal
 import subprocess
 import time
@@ -23,10 +21,11 @@ from pathlib import Path
 from fedray.core.errors import FedrayError
 from fedray.core.text import format_seconds
 from fedray.files import plain
+from fedray.files.locks import hold_lock
 from fedray.process.child import start_child, stop_children
 from fedray.process.ending import current_ending
 from fedray.scenario.loader import NamedCell, dump_scenario
-from fedray.storage.directory import LOCK_SECONDS, watch_place
+from fedray.storage.directory import watch_place
 
 DONE = "summary.json"
 Children = list["subprocess.Popen[str]"]
@@ -125,29 +124,8 @@ def hold_cell(folder: Path) -> Iterator[int]:
         FedrayError: the lock cannot be written, or another process holds it for longer than 30 s.
     """
     path = folder.parent / f".{folder.name}.lock"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _try_lock(handle):
-            if time.monotonic() > deadline:
-                raise FedrayError(f"another `fedray table` trains {folder}: let it finish, or stop it")
-            time.sleep(0.05)
+    with hold_lock(path, FedrayError(f"another `fedray table` trains {folder}: let it finish, or stop it")) as handle:
         yield handle
-    finally:
-        os.close(handle)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: nothing can be promised
-        return True
-    return True
 
 
 def _remove_unborn(folder: Path) -> None:

@@ -11,11 +11,8 @@ Example:
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,10 +20,10 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
+from fedray.files.locks import hold_lock
 from fedray.files.parts import TABLES, list_parts, refuse_links
 
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
-LOCK_SECONDS = 30.0  # to wait for the process that writes the directory
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
@@ -81,19 +78,12 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
     refuse_links(out)
     try:
         confirm_place = watch_place(out)
-        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _try_lock(handle):
-            if time.monotonic() > deadline:
-                raise BadInput(f"{out} is being written by another process: let it finish, or stop it")
-            time.sleep(0.1)
+    taken = BadInput(f"{out} is being written by another process: let it finish, or stop it")
+    with hold_lock(out / ".lock", taken):
         _drop_unfinished_files(out)
         yield confirm_place
-    finally:
-        os.close(handle)
 
 
 def watch_place(out: Path) -> Callable[[], None]:
@@ -125,16 +115,6 @@ def _drop_unfinished_files(out: Path) -> None:
         for path in (out / folder).glob(".*.part"):
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _try_lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: nothing can be promised
-        return True
-    return True
 
 
 def drop_newer_parts(out: Path, round: int) -> None:

@@ -69,7 +69,7 @@ def test_two_processes_that_ask_at_once_get_two_directories(tmp_path: Path) -> N
 def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedray.storage import directory
 
-    monkeypatch.setattr(directory, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.1)
     directory.make_run_directory(tmp_path / "run", "rounds: 1")
     refuse_taken(tmp_path / "run", force=True)
     with directory.lock_run_directory(tmp_path / "run"), pytest.raises(BadInput, match="being written by another"):
@@ -103,7 +103,7 @@ def test_what_needs_no_torch_is_said_before_it_is_imported(typed: str, small: Pa
     """In less than a second of CPU time (the best of three); it took four to eight."""
     (small.parent / "taken").mkdir()
     (small.parent / "taken" / "mine.txt").write_text("mine")
-    code = "import sys, fedray.cli\ntry: fedray.cli.main(sys.argv[1:])\nfinally: print(*sys.modules)"
+    code = "import sys; from fedray.cli.commands import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
     seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

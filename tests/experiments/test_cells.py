@@ -108,7 +108,7 @@ def test_cells_of_a_killed_table_trained_on_as_orphans(tmp_path: Path, number: s
 
 
 def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.experiments.cells.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.2)
     given, out = write(tmp_path, [{"name": "a"}], rounds=1), tmp_path / "table"
     (out / "cells").mkdir(parents=True)
     with hold_cell(out / "cells" / "a"):
