@@ -1,0 +1,112 @@
+"""Is one run better than another? Differences over the seeds that both share, with an interval.
+
+Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of what
+chance does to one it does to the other: the difference of their scores varies less than either score. A seed counts
+once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is shared, its folds
+are the pairs; they share most of their training rows, so that their interval is too narrow rather than too wide.
+
+Example:
+    >>> first = {(0, 0): 0.80, (1, 0): 0.84, (2, 0): 0.90}  # (seed, fold) -> score
+    >>> second = {(0, 0): 0.78, (1, 0): 0.81, (2, 0): 0.86, (3, 0): 0.99}
+    >>> found = compare_paired(first, second)
+    >>> found.n, found.over, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
+    (3, 'seeds', 0.03, 0.0052, 0.0548)
+    >>> found.differs
+    True
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
+LEVEL = 0.95
+
+
+class PairedDifference(NamedTuple):
+    """The mean difference of two runs over the pairs that they share.
+
+    Attributes:
+        mean: of the differences, first minus second, in the score's unit.
+        low: lower end of the interval; NaN for a single pair, which has none.
+        high: upper end.
+        n: how many pairs there are.
+        over: what a pair is: `seeds`, or `folds` of the only seed that both runs share.
+        level: of the interval: the share of such intervals that contain the true mean difference.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    over: str
+    level: float = LEVEL
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval leaves zero out; a single pair never says so."""
+        return self.low > 0 or self.high < 0
+
+
+def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
+    """The mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
+
+    Args:
+        first: scores of one run; a score that is not finite is left out.
+        second: scores of the other run.
+        level: of the interval, above 0 and below 1.
+
+    Returns:
+        The difference, first minus second; None where the runs share no seed and fold.
+
+    Source: Student, "The probable error of a mean", Biometrika 6 (1908).
+    """
+    of_seed: dict[int, list[float]] = defaultdict(list)
+    for seed, fold in sorted(first.keys() & second.keys()):
+        difference = first[seed, fold] - second[seed, fold]
+        if math.isfinite(difference):
+            of_seed[seed].append(difference)
+    if not of_seed:
+        return None
+    (one, *others), over = list(of_seed.values()), "seeds"
+    pairs = np.array([np.mean(each) for each in (one, *others)])
+    if not others and len(one) > 1:
+        pairs, over = np.array(one), "folds"
+    mean, n = float(pairs.mean()), len(pairs)
+    if n == 1:
+        return PairedDifference(mean, math.nan, math.nan, 1, over, level)
+    from scipy.special import stdtrit  # half a second, for whoever compares
+
+    half = float(stdtrit(n - 1, 0.5 + level / 2) * pairs.std(ddof=1) / math.sqrt(n))
+    return PairedDifference(mean, mean - half, mean + half, n, over, level)
+
+
+def score_worlds(
+    seed: int, replicate: ArrayLike, fold: ArrayLike, values: ArrayLike, *, round: ArrayLike, last: float = math.inf
+) -> dict[tuple[int, int], float]:
+    """The score of each replicate and fold at its last evaluated round: what `compare_paired` takes.
+
+    Args:
+        seed: of the scenario; replicate r has the seed `seed + r`.
+        replicate: of each row of `rounds.parquet`, `[n]`.
+        fold: of each row, `[n]`.
+        values: the score of each row, `[n]`; a row without one (NaN) does not count.
+        round: of each row, `[n]`.
+        last: rows of later rounds do not count, so that runs of different lengths can be compared at the same round.
+
+    Example:
+        >>> score_worlds(7, [0, 0, 1], [0, 0, 0], [0.5, 0.6, 0.7], round=[0, 4, 4])
+        {(7, 0): 0.6, (8, 0): 0.7}
+    """
+    found: dict[tuple[int, int], float] = {}
+    rows = np.stack([np.asarray(column, dtype=np.float64) for column in (replicate, fold, round, values)], axis=1)
+    for r, f, at, value in sorted(rows.tolist()):
+        if at <= last and not math.isnan(value):
+            found[seed + int(r), int(f)] = value
+    return found

@@ -1,0 +1,59 @@
+"""Paired differences: against scipy's t test, and what a pair is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedray.metrics.paired import compare_paired, score_worlds
+
+SCORES = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=12)
+
+
+@given(SCORES, st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_the_interval_is_that_of_scipys_paired_t_test(scores: list[tuple[float, float]], level: float) -> None:
+    first = {(seed, 0): a for seed, (a, _) in enumerate(scores)}
+    second = {(seed, 0): b for seed, (_, b) in enumerate(scores)}
+    found = compare_paired(first, second, level)
+    differences = np.array([a - b for a, b in scores])
+    assert found is not None and found.n == len(scores) and found.over == "seeds"
+    assert found.mean == pytest.approx(differences.mean())
+    if differences.std() > 1e-6:
+        wanted = stats.ttest_1samp(differences, 0.0).confidence_interval(level)
+        assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+        assert found.differs == (stats.ttest_1samp(differences, 0.0).pvalue < 1 - level)
+
+
+def test_the_other_way_round_the_difference_has_the_other_sign() -> None:
+    first, second = {(0, 0): 1.0, (1, 0): 3.0}, {(0, 0): 2.0, (1, 0): 5.0}
+    there, back = compare_paired(first, second), compare_paired(second, first)
+    assert there is not None and back is not None
+    assert (there.mean, there.low, there.high) == (-back.mean, -back.high, -back.low)
+
+
+def test_only_shared_seeds_count_and_none_is_said() -> None:
+    assert compare_paired({(0, 0): 1.0}, {(1, 0): 1.0}) is None
+    assert compare_paired({(0, 0): math.nan}, {(0, 0): 1.0}) is None
+    found = compare_paired({(0, 0): 1.0, (1, 0): 9.0}, {(0, 0): 0.5, (2, 0): -9.0})
+    assert found is not None and (found.mean, found.n) == (0.5, 1)
+    assert math.isnan(found.low) and not found.differs  # one pair has no interval
+
+
+def test_a_seed_counts_once_however_many_folds_it_has() -> None:
+    first = {(seed, fold): float(seed + fold) for seed in (0, 1) for fold in (0, 1, 2)}
+    second = dict.fromkeys(first, 0.0)
+    many, one = compare_paired(first, second), compare_paired({(0, f): first[0, f] for f in range(3)}, second)
+    assert many is not None and (many.n, many.over, many.mean) == (2, "seeds", 1.5)
+    assert one is not None and (one.n, one.over, one.mean) == (3, "folds", 1.0)
+
+
+def test_scores_are_those_of_the_last_round_and_seeds_follow_the_replicates() -> None:
+    where = [1, 0, 0, 1], [0, 0, 0, 0]
+    values, rounds = [0.4, 0.3, math.nan, 0.2], [4, 2, 4, 2]
+    assert score_worlds(5, *where, values, round=rounds) == {(5, 0): 0.3, (6, 0): 0.4}
+    assert score_worlds(5, *where, values, round=rounds, last=2) == {(5, 0): 0.3, (6, 0): 0.2}
