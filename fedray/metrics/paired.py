@@ -2,8 +2,8 @@
 
 Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of what
 chance does to one it does to the other: the difference of their scores varies less than either score. A seed counts
-once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is shared, its folds
-are the pairs; they share most of their training rows, so that their interval is too narrow rather than too wide.
+once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is shared, its
+folds are the pairs; they share most of their training rows, so that their interval is too narrow rather than too wide.
 
 Example:
     >>> first = {(0, 0): 0.80, (1, 0): 0.84, (2, 0): 0.90}  # (seed, fold) -> score
