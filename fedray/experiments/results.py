@@ -1,0 +1,164 @@
+"""A run directory as a Python object: its scores, tables, models and predictions.
+
+Example:
+    >>> import fedray
+    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
+    >>> run.rounds.num_rows, len(run.models)
+    (2, 5)
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from safetensors.torch import save as save_tensors
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput, Damaged
+from fedray.experiments.predict import Prediction, Predictor
+from fedray.experiments.reopen import reopen_study
+from fedray.files.parts import FILES_KEY, find_checkpoints
+from fedray.files.plain import expand_user_path, make_parent, write_atomically
+from fedray.files.run_files import SUMMARY_FILE, read_summary
+from fedray.models import net as nets
+from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
+from fedray.storage import checkpoint, tables
+from fedray.storage.drift import read_drift
+from fedray.storage.fitting import load_fitting_checkpoint
+
+
+class Run:
+    """A run directory, finished or still written."""
+
+    def __init__(self, path: Path, own: UserObjects | None = None) -> None:
+        """Opens a run directory; nothing is read yet.
+
+        Args:
+            path: the directory.
+            own: the Python objects the run was started with.
+        """
+        self.path = path
+        self._own = own or UserObjects()
+        self._study: Study | None = None
+        self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """`summary.json`: final metrics, totals, hashes."""
+        if not os.path.lexists(self.path / SUMMARY_FILE):
+            raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
+        return {key: value for key, value in read_summary(self.path).items() if key != FILES_KEY}
+
+    @property
+    def rounds(self) -> pa.Table:
+        """One row per evaluated round, replicate and fold."""
+        return tables.read_table(self.path, "rounds")
+
+    @property
+    def clients(self) -> pa.Table:
+        """One row per job."""
+        return tables.read_table(self.path, "clients")
+
+    @property
+    def drift(self) -> pa.Table:
+        """One row per known client, replicate and fold: how unusual its data look to the final ensemble.
+
+        `z_knowledge` is the drift score, in standard deviations over the clients; `anomaly` is true beyond 3.
+
+        Raises:
+            FedrayError: the run is not finished, has one model, or has more than 2,000 clients.
+        """
+        return read_drift(self.path)
+
+    @property
+    def study(self) -> Study:
+        """The study, built again from the run's scenario.
+
+        Raises:
+            BadInput: the scenario, the data or the code is not what the run began with, or an object is missing.
+        """
+        if self._study is None:
+            self._study = reopen_study(self.path, self._own)
+        return self._study
+
+    @property
+    def progress(self) -> Progress:
+        """The newest checkpoint."""
+        self._require_newest_checkpoint()
+        return checkpoint.load_checkpoint(self.path / "checkpoints")[0]
+
+    @property
+    def models(self) -> list[dict[str, torch.Tensor]]:
+        """Plain torch state dicts, one a model: replicate, then fold, then model."""
+        self._require_newest_checkpoint()
+        state, layout = load_fitting_checkpoint(self.path, self.study)[0].state, self.study.net.layout
+        return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
+
+    def export(self, out: str | Path | None = None) -> list[Path]:
+        """Writes every model as a plain torch state dict in safetensors.
+
+        Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`.
+
+        Args:
+            out: the directory; None means `export` in the run directory.
+
+        Returns:
+            The files, `replicate-R-fold-F-model-K.safetensors`.
+
+        Raises:
+            FedrayError: a file cannot be written; what was there before is as it was.
+        """
+        study, folder = self.study, self.path / "export" if out is None else expand_user_path("out", str(out))
+        paths = []
+        for m, state in enumerate(self.models):
+            world, k = divmod(m, study.method.phase.models)
+            replicate, fold = world // study.per_replicate, int(study.folds[world])
+            path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+            make_parent(path)
+            write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
+            paths.append(path)
+        return paths
+
+    def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
+        """The ensemble's answer for raw inputs.
+
+        The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
+
+        Args:
+            x: inputs `[n, *sample]`, as the data set stores them.
+            client: a known client's id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3 and 4)
+                instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
+            replicate: which replicate answers, from 0.
+            fold: which of the folds that were run answers, from 0.
+
+        Raises:
+            BadInput: an argument does not fit the run.
+            FedrayError: there is no checkpoint, or it is damaged.
+        """
+        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold)
+
+    def _require_newest_checkpoint(self) -> None:
+        """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""
+        file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
+        summary = read_summary(self.path) if file.is_file() else {}
+        if FILES_KEY in summary and newest != summary["rounds"]:
+            folder = self.path / "checkpoints" / f"round-{summary['rounds']:06d}"
+            raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
+
+    def _newest_predictor(self) -> Predictor:
+        """The worker and the models of the newest checkpoint, kept until there is a newer one."""
+        folder, version = self.path / "checkpoints", None
+        for newest in find_checkpoints(folder)[-1:]:
+            with suppress(FileNotFoundError):  # a run that goes on removes the older ones
+                version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
+        if self._predictor is None or version is None or self._predictor[0] != version:
+            self._require_newest_checkpoint()
+            progress, private = load_fitting_checkpoint(self.path, self.study)
+            self._predictor = version, Predictor(self.study, progress.state, private)
+        return self._predictor[1]
