@@ -3,8 +3,8 @@
 Example:
     >>> import fedray
     >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
-    >>> run.rounds.num_rows, len(run.models)
-    (2, 5)
+    >>> run.metrics["round"], run.checkpoint.name, run.error
+    (1, 'round-000001', None)
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput, Damaged
+from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
-from fedray.files.parts import FILES_KEY, find_checkpoints
+from fedray.files.parts import FILES_KEY, find_checkpoints, refuse_links
 from fedray.files.plain import expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.models import net as nets
@@ -30,7 +31,9 @@ from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
 from fedray.storage.drift import read_drift
+from fedray.storage.failure import read_failure
 from fedray.storage.fitting import load_fitting_checkpoint
+from fedray.storage.places import require_run_directory
 
 
 class Run:
@@ -47,6 +50,46 @@ class Run:
         self._own = own or UserObjects()
         self._study: Study | None = None
         self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> Run:
+        """Opens a run directory; `fedray.load` takes the Python objects of a run that was started with some.
+
+        Args:
+            path: the directory, the `out` of a run.
+
+        Raises:
+            BadInput: this is no run directory.
+        """
+        folder = expand_user_path("path", str(path))
+        require_run_directory(folder)
+        refuse_links(folder)
+        return cls(folder)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The last row of `rounds`: scores and costs of the newest evaluated round.
+
+        With several replicates or folds each number is their mean. A run that is not finished gives what it has.
+        """
+        return average_last_rows(self.rounds)
+
+    @property
+    def metrics_dataframe(self) -> Any:
+        """`rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
+        return to_frame(self.rounds)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the newest checkpoint; None where the run has none."""
+        folder = self.path / "checkpoints"
+        found = [folder / f"round-{round:06d}" for round in find_checkpoints(folder)]
+        return found[-1] if found else None
+
+    @property
+    def error(self) -> FedrayError | None:
+        """What ended the run; None where it is finished, or still written by another process."""
+        return read_failure(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -162,3 +205,39 @@ class Run:
             progress, private = load_fitting_checkpoint(self.path, self.study)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
+
+
+def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
+    """The rows of the newest evaluated round as one: each number is the mean over replicates and folds.
+
+    Args:
+        rounds: `rounds.parquet`.
+
+    Example:
+        >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
+        >>> average_last_rows(pa.Table.from_pylist(rows))
+        {'round': 4, 'accuracy': 0.45}
+    """
+    newest = pc.max(rounds["round"])
+    rows = rounds.filter(pc.equal(rounds["round"], newest)).drop_columns(["replicate", "fold"]).to_pylist()
+    if len(rows) == 1:
+        return {name: value for name, value in rows[0].items() if value is not None}
+    found: dict[str, Any] = {"round": newest.as_py()}
+    for name in rows[0]:
+        values = [row[name] for row in rows if isinstance(row[name], int | float)]
+        if name != "round" and values:  # lists, one number a member, have no mean over worlds
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def to_frame(table: pa.Table) -> Any:
+    """A table as a pandas DataFrame.
+
+    Raises:
+        FedrayError: pandas is not installed.
+    """
+    try:
+        import pandas  # noqa: F401 - whether it is there
+    except ImportError:
+        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
+    return table.to_pandas()

@@ -21,6 +21,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.files.plain import write_atomically
 from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.schema import Scenario
+from fedray.storage.failure import forget_failure, record_failure
 
 TRACEBACK_FILE = "error.txt"  # in the run directory
 
@@ -28,6 +29,8 @@ TRACEBACK_FILE = "error.txt"  # in the run directory
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
     """Says in one line what the user's own objects raised in the block, and keeps the traceback as `error.txt`.
+
+    Whatever ends the run is kept in the run directory too, for `Run.error`.
 
     Args:
         scenario: what is run.
@@ -50,8 +53,22 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
         return show
 
     (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
+    forget_failure(out)
     try:
-        yield shield
+        with _explain_own(scenario, out, own, from_watch):
+            yield shield
+    except BadInput:
+        raise
+    except Exception as error:
+        record_failure(out, error)
+        raise
+
+
+@contextmanager
+def _explain_own(scenario: Scenario, out: Path, own: UserObjects, from_watch: list[Exception]) -> Iterator[None]:
+    """One line for what the user's own objects raise; what his watcher raises passes as it is."""
+    try:
+        yield
     except BadInput:
         raise
     except Exception as error:

@@ -50,6 +50,23 @@ def hold_lock(path: Path, taken: BadInput | FedrayError) -> Iterator[int]:
         os.close(handle)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file now; False where there is no such file.
+
+    Example:
+        >>> is_locked(Path("no such file"))
+        False
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    finally:
+        os.close(handle)
+
+
 def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUMMARY_FILE = "summary.json"
+FAILURE_FILE = "failure.json"  # what ended the run, until it goes on
 MOST_MODELS, MOST_CLIENTS = 10**6, 10**9  # ids are below them
 MOST_TEXT = 200  # characters of a name
 MOST_TIERS = 200

@@ -32,7 +32,7 @@ from fedray.storage.checkpoint import load_checkpoint, read_checkpoint_parts
 
 SET_ASIDE = "set-aside"
 CHECKPOINTS, SUMMARY, RATES = "checkpoints", "summary.json", "learning_rates.json"
-FILES = (SUMMARY, RATES, "manifest.json", "pictures.npz", "drift.parquet", "report.html")
+FILES = (SUMMARY, RATES, "manifest.json", "pictures.npz", "drift.parquet", "report.html", "failure.json")
 FOLDERS = (CHECKPOINTS, *TABLES)
 
 

@@ -1,0 +1,86 @@
+"""A run as an object: the words that Ray's and pandas' users know."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports import without_report
+from small import copy_run, scenario
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError
+from fedray.files.locks import hold_lock
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    """Two replicates, evaluated in rounds 0, 2 and 3, saved after each round."""
+    keys = {"rounds": 3, "replicates": 2, "evaluate": {"every": 2}, "checkpoint": {"every": 1, "keep": 9}}
+    with pytest.MonkeyPatch.context() as patch:
+        without_report(patch)
+        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("results") / "run")
+
+
+def test_metrics_are_the_last_rows_mean_over_replicates(run: fedray.Run) -> None:
+    frame = run.metrics_dataframe
+    last = frame[frame["round"] == 3]
+    assert len(last) == 2 and run.metrics["round"] == 3
+    assert run.metrics["accuracy"] == pytest.approx(last["accuracy"].mean())
+    assert run.metrics["accuracy"] == pytest.approx(run.summary["metrics"]["accuracy"]["mean"])
+    assert "member_accuracy" not in run.metrics  # lists of several worlds have no mean
+
+
+def test_metrics_of_one_world_are_its_row_with_its_lists(run: fedray.Run) -> None:
+    rows = run.rounds.filter(np.equal(run.rounds["replicate"], 1)).to_pylist()
+    from fedray.experiments.results import average_last_rows
+
+    alone = average_last_rows(run.rounds.filter(np.equal(run.rounds["replicate"], 1)))
+    assert alone == {k: v for k, v in rows[-1].items() if k not in ("replicate", "fold")}
+    assert isinstance(alone["member_accuracy"], list)
+
+
+def test_the_frame_is_the_table(run: fedray.Run) -> None:
+    assert list(run.metrics_dataframe.columns) == run.rounds.column_names
+    assert len(run.metrics_dataframe) == run.rounds.num_rows
+
+
+def test_without_pandas_there_is_one_line(run: fedray.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(FedrayError, match="pip install pandas"):
+        _ = run.metrics_dataframe
+
+
+def test_a_finished_run_has_a_checkpoint_and_no_error(run: fedray.Run) -> None:
+    opened = fedray.Run.from_path(str(run.path))
+    assert opened.checkpoint == run.path / "checkpoints" / "round-000003"
+    assert opened.error is None and opened.metrics == run.metrics
+    with pytest.raises(BadInput, match="is no run directory"):
+        fedray.Run.from_path(run.path.parent)
+
+
+def test_a_killed_run_says_where_it_stopped_unless_it_is_still_written(run: fedray.Run, tmp_path: Path) -> None:
+    killed = fedray.Run.from_path(copy_run(run, tmp_path / "killed", 2))
+    assert "stopped after the checkpoint of round 2" in str(killed.error)
+    with hold_lock(killed.path / ".lock", BadInput("taken")):
+        assert killed.error is None
+    shutil.rmtree(killed.path / "checkpoints" / "round-000002")
+    shutil.rmtree(killed.path / "checkpoints" / "round-000001")
+    assert killed.checkpoint is None and "before its first checkpoint" in str(killed.error)
+
+
+@pytest.mark.usefixtures("no_report")
+def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
+    def stop(snapshot: dict[str, object]) -> None:
+        if snapshot["round"] == 2:
+            raise RuntimeError("no more\ndisk")
+
+    out = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        fedray.run(scenario(), out=out, watch=stop)
+    assert str(fedray.Run.from_path(out).error) == "RuntimeError: no more disk"
+    resumed = fedray.resume(out)
+    assert resumed.error is None and not (out / "failure.json").exists()
