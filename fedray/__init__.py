@@ -9,16 +9,35 @@ Example:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedray.core.version import __version__
 
-__all__ = ["BadInput", "FedrayError", "Prediction", "Run", "__version__", "load", "register", "resume", "run"]
+__all__ = [
+    "BadInput",
+    "FedrayError",
+    "Prediction",
+    "Run",
+    "SweepResult",
+    "__version__",
+    "load",
+    "register",
+    "resume",
+    "run",
+    "tune",
+]
+_HOMES = {  # where a public name is that is not in `api.py`
+    "register": "assembly.registry",
+    "tune": "tuning.sweep_result",
+    "SweepResult": "tuning.sweep_result",
+}
 
 if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run
     from fedray.assembly.registry import register
     from fedray.core.errors import BadInput, FedrayError
+    from fedray.tuning.sweep_result import SweepResult, tune
 
 
 def __getattr__(name: str) -> Any:
@@ -31,10 +50,7 @@ def __getattr__(name: str) -> Any:
         from fedray.runtime.environment import prepare_process
 
         prepare_process()
-        from fedray import api
-        from fedray.assembly import registry
-
-        return getattr(registry if name == "register" else api, name)
+        return getattr(import_module(f"fedray.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'fedray' has no attribute {name!r}")
 
 

@@ -156,7 +156,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     refuse_scenario(str(where or "this"), tree)
     given = _section("", to_plain_values(tree), SWEEP)
     base = _base(given, where.parent if where is not None else Path())
-    objectives = _objectives(given["objectives"])
+    objectives = read_objectives(given["objectives"])
     sampler = SamplerKeys(**_section("sampler", _named(given["sampler"]), SAMPLER))
     pruner = PrunerKeys(**_section("pruner", _named(given["pruner"]), PRUNER))
     name = given["name"] or (where.stem if where is not None else "sweep")
@@ -217,7 +217,12 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 
 
-def _objectives(given: Any) -> tuple[SweepObjective, ...]:
+def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
+    """The objectives of a sweep file: one, or a list of them.
+
+    Raises:
+        BadInput: there is none, one is wrong, or one is named twice.
+    """
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:
         raise BadInput("objectives is missing or empty: give a list such as [accuracy]")

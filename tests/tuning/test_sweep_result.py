@@ -1,0 +1,73 @@
+"""A sweep from Python, in the words that Ray Tune's users know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sweeps import rows, sweep
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> fedray.SweepResult:
+    """A grid over two learning rates and two temperatures; one rate diverges."""
+    keys = sweep(
+        {"local.lr": [0.3, 1e9], "predict.gamma": [0.1, 1.0]},
+        sampler="grid",
+        overrides={"rounds": 2},
+        objectives=["personal_accuracy", "nll"],
+    )
+    return fedray.tune(keys, out=tmp_path_factory.mktemp("sweep") / "s", report=False)
+
+
+def test_a_sweep_is_a_sequence_of_its_trials(found: fedray.SweepResult) -> None:
+    table = rows(found.path)
+    assert len(found) == len(list(found)) == 4
+    assert [(t.number, t.state, t.params) for t in found] == [(r["number"], r["state"], r["params"]) for r in table]
+    assert [t.metrics for t in found if t.state == "complete"] == [r["values"] for r in table if not r["error"]]
+    assert found[1] == list(found)[1]
+
+
+def test_failed_trials_are_listed_with_their_reason(found: fedray.SweepResult) -> None:
+    failed = [trial for trial in found if trial.state == "failed"]
+    assert [trial.params["local.lr"] for trial in failed] == [1e9, 1e9]
+    assert found.errors == [trial.error for trial in failed]
+    assert all(isinstance(error, FedrayError) and "diverged" in str(error) for error in found.errors)
+    assert all(trial.metrics == {} for trial in failed)
+
+
+def test_the_best_result_is_that_of_the_objective_and_its_direction(found: fedray.SweepResult) -> None:
+    done = [trial for trial in found if trial.state == "complete"]
+    assert found.get_best_result() == max(done, key=lambda trial: (trial.metrics["personal_accuracy"], -trial.number))
+    best, worst = found.get_best_result("nll"), found.get_best_result("nll", "max")
+    assert best.metrics["nll"] == min(trial.metrics["nll"] for trial in done)
+    assert worst.metrics["nll"] == max(trial.metrics["nll"] for trial in done)
+    assert best.run.metrics["round"] == 2 and best.checkpoint == best.run.checkpoint is not None
+    assert found.summary["winners"][0]["number"] == found.get_best_result().number
+
+
+def test_the_frame_has_a_column_for_each_objective_and_parameter(found: fedray.SweepResult) -> None:
+    frame = found.get_dataframe()
+    assert {"number", "state", "personal_accuracy", "nll", "local.lr", "predict.gamma", "error"} <= set(frame.columns)
+    assert list(frame["local.lr"]) == [trial.params["local.lr"] for trial in found]
+    assert "<table" in found._repr_html_()
+
+
+def test_it_is_read_again_from_its_directory(found: fedray.SweepResult) -> None:
+    again = fedray.SweepResult.from_path(str(found.path))
+    assert list(again) == list(found) and list(map(str, again.errors)) == list(map(str, found.errors))
+
+
+def test_wrong_words_are_one_line(found: fedray.SweepResult, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="metric = 'personal_acuracy' .* did you mean personal_accuracy"):
+        found.get_best_result("personal_acuracy")
+    with pytest.raises(BadInput, match="mode = 'maximum': choose max or min"):
+        found.get_best_result("nll", "maximum")
+    with pytest.raises(BadInput, match="is no sweep"):
+        fedray.SweepResult.from_path(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("objectives: accuracy")
+    with pytest.raises(BadInput, match="has not ended"):
+        fedray.SweepResult.from_path(tmp_path)
