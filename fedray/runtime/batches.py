@@ -65,7 +65,7 @@ def deal_data(
     """
     shards = study.shards
     fetched = shards.fetch(plan.world, plan.client)
-    width = int(lanes.choose_batch_width(size, batch_size)[0])
+    width = int(lanes.choose_batch_width(size[:1], batch_size)[0])
     index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
     world = torch.from_numpy(plan.world)
 

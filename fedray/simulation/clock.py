@@ -126,19 +126,37 @@ def time_round(
     compute = compute * devices.slowness(seed, plan.client)
     up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
     transfer = 2 * devices.figure("latency", plan.client) + costs.up / up + costs.down / down
-    _, first, index = np.unique(plan.world * clients.number + plan.client, return_index=True, return_inverse=True)
+    member = plan.world * clients.number + plan.client
+    if (np.diff(member) > 0).all():  # one job a client, in order
+        first = index = np.arange(len(member))
+        job = busy = compute + transfer
+    else:
+        _, first, index = np.unique(member, return_index=True, return_inverse=True)
+        job, busy = _share_device(devices.figure("side_by_side", plan.client[first]) > 0, index, compute, transfer)
     world, client = plan.world[first], plan.client[first]
-    longest, transfers = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
-    np.maximum.at(longest, index, compute)
-    parallel = devices.figure("side_by_side", client) > 0
-    busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
-    job = compute + np.where(parallel[index], transfers[index], transfer)
     wait = np.zeros(len(first))
     if devices.available is not None:
         wait = devices.available(seeds[world], client, now[world])
     participants = Participants(world, client, clients.tier_of(client), busy, wait, costs.steps[first] == 0)
     status = _participant_status(rule, seeds, t, participants)
     return RoundTiming(job, status[index], _round_seconds(rule, participants, status, len(seeds)))
+
+
+def _share_device(
+    parallel: NDArray[np.bool_], index: IntArray, compute: FloatArray, transfer: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Virtual seconds of each job, `[J]`, and of each participant, `[P]`, where participants have several jobs.
+
+    Args:
+        parallel: Whether each participant trains its models side by side, `[P]`.
+        index: The participant of each job, `[J]`.
+        compute: Seconds that each job computes, `[J]`.
+        transfer: Seconds of its two transfers, `[J]`.
+    """
+    longest, transfers = np.zeros(len(parallel)), np.bincount(index, transfer).astype(np.float64)
+    np.maximum.at(longest, index, compute)
+    busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
+    return compute + np.where(parallel[index], transfers[index], transfer), busy
 
 
 def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Participants) -> IntArray:

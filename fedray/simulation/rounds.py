@@ -30,6 +30,7 @@ from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
 
 NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
+_REACHED = np.isin(np.arange(len(clock.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
@@ -223,7 +224,7 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
     """
     if phase.hands_on:
         return up, up
-    return np.where(status == clock.OK, up, 0), np.where(np.isin(status, NOT_REACHED), 0, down)
+    return np.where(status == clock.OK, up, 0), np.where(_REACHED[status], down, 0)
 
 
 def _measure(

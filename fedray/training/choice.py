@@ -29,6 +29,7 @@ from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
+KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels
 SLOWER = "times slower than"  # in the reason of an engine where the same layers, written otherwise, have a faster one
@@ -104,7 +105,8 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
     if may_compile and compiled.is_covered(net):
         why = f"linear layers only, {d:,} parameters, compiled"
-        return Engine("mlp-c", _choose_width(d, device), why, compiled.train_compiled_mlp, mlp.mlp_outputs, 1)
+        width = _choose_width(d, device, KERNEL_FLOATS)
+        return Engine("mlp-c", width, why, compiled.train_compiled_mlp, mlp.mlp_outputs, 1)
     if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         width = _choose_width(d, device)
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
@@ -114,7 +116,8 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
         if may_compile and not isinstance(stages, str):
             why = f"plain convolutions of at most {channels} channels, compiled"
             train = compiled_conv.train_compiled_conv
-            return Engine("conv-c", _choose_width(d, device), why, train, conv.conv_outputs, 1)
+            width = _choose_width(d, device, KERNEL_FLOATS)
+            return Engine("conv-c", width, why, train, conv.conv_outputs, 1)
         width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
@@ -151,9 +154,9 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) 
     return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
 
 
-def _choose_width(d: int, device: str) -> int:
-    """Lanes of d parameters that a device holds side by side."""
-    return max(MIN_LANES, min(MOST_LANES[device], LANE_FLOATS[device] // max(1, d)))
+def _choose_width(d: int, device: str, floats: int | None = None) -> int:
+    """Lanes of d parameters that a device holds side by side, or a number of parameters in all."""
+    return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
 def is_shareable(engine: Engine) -> bool:
