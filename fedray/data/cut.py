@@ -37,6 +37,22 @@ class Cut(NamedTuple):
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
+class Dealt(NamedTuple):
+    """Who holds which rows, one entry for each world.
+
+    Attributes:
+        owned: All rows that were dealt, with their clients.
+        kept: What the clients train on.
+        held: What is withheld from them; empty without any.
+        server: The rows that the server holds in their place; empty without any.
+    """
+
+    owned: list[Cut]
+    kept: list[Cut]
+    held: list[Cut]
+    server: list[IntArray]
+
+
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     """The cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
 

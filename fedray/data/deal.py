@@ -12,19 +12,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.data import partition
-from fedray.data.cut import Cut, share_with_server, withhold
+from fedray.core.types import IntArray
+from fedray.data import flower, partition
+from fedray.data.cut import Cut, Dealt, share_with_server, withhold
+from fedray.data.dealing import Generator
 from fedray.data.generated import GeneratedShards
-from fedray.data.label_noise import split_options
+from fedray.data.label_noise import LabelNoise, split_options
+from fedray.data.own_partition import deal_by_function, find_partition
+from fedray.data.partition_file import read_partition
 from fedray.data.shards import Shards
+from fedray.data.shifts import Shifts, split_shifts
 from fedray.data.stored import StoredShards
 from fedray.data.types import Array, Dataset
+from fedray.files.plain import expand_user_path
+
+OPEN = ("flower", "file")  # partitions whose options are not those of a function here
+Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of their places
 
 
 class Dealing(NamedTuple):
@@ -32,13 +42,17 @@ class Dealing(NamedTuple):
 
     Attributes:
         name: The partition.
-        options: Of the partition, and of wrong labels.
-        clients: Number of clients, N; None where a natural partition gives it.
+        options: Of the partition, of wrong labels, and of shifts.
+        clients: Number of clients, N; None where the partition gives it.
+        own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
+        dealt: Who holds which rows, where another process has dealt them already.
     """
 
     name: str
     options: dict[str, Any]
     clients: int | None
+    own: Any = None
+    dealt: Dealt | None = None
 
 
 def build_shards(
@@ -52,24 +66,29 @@ def build_shards(
     hold_out: float = 0.0,
     server: float = 0.0,
     pooled: Dealing | None = None,
+    own: Any = None,
+    dealt: Dealt | None = None,
 ) -> Shards:
     """Deals a data set to clients, once for each world.
 
     Args:
         data: The data set.
         name: The partition.
-        options: Of the partition, and of wrong labels.
-        clients: Number of clients, N; None where a natural partition gives it.
+        options: Of the partition, of wrong labels, and of shifts.
+        clients: Number of clients, N; None where the partition gives it.
         seeds: One for each replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
         folds: Which folds are worlds; None means the first one.
         hold_out: Share of every client's rows that is withheld for validation, at least 0 and below 1.
         server: Share of all rows that the server holds without their labels, instead of the clients.
-        pooled: The clients whose rows are pooled; their wrong labels stay wrong. None: nothing is pooled.
+        pooled: The clients whose rows are pooled; their wrong labels and shifts stay. None: nothing is pooled.
+        own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
+        dealt: Who holds which rows, where another process has dealt them already.
     """
-    options, noise = split_options(options, data.classes)
+    options, noise, shifts = _split_kinds(options, data)
     if pooled is not None:
-        noise = split_options(pooled.options, data.classes)[1]
-    partition.check_partition_options(name, options)
+        _, noise, shifts = _split_kinds(pooled.options, data)
+    dealing = Dealing(name, options, clients, own, dealt)
+    _check_dealing(dealing)
     folds = folds or [0]
     _check_arguments(data, name, clients, folds, hold_out)
     if data.population:
@@ -84,53 +103,112 @@ def build_shards(
             label_noise=noise,
             owners=owners,
         )
-    if clients is None and name not in partition.BY_VALUE:
-        raise BadInput("clients.number is missing: give the number of clients")
     worlds = list(product(seeds, folds))
-    cuts = _deal_rows(data, name, options, clients, worlds)
-    groups = np.unique(data.train.group) if name == "natural" and data.train.group is not None else None
-    shards = _set_rows_aside(data, worlds, cuts, groups, hold_out=hold_out, server=server)
-    if noise is not None:
-        owned = cuts if pooled is None else _deal_clients(data, pooled, worlds)
-        shards.mislabel(noise, [seed for seed, _ in worlds], owned)
+    found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server)
+    groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None
+    shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups)
+    if noise is not None or shifts is not None:
+        owned = found.owned if pooled is None else _deal_clients(data, pooled, worlds)
+        _change_rows(shards, [seed for seed, _ in worlds], owned, noise, shifts)
     return shards
+
+
+def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
+    """The options of a partition alone, the wrong labels of some clients, and what shifts their rows."""
+    rest, noise = split_options(options, data.classes)
+    rest, shifts = split_shifts(rest, data)
+    return rest, noise, shifts
+
+
+def _change_rows(
+    shards: StoredShards, seeds: list[int], owned: list[Cut], noise: LabelNoise | None, shifts: Shifts | None
+) -> None:
+    """Shifts the rows of clients, and gives some of them wrong labels."""
+    if shifts is not None:
+        shards.shift(shifts, seeds, owned)
+    if noise is not None:
+        shards.mislabel(noise, seeds, owned)
 
 
 def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]) -> list[Cut]:
     """The cuts of clients whose rows are pooled, as if they were not."""
-    options = split_options(clients.options, data.classes)[0]
-    partition.check_partition_options(clients.name, options)
-    return _deal_rows(data, clients.name, options, clients.clients, worlds)
+    clients = clients._replace(options=_split_kinds(clients.options, data)[0])
+    _check_dealing(clients)
+    return _deal(data, clients, worlds).owned
 
 
-def _deal_rows(
-    data: Dataset, name: str, options: dict[str, Any], clients: int | None, worlds: list[tuple[int, int]]
-) -> list[Cut]:
-    """The cut of each world, (seed, fold) each, by a named partition."""
-    values, deal = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
-    return [_deal_fold(data, values, lambda rows, draw: deal(rows, clients, draw), *world) for world in worlds]
+def _check_dealing(dealing: Dealing) -> None:
+    """Refuses an unknown partition, options that it does not have, and a missing number of clients."""
+    if dealing.own is None and find_partition(dealing.name) is None and dealing.name not in OPEN:
+        partition.check_partition_options(dealing.name, dealing.options)
 
 
-def _set_rows_aside(
-    data: Dataset,
-    worlds: list[tuple[int, int]],
-    cuts: list[Cut],
-    groups: Array | None,
-    *,
-    hold_out: float,
-    server: float,
-) -> StoredShards:
-    """Takes the server's rows and the withheld ones from the clients of every world, (seed, fold) each."""
-    kept, held, taken = [], [], []
-    for (seed, fold), cut in zip(worlds, cuts, strict=True):
-        if server:
+def _deal(
+    data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
+) -> Dealt:
+    """Who holds which rows of every world, (seed, fold) each."""
+    if dealing.name == "file" and dealing.own is None:
+        dealt = _read_file(data, dealing, worlds)
+        _check_splits(dealing.options["file"], dealt, hold_out, server)
+    else:
+        deal = _find_deal(data, dealing)
+        cuts = [_deal_fold(data, deal, *world) for world in worlds]
+        dealt = Dealt(cuts, cuts, [], [])
+    return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
+
+
+def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
+    """The function that deals some rows of a data set."""
+    name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
+    if name == "flower" or flower.is_partitioner(own):
+        given = {key: value for key, value in options.items() if key != "partitioner"}
+        made = own if own is not None else flower.make_partitioner(options["partitioner"], given, clients)
+        columns = flower.list_columns(data)
+        return lambda rows, _: flower.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
+    function = own if own is not None else find_partition(name)
+    if clients is None and (function is not None or name not in partition.BY_VALUE):
+        raise BadInput("clients.number is missing: give the number of clients")
+    if function is not None:
+        return lambda rows, draw: deal_by_function(function, data.train.y[rows], clients or 0, draw, options)
+    values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
+    return lambda rows, draw: known(values[rows], clients, draw)
+
+
+def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -> Dealt:
+    """Who holds which rows, by a partition's file."""
+    path = expand_user_path("data.partition.file", dealing.options["file"])
+    seeds = list(dict.fromkeys(seed for seed, _ in worlds))
+    dealt = read_partition(Path(path), data, [(seeds.index(seed), fold) for seed, fold in worlds])
+    if dealing.clients not in (None, dealt.owned[0].clients):
+        raise BadInput(
+            f"clients.number = {dealing.clients}, but {path} deals rows to {dealt.owned[0].clients} clients: leave it "
+            f"out or set it to {dealt.owned[0].clients}"
+        )
+    return dealt
+
+
+def _check_splits(path: str, dealt: Dealt, hold_out: float, server: float) -> None:
+    """Refuses a file whose rows are set aside for what the scenario does not have."""
+    for key, value, rows in (("data.hold_out", hold_out, dealt.held), ("method.server_data", server, dealt.server)):
+        if rows and not value:
+            split = "hold_out" if rows is dealt.held else "server"
+            raise BadInput(
+                f"{key} = 0, but {path} has rows of the split {split}: set {key} as in its run, or write train there"
+            )
+
+
+def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
+    """Takes the server's rows and the withheld ones from the clients of every world, if a file has not done so."""
+    kept, held, taken = [], list(dealt.held), list(dealt.server)
+    for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
+        if server and not dealt.server:
             cut, rows = share_with_server(cut, server, rng.stream(seed, "server data", fold))
             taken.append(rows)
-        if hold_out:
+        if hold_out and not dealt.held:
             cut, rest = withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         kept.append(cut)
-    return StoredShards(data, [fold for _, fold in worlds], kept, held, groups=groups, server=taken)
+    return Dealt(dealt.owned, kept, held, taken)
 
 
 def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[int], hold_out: float) -> None:
@@ -156,15 +234,13 @@ def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
 
 
-def _deal_fold(
-    data: Dataset, values: Array, deal: Callable[[Array, np.random.Generator], Cut], seed: int, fold: int
-) -> Cut:
+def _deal_fold(data: Dataset, deal: Deal, seed: int, fold: int) -> Cut:
     """Deals the training rows of a fold; the rows of the result are rows of `data.train`."""
     generator = rng.stream(seed, "partition")
     if not data.folds:
-        return deal(values, generator)
+        return deal(slice(None), generator)
     train = data.folds[fold][0]
-    cut = deal(values[train], generator)
+    cut = deal(train, generator)
     return cut._replace(rows=train[cut.rows])
 
 
@@ -174,8 +250,8 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
         if data.train.group is None:
             raise BadInput(f"data.partition.name = natural, but {data.name} has no natural clients: use another")
         return data.train.group
-    if name == "column":
-        wanted = options.get("column", "")
+    if name in partition.BY_COLUMN:
+        wanted = options.get("column", "domain" if name == "domain" else "")
         if wanted not in data.columns:
             known = ", ".join(data.columns) or "none"
             raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}; its columns: {known}")

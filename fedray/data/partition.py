@@ -15,27 +15,10 @@ from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
 from fedray.core.types import IntArray
 from fedray.data.cut import Cut, gather_cut
+from fedray.data.dealing import Generator, check_labels, check_least, check_rows, raise_to_least
+from fedray.data.grouping import column, domain, natural, time
+from fedray.data.skew import dirichlet_clients, exponential, lognormal, power_law, sizes
 from fedray.data.types import Array
-
-Generator = np.random.Generator
-
-
-def _check_rows(rows: int, clients: int, each: int = 1) -> None:
-    """Refuses so many clients that some would not get `each` rows."""
-    if clients < 1:
-        raise BadInput(f"clients.number = {clients}: it must be at least 1")
-    if rows < clients * each:
-        what = f"{each} shards each" if each > 1 else "one row each"
-        raise BadInput(
-            f"clients.number = {clients}, but {rows} rows are too few for {what}: lower it to {rows // each}"
-        )
-
-
-def _check_labels(labels: Array, name: str) -> IntArray:
-    """The labels as int64; targets of a regression are refused."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
-    return labels.astype(np.int64, copy=False)
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
@@ -51,7 +34,7 @@ def iid(labels: Array, clients: int, generator: Generator) -> Cut:
         [3, 3, 2]
     """
     n = len(labels)
-    _check_rows(n, clients)
+    check_rows(n, clients)
     return gather_cut(generator.permutation(n), np.arange(n) % clients, clients)
 
 
@@ -72,7 +55,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     if flat.shape[1] != 1:
         raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
-    _check_rows(n, clients, shards)
+    check_rows(n, clients, shards, f"{shards} shards each" if shards > 1 else "")
     order = generator.permutation(n)
     order = order[np.argsort(flat[order, 0], kind="stable")]
     shard = np.arange(n) * total // n  # sizes differ by at most 1
@@ -92,8 +75,8 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
         generator: Draws the partition.
         classes: Classes of each client.
     """
-    y = _check_labels(labels, "classes")
-    _check_rows(len(y), clients)
+    y = check_labels(labels, "classes")
+    check_rows(len(y), clients)
     _, y, count = np.unique(y, return_inverse=True, return_counts=True)
     if classes < 1:
         raise BadInput(f"data.partition.classes = {classes}: it must be at least 1")
@@ -139,7 +122,13 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
 
 
 def dirichlet(
-    labels: Array, clients: int, generator: Generator, alpha: float = 0.5, *, allow_empty: bool = False
+    labels: Array,
+    clients: int,
+    generator: Generator,
+    alpha: float = 0.5,
+    *,
+    allow_empty: bool = False,
+    min_rows: int | None = None,
 ) -> Cut:
     """The rows of each class are dealt by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
@@ -150,12 +139,17 @@ def dirichlet(
         clients: Number of clients, N.
         generator: Draws the partition.
         alpha: 0.0001 to 1e9; the smaller, the more the clients differ.
-        allow_empty: Whether clients may have no rows; otherwise each of them gets one row of the largest clients.
+        allow_empty: Whether clients may have no rows.
+        min_rows: Rows that each client gets at least, of the largest clients; None: one, unless clients may be empty.
     """
-    y = _check_labels(labels, "dirichlet")
+    y = check_labels(labels, "dirichlet")
     if not 1e-4 <= alpha < 1e9:  # below, all rows of a class are one client's anyway, and numbers underflow
         raise BadInput(f"data.partition.alpha = {alpha}: it must be at least 0.0001 and below 1e9")
-    _check_rows(len(y) if not allow_empty else clients, clients)
+    if allow_empty and min_rows:
+        raise BadInput(f"data.partition.min_rows = {min_rows}, but data.partition.allow_empty is true: leave one out")
+    least = 1 if min_rows is None and not allow_empty else min_rows or 0
+    check_rows(len(y) if least else clients, clients)
+    check_least(max(len(y), clients), clients, least)
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     _, count = np.unique(y, return_counts=True)
@@ -163,7 +157,7 @@ def dirichlet(
     edges[:, -1] = 1.0
     owner = np.concatenate([_owners(edge, n) for edge, n in zip(edges, count, strict=True)])
     cut = gather_cut(order, owner, clients)
-    return cut if allow_empty else _fill_empty(cut, generator)
+    return raise_to_least(cut, least, generator)
 
 
 def _owners(edges: Array, n: int) -> IntArray:
@@ -172,63 +166,23 @@ def _owners(edges: Array, n: int) -> IntArray:
     return np.repeat(np.arange(len(edges)), counts)
 
 
-def _fill_empty(cut: Cut, generator: Generator) -> Cut:
-    """Gives one row to each empty client.
-
-    If the rows of every client are piled up in random order, the given rows are the topmost ones of all piles.
-    """
-    empty = np.flatnonzero(np.diff(cut.offsets) == 0)
-    if not len(empty):
-        return cut
-    owner = cut.owner
-    order = np.lexsort((generator.random(len(owner)), owner))
-    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # of the order-th row
-    given = order[np.argsort(-height, kind="stable")[: len(empty)]]  # never height 0, as n >= N
-    owner[given] = empty
-    return gather_cut(cut.rows, owner, cut.clients)
-
-
-def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
-    """Each value (writer, role, printer) is a client, in sorted order.
-
-    Args:
-        values: Of the rows, `[n]`.
-        clients: Number of different values; None accepts any number.
-    """
-    found, owner = np.unique(values, return_inverse=True)
-    if clients is not None and clients != len(found):
-        raise BadInput(
-            f"clients.number = {clients}, but the natural partition has {len(found)} clients: leave it out or set it "
-            f"to {len(found)}"
-        )
-    return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
-
-
-def column(
-    values: Array,
-    clients: int | None,
-    _generator: Generator | None = None,
-    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> Cut:
-    """Each value of a table's column is a client.
-
-    Args:
-        values: The column, `[n]`.
-        clients: Number of different values; None accepts any number.
-        column: Name of the column.
-    """
-    return natural(values, clients)
-
-
 PARTITIONS: dict[str, Callable[..., Cut]] = {
     "iid": iid,
     "shards": shards,
     "classes": classes,
     "dirichlet": dirichlet,
+    "dirichlet_clients": dirichlet_clients,
+    "lognormal": lognormal,
+    "power_law": power_law,
+    "exponential": exponential,
+    "sizes": sizes,
     "natural": natural,
     "column": column,
+    "domain": domain,
+    "time": time,
 }
 BY_VALUE = ("natural", "column")  # the values give the number of clients
+BY_COLUMN = ("column", "domain", "time")  # `data.partition.column` names the values
 
 
 def check_partition_options(name: str, options: dict[str, Any]) -> None:

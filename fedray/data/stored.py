@@ -5,7 +5,7 @@ Example:
     >>> from fedray.data.partition import iid
     >>> data = load_data("digits")
     >>> cut = iid(data.train.y, 100, rng.stream(0, "partition"))
-    >>> shards = StoredShards(data, folds=[0], cuts=[cut], held=[], groups=None, server=[])
+    >>> shards = StoredShards(data, folds=[0], dealt=Dealt([cut], [cut], [], []), groups=None)
     >>> shards.label_counts(0).sum()
     np.int64(1438)
 """
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
-from fedray.data.cut import Cut, gather_cut
+from fedray.data.cut import Cut, Dealt, gather_cut
 from fedray.data.label_noise import LabelNoise, mislabel
 from fedray.data.scaling import Fetched, Scaling, Standardization
+from fedray.data.shifts import Shifts, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset
 
 
@@ -56,35 +57,53 @@ class CutTable:
 
 
 class StoredShards:
-    """The rows of a stored data set; the methods are described in `Shards`."""
+    """The rows of a stored data set; the methods are described in `Shards`.
+
+    Attributes:
+        dealt: Who holds which rows in every world.
+    """
 
     def __init__(
         self,
         data: Dataset,
         folds: list[int],
-        cuts: list[Cut],
-        held: list[Cut],
+        dealt: Dealt,
         *,
         groups: Array | None,
-        server: list[IntArray],
     ) -> None:
         """Takes one entry for each world.
 
         Args:
             data: The data set.
             folds: Fold of each world.
-            cuts: The clients' training rows.
-            held: The clients' withheld rows; empty without any.
+            dealt: Who holds which rows.
             groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
-            server: The rows of the server; empty without any.
         """
-        self.data, self.number, self.worlds = data, cuts[0].clients, len(cuts)
-        self._folds, self._server = folds, server
-        self._train, self._held = CutTable(cuts), CutTable(held) if held else None
+        self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
+        self._folds, self._server = folds, dealt.server
+        self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_array(data.train.x), _share_array(data.train.y)
         self._scaling = Scaling.of(data, folds)
         self._own_test = _own_test_rows(data.test.group, groups)
-        self._labels: Tensor | None = None
+        self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
+        self._strides = [0, 0]  # from the rows of one world to those of the next, in x and in y
+
+    def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
+        """Shifts what the rows of clients show.
+
+        Args:
+            shifts: How clients differ.
+            seeds: One for each world.
+            cuts: Whose each row is, one for each world.
+        """
+        n = len(self.data.train.y)
+        if shifts.rotation or shifts.feature_noise:
+            scale = self.data.scale[self._folds[0] if len(self.data.scale) > 1 else 0]
+            self._x = torch.from_numpy(shift_inputs(self.data.train.x, scale, cuts, seeds, shifts))
+            self._strides[0] = n
+        if shifts.permute_labels:
+            self._y = torch.from_numpy(permute_labels(self.data.train.y, cuts, seeds, shifts, self.data.classes))
+            self._strides[1] = n
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
         """Gives some clients wrong training labels.
@@ -96,11 +115,12 @@ class StoredShards:
                 clients are pooled.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
-        labels = np.tile(self.data.train.y, (self.worlds, 1))
+        labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
+        labels = labels.reshape(self.worlds, -1)
         for world, (seed, cut) in enumerate(zip(seeds, cuts, strict=True)):
             key = rng.keys(seed, "noisy labels", cut.rows)
             kind = kinds[world, cut.owner]
-            labels[world, cut.rows] = mislabel(self.data.train.y[cut.rows], kind, key, self.data.classes)
+            labels[world, cut.rows] = mislabel(labels[world, cut.rows], kind, key, self.data.classes)
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
@@ -117,9 +137,12 @@ class StoredShards:
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """Indices into the whole store, of which nothing is copied."""
         rows, size = self._train.runs(world, client)
-        if self._labels is None:
-            return Fetched(self._x, self._y, torch.from_numpy(rows), size)
-        return Fetched(self._x, self._labels, torch.from_numpy(rows), size, torch.from_numpy(world * len(self._y)))
+        in_x, in_y = self._strides
+        labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
+        if in_x:
+            rows += (world * in_x)[:, None]
+        first = torch.from_numpy(world * (in_y - in_x)) if in_y != in_x else None
+        return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
         """Standardized by the training rows of the world's fold."""
@@ -136,19 +159,20 @@ class StoredShards:
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the world's fold, or those of the data set."""
         if self.data.folds:
-            rows = torch.from_numpy(self.data.folds[self._folds[world]][1])
-            return self._x[rows], self._y[rows]
+            rows = self.data.folds[self._folds[world]][1]
+            return torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
         return _share_array(self.data.test.x), _share_array(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Copies of the withheld rows."""
         rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
-        index = torch.from_numpy(rows)
-        return self._x[index], self._y[index]
+        index, (in_x, in_y) = torch.from_numpy(rows), self._strides
+        return self._x[index + world * in_x], self._y[index + world * in_y]
 
     def unlabelled(self, world: int) -> Tensor:
         """Copies of the server's rows."""
-        return self._x[torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))]
+        rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
+        return self._x[rows + world * self._strides[0]]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
         """Test rows of the client's group, the same in all worlds."""

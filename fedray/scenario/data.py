@@ -1,18 +1,15 @@
-"""The data sets and partitions as scenarios know them: text, options, and where their clients come from.
+"""The data sets as scenarios know them: text, options, and where their clients come from.
 
 Example:
     >>> DATA_SPECS["sine"].clients, DATA_SPECS["digits"].clients
     (50, None)
-    >>> sorted(PARTITION_SPECS["dirichlet"].options)
-    ['allow_empty', 'alpha', 'flipped', 'noisy']
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedray.scenario.spec import REQUIRED, NameSpec, Option, OptionSpecs
+from fedray.scenario.spec import REQUIRED, Option, OptionSpecs
 from fedray.scenario.validators import flag, list_of, one_of, real, text, whole
 
 
@@ -106,7 +103,7 @@ DATA_SPECS: dict[str, DataSpec] = {
         task=_CLASSES,
     ),
     "table": DataSpec(
-        "your own Parquet or CSV table (data.path, data.target)",
+        "your own Parquet, CSV or Feather table (data.path, data.target)",
         {
             "path": Option(REQUIRED, text),
             "target": Option(REQUIRED, list_of(text, 1000, scalar=True)),
@@ -115,31 +112,11 @@ DATA_SPECS: dict[str, DataSpec] = {
             "test": Option(None, text),
             "test_fraction": Option(0.2, real("(0, 1)")),
             "task": Option("auto", one_of("auto", "classification", "regression")),
+            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
             **_LIMIT,
         },
     ),
     "uci/NAME": DataSpec("a UCI regression set in the standard split layout: uci/energy, uci/kin8nm, ..."),
-}
-_WRONG_LABELS = {  # shares of the clients whose labels are wrong
-    "flipped": Option(None, real("[0, 1]")),
-    "noisy": Option(None, real("[0, 1]")),
-}
-
-PARTITION_SPECS: Mapping[str, NameSpec] = {
-    "iid": NameSpec("shuffled and dealt evenly", _WRONG_LABELS),
-    "shards": NameSpec(
-        "sorted by label, cut into shards, `shards` of them for each client",
-        {"shards": Option(2, whole(1, 10**6)), **_WRONG_LABELS},
-    ),
-    "classes": NameSpec(
-        "each client holds exactly `classes` classes", {"classes": Option(2, whole(1, 10**6)), **_WRONG_LABELS}
-    ),
-    "dirichlet": NameSpec(
-        "class shares of each client drawn from Dirichlet(alpha)",
-        {"alpha": Option(0.5, real("(0, inf)")), "allow_empty": Option(False, flag), **_WRONG_LABELS},
-    ),
-    "natural": NameSpec("as the data comes: by writer, role, device or generated client", _WRONG_LABELS),
-    "column": NameSpec("by the values of a column", {"column": Option(REQUIRED, text), **_WRONG_LABELS}),
 }
 
 

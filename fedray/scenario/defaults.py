@@ -17,6 +17,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import Tree, merge_keys
 
 _SIZES = ("share", "number")
+GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that say by themselves how many clients there are
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
@@ -31,7 +32,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     data = _part(out, "data")
     if isinstance(data.get("partition", {}), Mapping) and data:
         natural = data_spec_of(data.get("name")).natural
-        partition = {"name": "natural" if natural else "iid", **data.get("partition", {})}
+        by_file = "file" in data.get("partition", {})
+        partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
@@ -76,7 +78,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
     if made is not None:
         given = _part(tree, "data").get("clients")
         return given if isinstance(given, int) and not isinstance(given, bool) else made
-    if partition in ("natural", "column"):
+    if partition in GIVES_CLIENTS or "file" in _part(tree, "data", "partition"):
         return None
     return method_spec_of(method).clients
 

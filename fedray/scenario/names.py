@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
+from fedray.scenario.data import DATA_SPECS, DataSpec
 from fedray.scenario.methods import METHOD_SPECS, MethodSpec
 from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.partition import PARTITION_SPECS
 from fedray.scenario.spec import NameSpec
 
 NameKind = Literal["method", "data", "model", "partition"]

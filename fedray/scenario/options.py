@@ -13,7 +13,7 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
-from fedray.scenario.spec import REQUIRED, Option
+from fedray.scenario.spec import REQUIRED, NameSpec, Option
 from fedray.scenario.validators import Check, flag, real, text
 
 
@@ -47,10 +47,12 @@ def fold_options(
     options_of = names.SPECS[kind].get(name)
     own = {key: Option(default, alike(default)) for key, default in (declared or {}).items()}
     table = own if options_of is None else options_of.options
+    more = isinstance(options_of, NameSpec) and options_of.more
     for key in given:
-        if key not in table:
+        if key not in table and not more:
             raise BadInput(explain_unknown_key(path, key, ("name", *fields, *table), (kind, name)))
     options = {key: _option(path, key, given, option) for key, option in table.items()}
+    options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
 
 

@@ -23,6 +23,7 @@ from fedray.scenario.data import data_spec_of
 from fedray.scenario.methods import MethodSpec, method_spec_of
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
+from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.spec import Needs
 
@@ -112,7 +113,7 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     name = scenario.method.name
     if not spec.trains and key.startswith(_TRAINING):
         return f"{name} is fitted in closed form, without rounds"
-    wrong_labels = {"flipped", "noisy"} & scenario.data.partition.options.keys()
+    wrong_labels = CLIENT_KINDS.keys() & scenario.data.partition.options.keys()
     generated = scenario.data.name == "synthetic" and key == "clients.number"
     if spec.pooled and key.startswith(_POPULATION) and not wrong_labels and not generated:
         return f"{name} trains on the pooled data, as one client"

@@ -56,7 +56,9 @@ class NameSpec:
     Attributes:
         text: one line for `fedray list`.
         options: its own keys, which stand beside its name.
+        more: whether further keys are handed on as they are, to what the name stands for.
     """
 
     text: str
     options: OptionSpecs = field(default_factory=dict)
+    more: bool = False

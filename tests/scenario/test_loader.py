@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario import names, yaml_text
-from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS
+from fedray.scenario.data import DATA_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.scenario.spec import REQUIRED
@@ -271,7 +272,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     import inspect
 
     from fedray.data import catalogue as dataset
-    from fedray.data import label_noise, partition
+    from fedray.data import deal, label_noise, partition, shifts
     from fedray.models import catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
@@ -283,14 +284,15 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         for key, (default, *_) in model.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
     for name, dealt in PARTITION_SPECS.items():
-        own = set(dealt.options) - set(label_noise.LabelNoise._fields)
-        assert own == set(keywords(partition.PARTITIONS[name], 3)), name
+        if name not in deal.OPEN:
+            assert set(dealt.options) - CLIENT_KINDS.keys() == set(keywords(partition.PARTITIONS[name], 3)), name
+    assert CLIENT_KINDS.keys() == {*label_noise.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
             assert set(data.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
     for name in MODEL_SPECS:
         assert name in catalogue.MODEL_NAMES
-    assert set(PARTITION_SPECS) == set(partition.PARTITIONS)
+    assert set(PARTITION_SPECS) == {*partition.PARTITIONS, *deal.OPEN}
 
 
 def test_the_clients_of_a_toy_follow_clients_number() -> None:

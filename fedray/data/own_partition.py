@@ -1,0 +1,98 @@
+"""A user's own partition: a function that says which rows each client gets, called with a generator of its address.
+
+Example:
+    >>> def halves(labels, clients, generator, options):
+    ...     return np.array_split(np.argsort(labels, kind="stable"), clients)
+    >>> from fedray.core import rng
+    >>> deal_by_function(halves, np.array([1, 0, 1, 0]), 2, rng.stream(0, "partition"), {}).rows.tolist()
+    [1, 3, 0, 2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.data.cut import Cut
+from fedray.data.dealing import Generator, check_rows
+from fedray.data.types import Array
+from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import blame_user_code, name_type
+
+# (labels [n], clients N, generator, options) -> rows of each client, N arrays of row numbers
+OwnPartition = Callable[[Array, int, Generator, Mapping[str, Any]], Sequence[Any]]
+
+
+def deal_by_function(
+    function: OwnPartition, labels: Array, clients: int, generator: Generator, options: Mapping[str, Any]
+) -> Cut:
+    """The cut that a user's function makes; rows that it gives to nobody are not trained on.
+
+    Args:
+        function: The user's.
+        labels: Labels `[n]` or targets `[n, q]` of the rows.
+        clients: Number of clients, N.
+        generator: For its draws: the same in every process, another one for each seed.
+        options: What the scenario sets beside the partition's name.
+
+    Raises:
+        BadInput: It raised, or what it returned is not rows of N clients, each row once.
+    """
+    where = f"data.partition.name = {name_callable(function)}"
+    check_rows(len(labels), clients, 0)
+    with blame_user_code(where):
+        found = function(labels, clients, generator, options)
+    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
+        raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
+    if len(found) != clients:
+        raise BadInput(f"{where}: it returned the rows of {len(found)} clients: clients.number is {clients}")
+    return cut_of_parts(
+        [_check_rows_of(where, i, rows, len(labels)) for i, rows in enumerate(found)], len(labels), where
+    )
+
+
+def cut_of_parts(parts: Sequence[IntArray], rows: int, where: str) -> Cut:
+    """The cut of clients with these rows.
+
+    Args:
+        parts: Rows of each client.
+        rows: Rows of the data, n.
+        where: What dealt them, for messages.
+
+    Raises:
+        BadInput: A row is dealt twice.
+    """
+    every = np.concatenate([np.empty(0, np.int64), *parts])
+    count = np.bincount(every, minlength=rows)
+    if count.max(initial=0) > 1:
+        raise BadInput(f"{where}: row {int(np.argmax(count))} is dealt {count.max()} times: deal each row once")
+    return Cut(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
+
+
+def _check_rows_of(where: str, client: int, rows: Any, number: int) -> IntArray:
+    """Rows of a client as int64."""
+    array = np.asarray(rows)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        kind = f"an array of {array.dtype}, {list(array.shape)}" if array.dtype.kind != "O" else name_type(rows)
+        raise BadInput(f"{where}: the rows of client {client} are {kind}: give whole numbers, [n]")
+    if len(array) and (array.min() < 0 or array.max() >= number):
+        wrong = int(array.min() if array.min() < 0 else array.max())
+        raise BadInput(f"{where}: client {client} has row {wrong}: there are rows 0 to {number - 1}")
+    return array.astype(np.int64)
+
+
+_FUNCTIONS: dict[str, OwnPartition] = {}  # registered in this process, by name
+
+
+def register_partition(name: str, function: OwnPartition) -> None:
+    """Gives a partition of your own a name for scenarios, in this process; the newest function counts."""
+    _FUNCTIONS[name] = function
+
+
+def find_partition(name: str) -> OwnPartition | None:
+    """The user's function of a name; None where the name is not a user's."""
+    return _FUNCTIONS.get(name)

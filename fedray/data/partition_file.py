@@ -1,0 +1,201 @@
+"""A partition as a file: who holds which rows, as Parquet that any tool reads, written by every run and read back.
+
+It has the columns `replicate`, `fold`, `row` (of the training rows, from 0), `client` and `split`: `train`, `hold_out`,
+or `server` for rows that the server holds in the client's place. Rows of a client stand in the order in which it has
+them. The metadata say which data set it is of. A file of another tool needs `row` and `client` alone.
+
+Example:
+    >>> import tempfile
+    >>> from fedray.data.catalogue import load_data
+    >>> from fedray.data.cut import gather_cut
+    >>> data = load_data("digits")
+    >>> cut = gather_cut(np.arange(len(data.train.y)), np.arange(len(data.train.y)) % 3, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / FILE_NAME
+    ...     _ = path.write_bytes(pack_partition(data, Dealt([cut], [cut], [], []), folds=[0]))
+    ...     np.array_equal(read_partition(path, data, [(0, 0)]).kept[0].rows, cut.rows)
+    True
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import IntArray
+from fedray.data.cut import Dealt, gather_cut
+from fedray.data.digest import hash_array
+from fedray.data.types import Dataset
+from fedray.files.bounded import read_parquet_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_NAME = "partition.parquet"  # in a run directory
+MOST_ROWS = 50_000_000  # of all worlds together; a larger partition is not written
+SPLITS = ("train", "hold_out", "server")
+REMEDY = "restore it, or let the run that wrote it write it again"
+
+
+def pack_partition(data: Dataset, dealt: Dealt, folds: list[int]) -> bytes:
+    """The bytes of a partition's file.
+
+    Args:
+        data: The data set.
+        dealt: Who holds which rows.
+        folds: Fold of each world; the replicate of a world is `world // number of folds`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    each = len(set(folds))
+    worlds = [_list_rows(dealt, world) for world in range(len(folds))]
+    sizes = [len(rows) for rows, _, _ in worlds]
+    row, client, split = (np.concatenate(column) for column in zip(*worlds, strict=True))
+    table = pa.table(
+        {
+            "replicate": np.repeat(np.arange(len(folds)) // each, sizes).astype(np.int32),
+            "fold": np.repeat(folds, sizes).astype(np.int32),
+            "row": row,
+            "client": client.astype(np.int32),
+            "split": pa.DictionaryArray.from_arrays(pa.array(split, pa.int8()), pa.array(SPLITS)),
+        }
+    )
+    known = {**_describe_data(data), "clients": str(dealt.owned[0].clients), "digest": _digest(row, client, split)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(known), sink, write_page_checksum=True)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows, clients and splits of a world, `[n]` each: training rows first, client after client."""
+    cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
+    rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
+    splits = [np.full(len(cut.rows), number) for number, cut in enumerate(cuts)]
+    if dealt.server:
+        taken, owned = dealt.server[world], dealt.owned[world]
+        order = np.argsort(owned.rows, kind="stable")
+        rows.append(taken)
+        owners.append(owned.owner[order[np.searchsorted(owned.rows[order], taken)]])
+        splits.append(np.full(len(taken), SPLITS.index("server")))
+    return np.concatenate(rows), np.concatenate(owners), np.concatenate(splits).astype(np.int8)
+
+
+def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
+    """Who holds which rows, as a file says.
+
+    Args:
+        path: Of the file.
+        data: The data set that is dealt.
+        worlds: (number of the replicate, fold) of each world; a file with one replicate deals all of them so.
+
+    Raises:
+        BadInput: It is the file of another data set, or does not fit this one.
+        FedrayError: It cannot be read.
+    """
+    key = f"data.partition.file = {path}"
+    try:
+        table = read_parquet_files([path], ("replicate", "fold", "row", "client", "split"), REMEDY)[0]
+    except FedrayError as error:
+        raise BadInput(f"data.partition.file: {error}") from None
+    missing = [name for name in ("row", "client") if name not in table.column_names]
+    if missing:
+        raise BadInput(f"{key}: it has no column {missing[0]}: a partition has row, client and split")
+    known = {name.decode(): value.decode(errors="replace") for name, value in (table.schema.metadata or {}).items()}
+    _refuse_other_data(key, known, data)
+    columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}
+    split = _read_splits(key, table)
+    if "digest" in known and known["digest"] != _digest(columns["row"], columns["client"], split):
+        raise BadInput(f"{key}: its rows are not those that were written: {REMEDY}")
+    clients = max(int(columns["client"].max(initial=-1)) + 1, _read_number(known.get("clients", "")))
+    several = len(np.unique(columns["replicate"])) > 1
+    parts = []
+    for replicate, fold in worlds:
+        inside = (columns["replicate"] == (replicate if several else columns["replicate"][:1])) & (
+            (columns["fold"] == fold) | ("fold" not in table.column_names)
+        )
+        if not inside.any():
+            raise BadInput(f"{key}: it has no rows of replicate {replicate} in fold {fold}: lower replicates, or fold")
+        rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
+        _check_world(key, rows, data, fold)
+        parts.append([gather_cut(rows[which], owner[which], clients) for which in (kind >= 0, kind == 0, kind == 1)]
+                     + [rows[kind == 2]])  # fmt: skip
+    owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
+    return Dealt(owned, kept, held if (split == 1).any() else [], server if (split == 2).any() else [])
+
+
+def _describe_data(data: Dataset) -> dict[str, str]:
+    """What the metadata say of a data set."""
+    return {
+        "data": data.name,
+        "rows": str(len(data.train.y)),
+        "labels": hash_array(data.train.y, exact=False),
+        "inputs": hash_array(data.train.x[:1000], exact=False),
+    }
+
+
+def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
+    """Refuses a file that was written of other rows; the name of a data set may differ."""
+    for name, value in _describe_data(data).items():
+        if name != "data" and known.get(name, value) != value:
+            what = f"{known[name]} rows" if name == "rows" else f"other {name}"
+            of = f"the data set {known.get('data', 'of another tool')[:60]!r} with {what}"
+            raise BadInput(
+                f"{key}: it deals {of}, and {data.name} has {len(data.train.y)} rows: give the file of this data set, "
+                "with the same data.* keys"
+            )
+
+
+def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
+    """A column of whole numbers from 0; 0 where there is none."""
+    import pyarrow as pa
+
+    if name not in table.column_names:
+        return np.zeros(len(table), np.int64)
+    column = table[name]
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise BadInput(f"{key}: its column {name} holds no whole numbers: correct it")
+    values: IntArray = column.to_numpy().astype(np.int64)
+    if values.min(initial=0) < 0 or values.max(initial=0) >= 10**9:
+        raise BadInput(f"{key}: its column {name} has values out of 0 to 999999999: correct it")
+    return values
+
+
+def _read_splits(key: str, table: pa.Table) -> IntArray:
+    """The split of each row as an index into `SPLITS`; all are training rows where there is no such column."""
+    if "split" not in table.column_names:
+        return np.zeros(len(table), np.int64)
+    texts = np.asarray(table["split"].to_pylist(), dtype=object)
+    out: IntArray = np.full(len(texts), -1)
+    for number, name in enumerate(SPLITS):
+        out[texts == name] = number
+    if (out < 0).any():
+        wrong = str(texts[np.argmax(out < 0)])[:40]
+        raise BadInput(f"{key}: its column split has {wrong!r}: the splits are {', '.join(SPLITS)}")
+    return out
+
+
+def _check_world(key: str, rows: IntArray, data: Dataset, fold: int) -> None:
+    """Refuses rows that the data set does not have, that are dealt twice, or that are test rows of the fold."""
+    n = len(data.train.y)
+    if rows.max(initial=0) >= n:
+        raise BadInput(f"{key}: it deals row {rows.max()}, but {data.name} has {n} training rows: correct it")
+    count = np.bincount(rows, minlength=n)
+    if count.max(initial=0) > 1:
+        raise BadInput(f"{key}: it deals row {int(np.argmax(count))} {count.max()} times: deal each row once")
+    if data.folds and count[data.folds[fold][1]].any():
+        raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
+
+
+def _read_number(text: str) -> int:
+    """The number of clients that the metadata say; 0 where they say none, or none of use."""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
+    parts = (np.ascontiguousarray(part, dtype="<i8").tobytes() for part in (row, client, split))
+    return hashlib.sha256(b"".join(parts)).hexdigest()

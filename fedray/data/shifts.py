@@ -1,0 +1,142 @@
+"""Clients whose rows differ in what they show: turned images, noisy inputs, and labels with other meanings.
+
+A shift acts on the training, withheld and server rows of a client, whatever the partition is; the test set stays as it
+is. Who is shifted how is drawn by address, from the world's seed. A store of shifted inputs has the rows of one world
+after those of another, so that R worlds take R times the memory.
+
+Example:
+    >>> x = np.arange(4.0).reshape(1, 1, 2, 2)
+    >>> cut = Cut(np.array([0]), np.array([0, 1, 1]))  # client 0 has row 0, client 1 has none
+    >>> shift_inputs(x, np.ones(1), [cut], [1], Shifts(rotation=4))[0, 0].tolist(), draw_groups(1, "rotation", 2, 4)
+    ([[1.0, 3.0], [0.0, 2.0]], array([1, 0]))
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.data.cut import Cut
+from fedray.data.types import Array, Dataset
+
+PIECE_NUMBERS = 1 << 21  # numbers of noise that are drawn at once
+
+
+class Shifts(NamedTuple):
+    """How clients differ in what their rows show.
+
+    Attributes:
+        rotation: Clients turn their images by `360 g / rotation` degrees, g their group, 2 or 4 groups of equal size;
+            0: nobody does. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
+        feature_noise: The inputs of the client of rank r of N, ranks 1 to N in random order, get Gaussian noise of
+            `feature_noise r / N` standard deviations of the input; images stay whole numbers from 0 to 255. Source: Li
+            et al. 2022 (NIID-Bench, section 4.2, noise-based feature imbalance).
+        permute_labels: Clients are in so many groups of equal size, and group g > 0 has a permutation of the classes of
+            its own; 0: nobody has. Source: Sattler et al. 2020 (clustered federated learning, permuted labels).
+    """
+
+    rotation: int = 0
+    feature_noise: float = 0.0
+    permute_labels: int = 0
+
+
+def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
+    """The options of a partition without those of shifts, and the shifts (None without any).
+
+    Raises:
+        BadInput: The data cannot be shifted so.
+    """
+    rest = {key: value for key, value in options.items() if key not in Shifts._fields}
+    given = {key: options[key] for key in Shifts._fields if options.get(key)}
+    if not given:
+        return rest, None
+    name, value = next(iter(given.items()))
+    if data.population:
+        raise BadInput(f"data.partition.{name} = {value}, but synthetic clients make their own rows: leave it out")
+    shape = data.input_shape
+    if "rotation" in given and given["rotation"] not in (2, 4):
+        raise BadInput(f"data.partition.rotation = {given['rotation']}: write 2 (half turns) or 4 (quarter turns)")
+    if "rotation" in given and data.kind != "images":
+        raise BadInput(f"data.partition.rotation = {given['rotation']}, but {data.name} has no images: leave it out")
+    if given.get("rotation") == 4 and shape[-1] != shape[-2]:
+        raise BadInput(
+            f"data.partition.rotation = 4, but the images of {data.name} are {shape[-2]} x {shape[-1]}: write 2, or "
+            "use square images"
+        )
+    if "feature_noise" in given and data.kind == "tokens":
+        raise BadInput(f"data.partition.feature_noise = {value}, but {data.name} has tokens: leave it out")
+    if "permute_labels" in given and not data.classes:
+        raise BadInput(f"data.partition.permute_labels = {value}, but {data.name} has no classes: leave it out")
+    return rest, Shifts(**given)
+
+
+def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
+    """The group of each client, `[N]`, 0 to `groups` - 1: their sizes differ by at most 1.
+
+    Args:
+        seed: Of the world.
+        purpose: What the groups are for.
+        clients: Number of clients, N.
+        groups: Number of groups.
+    """
+    group: IntArray = rng.stream(seed, purpose).permutation(clients) % groups
+    return group
+
+
+def shift_inputs(x: Array, scale: Array, cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
+    """The inputs of all worlds, `[R * n, ...]`: those of world w begin at `w * n`.
+
+    Args:
+        x: Raw inputs, `[n, ...]`; they are copied.
+        scale: Standard deviation of the inputs, `[*s]`, which broadcasts to a sample.
+        cuts: Whose each row is, one for each world.
+        seeds: One for each world.
+        shifts: How clients differ.
+    """
+    out = np.concatenate([x] * len(cuts))
+    for world, (cut, seed) in enumerate(zip(cuts, seeds, strict=True)):
+        own = out[world * len(x) : (world + 1) * len(x)]
+        if shifts.rotation:
+            turns = draw_groups(seed, "rotation", cut.clients, shifts.rotation)[cut.owner] * (4 // shifts.rotation)
+            for turn in range(1, 4):
+                rows = cut.rows[turns == turn]
+                own[rows] = np.rot90(own[rows], turn, axes=(-2, -1))
+        if shifts.feature_noise:
+            rank = rng.stream(seed, "feature noise").permutation(cut.clients) + 1
+            _add_noise(own, cut.rows, shifts.feature_noise * rank[cut.owner] / cut.clients, scale, seed)
+    return out
+
+
+def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
+    """Adds noise of a level `[n]` each to some rows, in place; bytes are rounded and stay bytes."""
+    numbers = int(np.prod(x.shape[1:]))
+    each = max(1, PIECE_NUMBERS // numbers)
+    for start in range(0, len(rows), each):
+        piece = rows[start : start + each]
+        noise = rng.normal(rng.keys(seed, "feature noise", piece), numbers).reshape(-1, *x.shape[1:])
+        size = level[start : start + each].reshape(-1, *[1] * (x.ndim - 1))
+        noisy = x[piece] + size * scale * noise
+        x[piece] = np.clip(np.rint(noisy), 0, 255) if x.dtype == np.uint8 else noisy
+
+
+def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
+    """The labels of all worlds, `[R * n]`: those of world w begin at `w * n`.
+
+    Args:
+        y: Labels, `[n]`.
+        cuts: Whose each row is, one for each world.
+        seeds: One for each world.
+        shifts: How clients differ.
+        classes: Number of classes, C.
+    """
+    out = np.concatenate([y] * len(cuts))
+    for world, (cut, seed) in enumerate(zip(cuts, seeds, strict=True)):
+        group = draw_groups(seed, "label groups", cut.clients, shifts.permute_labels)
+        meaning = rng.permutations(rng.keys(seed, "permuted labels", np.arange(shifts.permute_labels)), classes)
+        meaning[0] = np.arange(classes)  # [groups, C]
+        out[world * len(y) + cut.rows] = meaning[group[cut.owner], y[cut.rows]]
+    return out
