@@ -21,7 +21,7 @@ from fedray.assembly.models import make_network
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Clients
+from fedray.core.types import EVALUATED_CLIENTS, Clients
 from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
@@ -210,4 +210,5 @@ def make_evaluation(scenario: Scenario, classes: int) -> Evaluation:
         noise=scenario.predict.noise,
         stop_at=(stop.metric, stop.value) if stop else None,
         target=(target.metric, target.value) if target else None,
+        clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
     )

@@ -36,6 +36,13 @@ def known_clients(study: Study) -> list[tuple[int, int]]:
     return [(world, client) for world in range(study.worlds) for client in range(number)]
 
 
+def pick_recorded_clients(study: Study) -> IntArray:
+    """The known clients whose scores are recorded one by one, `[n]`: all, or some, evenly spread over the ids."""
+    known = min(study.clients.number, EVALUATED_CLIENTS)
+    wanted = min(study.evaluation.clients, known)
+    return np.arange(wanted) * known // max(1, wanted)
+
+
 def label_shares(study: Study, world: int) -> FloatArray:
     """Share of each class in each client's training data, `[N, C]`."""
     counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
@@ -125,7 +132,15 @@ def count_errors(study: Study, answers: FloatArray, y: Tensor) -> FloatArray:
     return squares
 
 
-def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test") -> FloatArray:
+def measure_clients(
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    weights: FloatArray,
+    split: str = "test",
+    *,
+    clients: IntArray | None = None,
+) -> FloatArray:
     """Accuracy, or RMSE, of each client's weighted ensemble on its own rows of a split.
 
     Args:
@@ -134,6 +149,7 @@ def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArr
         outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
         weights: each client's weights over the models, `[N, K]`; rows sum to 1.
         split: `test` or `hold_out`.
+        clients: ids of the N clients; None means 0 to N - 1.
 
     Returns:
         `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
@@ -142,11 +158,11 @@ def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArr
     find = own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
     votes = cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
     found = np.full(len(weights), np.nan)
-    for client, row in enumerate(weights):
+    for place, (client, row) in enumerate(zip(range(len(weights)) if clients is None else clients.tolist(), weights)):
         own = find(client)
         if len(own.rows):
             answers = np.tensordot(row.astype(votes.dtype), votes[:, own.rows], axes=1)
-            found[client] = (count_errors(study, answers, y[torch.from_numpy(own.rows)]) * own.weight).sum()
+            found[place] = (count_errors(study, answers, y[torch.from_numpy(own.rows)]) * own.weight).sum()
     return found if study.classes else np.sqrt(found)
 
 

@@ -20,6 +20,7 @@ from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import (
     measure_clients,
     pick_best_pass,
+    pick_recorded_clients,
     split_own_scores,
     summarize_clients,
     weigh_models,
@@ -27,9 +28,10 @@ from fedray.evaluation.clients import (
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
-from fedray.simulation.interfaces import Pieces, Progress, Runtime
+from fedray.simulation.interfaces import ClientScores, Pieces, Progress, Runtime
 from fedray.simulation.study import Study
 
+KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of its clients)
 MEMBER_CLASS_SCORES = ("accuracy", "nll", "brier", "ece", "entropy")  # scores of each member by itself
 
 
@@ -53,18 +55,26 @@ class Measured(NamedTuple):
     residual: dict[int, float]
 
 
-def make_evaluator(study: Study, runtime: Runtime, test: bool = True) -> Callable[[Progress], list[dict[str, Any]]]:
+def make_evaluator(
+    study: Study, runtime: Runtime, test: bool = True, keep_clients: KeepClients | None = None
+) -> Callable[[Progress], list[dict[str, Any]]]:
     """Makes a function: progress -> one row of metrics a world.
 
     Args:
         study: what is trained.
         runtime: where the models are evaluated.
         test: whether the test rows are scored; sweeps leave them alone.
+        keep_clients: called with the scores of the clients of each world, where `evaluate.clients` asks for some.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         measured = _measure(study, runtime, progress.state, test)
-        rows = [_score_world(study, world, measured, test) for world in range(study.worlds)]
+        rows = []
+        for world in range(study.worlds):
+            row, clients = _score_world(study, world, measured, test)
+            rows.append(row)
+            if keep_clients is not None and clients is not None:
+                keep_clients(progress.round, world, clients)
         if test and study.replicates > 1 and study.shards.data.noise is not None:
             parts = decompose_error(study, measured.test, measured.answer)
             rows = [row | more for row, more in zip(rows, parts, strict=True)]
@@ -95,7 +105,10 @@ def _losses(study: Study, runtime: Runtime, answer: Answer) -> Pieces:
     return {(world, 0): others for world in range(study.worlds)}
 
 
-def _score_world(study: Study, world: int, measured: Measured, test: bool) -> dict[str, Any]:
+def _score_world(
+    study: Study, world: int, measured: Measured, test: bool
+) -> tuple[dict[str, Any], ClientScores | None]:
+    """A world's row of metrics, and the scores of its clients one by one, where some are to be recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
@@ -104,18 +117,51 @@ def _score_world(study: Study, world: int, measured: Measured, test: bool) -> di
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
+    each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
+    for prefix, values in each.items():
+        row |= summarize_clients(values, prefix, classes=bool(study.classes))
+    if not study.evaluation.clients:
+        return row, None
+    chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
+    samples = study.shards.sizes(np.full_like(chosen, world), chosen)
+    if each:
+        scored = {prefix: scores[chosen] for prefix, scores in each.items()}
+    else:
+        scored = {prefix: _score_alike(study, world, outputs[split], split, measured) for split, prefix, _ in splits}
+    return row, ClientScores(chosen, samples, {prefix + name: scores for prefix, scores in scored.items()})
+
+
+def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor]) -> dict[str, FloatArray]:
+    """Scores of the known clients with weights or models of their own, `[N]` by prefix; empty where they have none.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        measured: what the runtime computed.
+        outputs: raw outputs by prefix: nothing for the test rows, `hold_out_` for those held out.
+    """
     if measured.losses:
-        weights = weigh_models(study, drop_absent(join_pieces(measured.losses, world), answer, world))
-        for split, prefix, _ in splits:
-            present = drop_absent(outputs[split], answer, world)
-            each = measure_clients(study, world, present, weights, split)
-            row |= summarize_clients(each, prefix, classes=bool(study.classes))
+        weights = weigh_models(study, drop_absent(join_pieces(measured.losses, world), measured.answer, world))
+        return {
+            prefix: measure_clients(
+                study, world, drop_absent(found, measured.answer, world), weights, "hold_out" if prefix else "test"
+            )
+            for prefix, found in outputs.items()
+        }
     if measured.own:
         tested, held_out = split_own_scores(measured.own, world)
-        for prefix, score in [("", tested)] * test + [("hold_out_", held_out)]:
-            chosen = pick_best_pass(score, held_out, lowest=not study.classes)
-            row |= summarize_clients(chosen, prefix, classes=bool(study.classes))
-    return row
+        by_prefix = {**({"": tested} if "" in outputs else {}), "hold_out_": held_out}
+        return {
+            prefix: pick_best_pass(score, held_out, lowest=not study.classes) for prefix, score in by_prefix.items()
+        }
+    return {}
+
+
+def _score_alike(study: Study, world: int, outputs: Tensor, split: str, measured: Measured) -> FloatArray:
+    """Scores of the recorded clients on their own rows with the answer that everybody gets: equal weights."""
+    present, chosen = drop_absent(outputs, measured.answer, world), pick_recorded_clients(study)
+    alike = np.full((len(chosen), len(present)), 1.0 / len(present))
+    return measure_clients(study, world, present, alike, split, clients=chosen)
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:

@@ -109,6 +109,15 @@ class Run:
         return tables.read_table(self.path, "clients")
 
     @property
+    def client_scores(self) -> pa.Table:
+        """One row per evaluated round, replicate, fold and recorded client.
+
+        Raises:
+            FedrayError: the scenario has no `evaluate.clients`.
+        """
+        return tables.read_table(self.path, "client_scores")
+
+    @property
     def drift(self) -> pa.Table:
         """One row per known client, replicate and fold: how unusual its data look to the final ensemble.
 

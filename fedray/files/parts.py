@@ -1,7 +1,8 @@
 """The files of a run directory that its newest checkpoint vouches for: which there are, and whether they are whole.
 
-`rounds.parquet` and `clients.parquet` are folders of parts, and every checkpoint has a checksum of each part up to its
-round. Run directories that were written before there were checksums are read as they are.
+`rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts, and every checkpoint has a
+checksum of each part up to its round. Run directories that were written before there were checksums are read as they
+are.
 
 Example:
     >>> import tempfile
@@ -29,7 +30,7 @@ from fedray.files.sealed import SEAL, read_or_explain, seal_entries
 
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
 FILES_KEY = "files"  # of the summary: their checksums
-TABLES = ("rounds.parquet", "clients.parquet")
+TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
 PartSums = dict[str, dict[str, list[Any]]]  # table -> round -> [bytes, digest]
 FOREIGN = ("wandb", "tensorboard", "mlruns")  # folders that loggers fill as they like
 _PART = re.compile(r"part-(\d{1,18})\.parquet")

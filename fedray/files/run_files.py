@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -31,6 +31,17 @@ from fedray.files.bounded import (
     read_parquet_files,
     say_damaged,
 )
+from fedray.files.columns import (
+    CLIENT_SCORE_IDS,
+    DRIFT_IDS,
+    JOB_COLUMNS,
+    JOB_IDS,
+    JOB_NUMBERS,
+    JOB_TEXTS,
+    MEMBER_COLUMNS,
+    ROUND_IDS,
+    IdColumn,
+)
 from fedray.files.parts import check_parts
 
 if TYPE_CHECKING:
@@ -38,45 +49,10 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"  # what ended the run, until it goes on
-MOST_MODELS, MOST_CLIENTS = 10**6, 10**9  # ids are below them
 MOST_TEXT = 200  # characters of a name
 MOST_TIERS = 200
 SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
-_COUNT = 2**53
 RESUME = "restore it, or let `fedray resume` make it again"
-
-
-class IdColumn(NamedTuple):
-    """A column of whole numbers.
-
-    Attributes:
-        most: its values are 0 to `most`.
-        needed: whether it must be there, without empty cells.
-    """
-
-    most: int
-    needed: bool = True
-
-
-WORLD_IDS = {"replicate": IdColumn(10**6), "fold": IdColumn(10**6), "round": IdColumn(10**8)}
-JOB_IDS = {
-    **WORLD_IDS,
-    "client": IdColumn(MOST_CLIENTS - 1),
-    "model": IdColumn(MOST_MODELS - 1),
-    "up_bytes": IdColumn(_COUNT),
-    "down_bytes": IdColumn(_COUNT),
-    "samples": IdColumn(_COUNT, needed=False),
-    "steps": IdColumn(_COUNT, needed=False),
-}
-JOB_NUMBERS, JOB_TEXTS = ("sim_seconds", "loss"), ("tier", "status", "error")
-JOB_COLUMNS = (*JOB_IDS, *JOB_NUMBERS, *JOB_TEXTS)
-ROUND_IDS = {
-    **WORLD_IDS,
-    "up_bytes": IdColumn(2**62, needed=False),
-    "down_bytes": IdColumn(2**62, needed=False),
-}
-MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
-DRIFT_IDS = {**{key: WORLD_IDS[key] for key in ("replicate", "fold")}, "client": JOB_IDS["client"]}
 
 # One letter a dimension: a digit is that number; of any other letter there are at most as many as below, and a capital
 # letter stands for the same number in all arrays. `U` is for texts.
@@ -143,7 +119,7 @@ def _is_count(value: Any) -> bool:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """`rounds` or `clients` of a run directory, all parts as one table, in the order they were written.
+    """`rounds`, `clients` or `client_scores` of a run directory, all parts as one table, in the order of writing.
 
     Raises:
         Damaged: a part cannot be read, lacks a column, or holds a value that cannot be.
@@ -154,7 +130,8 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     if is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise say_damaged(folder, "it is no directory", RESUME)
     parts = check_parts(out, folder.name)
-    wanted, check = (JOB_COLUMNS, _check_jobs) if name == "clients" else (None, _check_rounds)
+    checks = {"clients": (JOB_COLUMNS, _check_jobs), "client_scores": (None, _check_client_scores)}
+    wanted, check = checks.get(name, (None, _check_rounds))
     tables = read_parquet_files(parts, wanted, RESUME)
     for part, table in zip(parts, tables, strict=True):
         _check_table(part, table, check)
@@ -211,7 +188,6 @@ def _check_ids(table: pa.Table, columns: dict[str, IdColumn]) -> None:
 
 def _check_jobs(table: pa.Table) -> None:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     _check_ids(table, JOB_IDS)
     for name in (*JOB_NUMBERS, *JOB_TEXTS):
@@ -224,10 +200,30 @@ def _check_jobs(table: pa.Table) -> None:
         right = pa.types.is_floating if name in JOB_NUMBERS else pa.types.is_string
         if not (right(kind) or pa.types.is_null(kind)) or (needed and table[name].null_count):
             raise ValueError(f"its column {name} holds no {'numbers' if name in JOB_NUMBERS else 'texts'}")
-    for name in ("tier", "status"):
+    _check_names(table, ("tier", "status"))
+
+
+def _check_names(table: pa.Table, columns: tuple[str, ...]) -> None:
+    """Refuses columns of names that are missing, or have too many or too long ones."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in columns:
+        if name not in table.column_names or not pa.types.is_string(table[name].type):
+            raise ValueError(f"its column {name} holds no texts")
         known = pc.unique(table[name])
-        if len(known) > MOST_TIERS or any(len(text) > MOST_TEXT for text in known.to_pylist()):
+        if len(known) > MOST_TIERS or any(len(text or "") > MOST_TEXT for text in known.to_pylist()):
             raise ValueError(f"its column {name} has more than {MOST_TIERS} names, or names that are too long")
+
+
+def _check_client_scores(table: pa.Table) -> None:
+    import pyarrow as pa
+
+    _check_ids(table, CLIENT_SCORE_IDS)
+    _check_names(table, ("tier",))
+    for name in table.column_names:
+        if name not in (*CLIENT_SCORE_IDS, "tier") and not pa.types.is_floating(table[name].type):
+            raise ValueError(f"its column {name} holds no numbers")
 
 
 def _check_rounds(table: pa.Table) -> None:

@@ -31,9 +31,9 @@ from fedray.core.errors import BadInput
 from fedray.core.text import show_line
 from fedray.core.types import FloatArray
 from fedray.files.bounded import is_present, name_file, read_json_object
+from fedray.files.columns import MEMBER_COLUMNS
 from fedray.files.parts import check_final_file
 from fedray.files.run_files import (
-    MEMBER_COLUMNS,
     SUMMARY_FILE,
     read_parts,
     read_pictures,

@@ -84,7 +84,7 @@ def run_session(
             show = _show_progress(study, watch)
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
-                evaluate, seconds = _time_calls(measure(study, runtime))
+                evaluate, seconds = _time_calls(_choose_evaluator(measure, study, runtime, recorder))
                 progress = run_rounds(study, runtime, recorder, evaluate, progress)
                 recorder.flush(progress.round)
                 confirm_place()
@@ -104,6 +104,13 @@ def run_session(
         _manifest(out, study, facts, progress, timings)
         write_sealed(out / "summary.json", {**summary, FILES_KEY: sum_final_files(out)})
         return summary
+
+
+def _choose_evaluator(measure: Measure, study: Study, runtime: Runtime, recorder: tables.RunRecorder) -> Evaluate:
+    """The function that scores the models; the usual one also gives the scores of single clients to the recorder."""
+    if measure is make_evaluator:
+        return make_evaluator(study, runtime, keep_clients=recorder.keep_clients)
+    return measure(study, runtime)
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Lanes
+from fedray.core.types import EVALUATED_CLIENTS, Lanes
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, TierKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
@@ -155,12 +155,15 @@ class EvaluateKeys:
         stop_at: ends the run when a metric reaches a value.
         target: the summary says at which round, virtual second and byte a metric first reached a value.
         personal: whether every known client is evaluated with its own weights or model.
+        clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
+            many, evenly spread over their ids; None: none.
     """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 1
     stop_at: StopKeys | None = None
     target: StopKeys | None = None
     personal: Annotated[bool, _V(flag)] = False
+    clients: Annotated[int | str | None, _V(maybe(either("all", whole(1, EVALUATED_CLIENTS))))] = None
 
 
 @dataclass(frozen=True, config=_STRICT)

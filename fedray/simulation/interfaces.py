@@ -140,6 +140,21 @@ class Recorder(Protocol):
         """Keeps all that is needed to resume the run from here."""
 
 
+class ClientScores(NamedTuple):
+    """Scores of some known clients of one world, one by one.
+
+    Attributes:
+        client: their ids, rising, `[n]`.
+        samples: training samples of each, `[n]`.
+        scores: column -> `[n]`: `accuracy`, or `rmse`, and the same on held-out rows (`hold_out_`); NaN where a client
+            has no rows to be scored on.
+    """
+
+    client: IntArray
+    samples: IntArray
+    scores: dict[str, FloatArray]
+
+
 class JobTable(NamedTuple):
     """What `clients.parquet` keeps of the jobs of a round, `[J]` each, in the order of the plan.
 

@@ -38,6 +38,7 @@ class Evaluation:
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
         stop_at: (metric, value) that ends the run early when every world has reached it.
         target: (metric, value); the summary tells which round reached it first.
+        clients: How many known clients have their scores recorded one by one; there may be fewer.
     """
 
     every: int = 1
@@ -46,6 +47,7 @@ class Evaluation:
     noise: str = "none"
     stop_at: tuple[str, float] | None = None
     target: tuple[str, float] | None = None
+    clients: int = 0
 
 
 class Part(NamedTuple):

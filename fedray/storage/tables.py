@@ -1,4 +1,6 @@
-"""The tables of a run directory: `rounds.parquet` and `clients.parquet`, written part by part as the run goes.
+"""The tables of a run directory, written part by part as the run goes.
+
+They are `rounds.parquet`, `clients.parquet` and, where `evaluate.clients` asks for it, `client_scores.parquet`.
 
 A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
 
@@ -26,10 +28,11 @@ import pyarrow.parquet as pq
 from fedray.core.errors import FedrayError
 from fedray.core.types import Plan
 from fedray.files import plain
+from fedray.files.columns import CLIENT_SCORE_IDS, JOB_IDS, JOB_NUMBERS, JOB_TEXTS
 from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
-from fedray.files.run_files import JOB_IDS, JOB_NUMBERS, JOB_TEXTS, read_parts
+from fedray.files.run_files import read_parts
 from fedray.simulation import clock
-from fedray.simulation.interfaces import JobTable, Progress
+from fedray.simulation.interfaces import ClientScores, JobTable, Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint
 
@@ -69,6 +72,7 @@ class RunRecorder:
         self._sums: PartSums = (None if vouched is None else vouched.parts) or sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
+        self._scores: list[dict[str, Any]] = []
         self._buffered = 0
         self._tiers = np.array([tier.name for tier in study.clients.tiers])
         self._flushed = time.monotonic()
@@ -91,6 +95,27 @@ class RunRecorder:
             "model": plan.model,
         }
         self._jobs.append({**where, **table._asdict()})
+        self._buffered += n
+
+    def keep_clients(self, round: int, world: int, found: ClientScores) -> None:
+        """Keeps the scores of a world's clients for the next flush.
+
+        Args:
+            round: number of the round that was evaluated.
+            world: number of the world.
+            found: the scores.
+        """
+        n = len(found.client)
+        where = {"replicate": world // self.study.per_replicate, "fold": int(self.study.folds[world]), "round": round}
+        self._scores.append(
+            {
+                **{name: np.full(n, value) for name, value in where.items()},
+                "client": found.client,
+                "tier": self.study.clients.tier_of(found.client),
+                "samples": found.samples,
+                **found.scores,
+            }
+        )
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
@@ -119,15 +144,26 @@ class RunRecorder:
     def flush(self, round: int) -> None:
         """Writes what is buffered as one part of each table."""
         if self._jobs:
-            columns = {k: np.concatenate([part[k] for part in self._jobs]) for k in self._jobs[0]}
-            columns["tier"] = self._tiers[columns["tier"]]
+            columns = self._join(self._jobs)
             columns["status"] = np.array(clock.STATUS)[columns["status"]]
             columns["loss"] = pa.array(columns["loss"], from_pandas=True)  # NaN, not trained: null
             columns["error"] = pa.array(columns["error"], pa.string())
             self._write("clients.parquet", pa.table(columns), round)
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
-        self._jobs, self._rounds, self._buffered, self._flushed = [], [], 0, time.monotonic()
+        if self._scores:
+            columns = self._join(self._scores)
+            for name in columns.keys() - {*CLIENT_SCORE_IDS, "tier"}:
+                columns[name] = pa.array(columns[name], from_pandas=True)  # NaN, no rows to be scored on: null
+            self._write("client_scores.parquet", pa.table(columns), round)
+        self._jobs, self._rounds, self._scores, self._buffered = [], [], [], 0
+        self._flushed = time.monotonic()
+
+    def _join(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        """The columns of some parts, one after the other, with the names of the tiers."""
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        columns["tier"] = self._tiers[columns["tier"]]
+        return columns
 
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         self._confirm_place()
@@ -162,7 +198,7 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 
 
 def read_table(out: Path, name: str) -> pa.Table:
-    """`rounds` or `clients` of a run directory as one table, sorted by replicate, fold and round.
+    """`rounds`, `clients` or `client_scores` of a run directory as one table, sorted by replicate, fold and round.
 
     A method without local training (`bayesian_linear`, say) has scores and no jobs: its `clients` has no rows.
 
@@ -174,6 +210,8 @@ def read_table(out: Path, name: str) -> pa.Table:
     if table is None and name == "clients" and read_parts(out, "rounds") is not None:
         kinds = {pa.int64(): JOB_IDS, pa.float64(): JOB_NUMBERS, pa.string(): JOB_TEXTS}
         return pa.schema([(column, kind) for kind, columns in kinds.items() for column in columns]).empty_table()
+    if table is None and name == "client_scores":
+        raise FedrayError(f"{out} has no scores of single clients: set evaluate.clients to all, or to a number")
     if table is None:
         raise FedrayError(f"{out / name}.parquet holds no rows: is {out} a finished run?")
     return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])

@@ -113,7 +113,8 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     tree = to_plain(scenario)
     for section in NO_RESULT:
         tree.pop(section, None)
-    for section, names in (("predict", inference), ("evaluate", ("personal",)), ("clients", ("per_actor", "actors"))):
+    free = {"predict": inference, "evaluate": ("personal", "clients"), "clients": ("per_actor", "actors")}
+    for section, names in free.items():
         tree[section] = {name: value for name, value in tree.get(section, {}).items() if name not in names}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 

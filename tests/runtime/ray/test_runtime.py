@@ -38,14 +38,17 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Actors take seconds to start: one run of them serves several tests."""
     request.getfixturevalue("cluster")
     folder, watched = tmp_path_factory.mktemp("both"), list[int]()
-    in_actors = run({"clients": {"actors": 2}}, out=folder / "ray", watch=lambda shown: watched.append(shown["round"]))
-    return BothRuntimes(run(runtime="inline", out=folder / "inline"), in_actors, watched)
+    scored: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": {"gamma": 0.1}}
+    actors: dict[str, Any] = {"clients": {"actors": 2}}
+    in_actors = run(scored, actors, out=folder / "ray", watch=lambda shown: watched.append(shown["round"]))
+    return BothRuntimes(run(scored, runtime="inline", out=folder / "inline"), in_actors, watched)
 
 
 def test_two_actors_change_no_bit_and_no_row(both: BothRuntimes) -> None:
     assert hashes(both.ray) == hashes(both.inline)
     assert rows(both.ray.rounds) == rows(both.inline.rounds)
     assert rows(both.ray.clients) == rows(both.inline.clients)
+    assert both.ray.client_scores.equals(both.inline.client_scores)
 
 
 def test_a_watcher_sees_every_evaluated_round_once(both: BothRuntimes) -> None:
