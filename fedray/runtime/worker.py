@@ -34,7 +34,7 @@ from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, choose_engine, gives_change, is_shareable
+from fedray.training.choice import Engine, choose_engine, count_block_jobs, gives_change, is_shareable
 
 
 class Jobs(NamedTuple):
@@ -153,7 +153,9 @@ class Worker:
         """Places of the jobs of each block; a block has one learning rate and one width of its batches."""
         width = lanes.choose_batch_width(jobs.size, phase.local.batch_size)
         kind = width + (width.max(initial=0) + 1) * self.study.rate_group(jobs.plan.world)
-        return lanes.split_into_blocks(jobs.steps, kind, self.engine.width)
+        numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(self.study.input_shape))
+        most = count_block_jobs(self.engine, numbers, self.study.client_timeout is not None)
+        return lanes.split_into_blocks(jobs.steps, kind, most)
 
     def _train_block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""

@@ -30,6 +30,7 @@ from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
+LOOP_NUMBERS = 1 << 20  # inputs that the loop reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels
 SLOWER = "times slower than"  # in the reason of an engine where the same layers, written otherwise, have a faster one
@@ -43,11 +44,12 @@ class Engine:
 
     Attributes:
         name: "mlp-c" and "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: The most lanes of a block.
+        width: The most lanes of a block; 1: they train one after another, and a block may hold `jobs` of them.
         why: Why it was chosen, for `fedray check` and the manifest.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: The fewest lanes that may train together.
+        jobs: The most lanes of a block where the width is 1.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Engine:
     train: Callable[[Net, Block], Trained]
     outputs: Callable[[Net, Tensor, Tensor, Tensor], Tensor]
     min_lanes: int = MIN_LANES
+    jobs: int = 1
 
 
 def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None, *, lanes: Lanes = "torch") -> Engine:
@@ -143,13 +146,13 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) 
     """The engine of a network that has none of its own; `unread` ends the reason."""
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > VMAP_FLOATS * (1 if device == "cpu" else 64):
-        return _loop_engine((obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
+        return _loop_engine(d, (obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
     refused = None if example is None else vmap.find_refusal(net, example)
     if refused is not None:
-        return _loop_engine(f"it cannot be mapped over lanes ({refused}){unread}")
+        return _loop_engine(d, f"it cannot be mapped over lanes ({refused}){unread}")
     mixing = None if example is None else vmap.find_mixing(net, example)
     if mixing is not None:
-        return _loop_engine(mixing + unread)
+        return _loop_engine(d, mixing + unread)
     why = f"a functional module of {d:,} parameters{unread}"
     return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
 
@@ -174,9 +177,23 @@ def can_mix_rates(engine: Engine, local: Local) -> bool:
     return engine.name in COMPILED or (engine.name == "mlp" and is_plain_sgd(local))
 
 
-def _loop_engine(why: str) -> Engine:
-    """The engine that runs every module, and why no other one does."""
-    return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs)
+def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
+    """The most jobs of a block: what surrounds the training of a block costs about two steps of a small network.
+
+    Args:
+        engine: What trains them.
+        numbers: Numbers in all batches of the job that has most of them.
+        limited: Whether the time of each client is limited: clients that the loop trains have blocks of their own then.
+    """
+    if engine.width > 1 or limited:
+        return engine.width
+    return max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
+
+
+def _loop_engine(d: int, why: str) -> Engine:
+    """The engine that runs every module of d parameters, and why no other one does."""
+    jobs = max(1, LANE_FLOATS["cpu"] // d)
+    return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _has_plain_layers(net: Net) -> bool:

@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -35,16 +35,20 @@ def train_loop(net: Net, block: Block) -> Trained:
         net: Any network.
         block: The lanes, `[W, d]`.
     """
-    done = [_train_lane(net, block, lane) for lane in range(len(block.start))]
+    read = lru_cache(maxsize=1)(block.read)  # all lanes of a piece are read at once
+    block = block._replace(read=read)
+    last = any(len(shape) == 4 for shape in net.layout.shapes) and reads_channels_last(
+        net, tuple(read(*block.pieces(0, int(block.steps[0]))[0])[0].shape[3:]), block.start.dtype
+    )
+    net.module.train()
+    done = [_train_lane(net, block, lane, last) for lane in range(len(block.start))]
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
     return Trained(final, counters, loss)
 
 
-def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses."""
+def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses; `last`: channels are last."""
     layout, k = net.layout, count_trainable_tensors(net.layout)
-    kernels = any(len(shape) == 4 for shape in layout.shapes)
-    last = kernels and reads_channels_last(net, tuple(block.read(0, 1)[0].shape[3:]), block.start.dtype)
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
     named = dict(zip(layout.names, tensors, strict=True))
@@ -56,23 +60,17 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
         return [] if rows is None else _lane_tensors(layout, rows[lane], last)[:k]
 
     step = make_optimizer(local, block.lr, lane_of(towards if local.pull else None), lane_of(block.offset))
-    net.module.train()
-    steps, total = int(block.steps[lane]), block.start.new_zeros(())
-    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last; normalisation must not see it
+    total = block.start.new_zeros(())
 
     def descend(module: nn.Module) -> None:
-        for a, b in block.pieces(0, steps):
-            x, y = block.read(a, b)
-            for s in range(a, b):
-                real = reals[s]
-                images = x[s - a, lane, :real]
-                out = module(to_channels_last(images) if last else images)
-                check_outputs(net, out, real, " in training")
-                loss = weighted_loss(net.objective, out, y[s - a, lane, :real], block.weight[s, lane, :real])
-                grads = torch.autograd.grad(loss, params, materialize_grads=True)
-                with torch.no_grad():
-                    step(params, grads, None)
-                total.add_(loss.detach())
+        for x, y, weight in _lane_batches(block, lane, last):
+            out = module(x)
+            check_outputs(net, out, len(x), " in training")
+            loss, factor = sum_losses(net.objective, out, y, weight)
+            grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)
+            with torch.no_grad():
+                step(params, grads, None)
+            total.add_(loss.detach() if factor is None else loss.detach() * factor)
 
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
         call_with(net.module, {**named, **counters}, descend)
@@ -80,8 +78,26 @@ def _train_lane(net: Net, block: Block, lane: int) -> tuple[Tensor, Tensor, Tens
     return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
 
 
-def weighted_loss(objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """The loss of a batch; torch's own function has fewer operations than `per_sample`, where there is one.
+def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, targets and weights of each step of a lane, without padding, which normalisation must not see."""
+    steps, batch = int(block.steps[lane]), block.weight.shape[2]
+    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last
+    weights = block.weight[:, lane].unbind()
+    for a, b in block.pieces(0, int(block.steps[0])):
+        if a >= steps:
+            return
+        inputs, targets = (part[:, lane].unbind() for part in block.read(a, b))
+        for s in range(a, min(b, steps)):
+            x, y, weight = inputs[s - a].detach(), targets[s - a], weights[s]  # detached: a module may write into x
+            if reals[s] < batch:
+                x, y, weight = x[: reals[s]], y[: reals[s]], weight[: reals[s]]
+            yield to_channels_last(x) if last else x, y, weight
+
+
+def sum_losses(objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The loss of a batch and a factor that belongs to it, None for 1.
+
+    Torch's own function has fewer operations than `per_sample`, where there is one.
 
     Args:
         objective: Which loss.
@@ -90,8 +106,8 @@ def weighted_loss(objective: Objective, outputs: Tensor, y: Tensor, weight: Tens
         weight: Weight of each sample, `[B]`, all equal.
     """
     if objective == "cross_entropy":
-        return F.cross_entropy(outputs, y, reduction="sum") * weight[0]
-    return (per_sample(objective, outputs, y) * weight).sum()
+        return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
+    return (per_sample(objective, outputs, y) * weight).sum(), None
 
 
 class _Holder(nn.Module):

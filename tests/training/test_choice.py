@@ -54,6 +54,18 @@ class Peeking(Two):
         return h / float(np.abs(h.detach().numpy()).max())
 
 
+class Shifting(Two):
+    """It writes into its inputs."""
+
+    def __init__(self) -> None:
+        Two.__init__(self)
+        self.shift = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += self.shift
+        return Two.forward(self, x)
+
+
 class Remembering(Two):
     scale: Tensor
 
@@ -127,6 +139,20 @@ def test_a_module_of_ones_own_trains_as_the_loop_would(kind: str) -> None:
         return  # a number that left torch has no gradient to compare
     block = make_block(net, (6,), LOCALS["momentum"], [16, 8, 12], torch.float64, epochs=3)
     torch.testing.assert_close(chosen.train(net, block).final, loop.train_loop(net, block).final, rtol=0, atol=1e-10)
+
+
+def test_a_module_may_write_into_its_inputs_in_the_loop() -> None:
+    """Every batch is a tensor of its own: what is written there reaches no other batch, and no other client."""
+
+    class Adding(Shifting):
+        def forward(self, x: Tensor) -> Tensor:
+            return Two.forward(self, x + self.shift)
+
+    into, beside = (net_of(module, "own", "cross_entropy", 4) for module in (Shifting, Adding))
+    block = make_block(beside, (6,), LOCALS["momentum"], [16, 8, 12], torch.float32, epochs=3)
+    want, found = loop.train_loop(beside, block), loop.train_loop(into, block)
+    assert torch.equal(found.final, want.final)
+    assert torch.equal(found.loss, want.loss)
 
 
 def three_classes() -> Dataset:

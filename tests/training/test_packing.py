@@ -69,7 +69,8 @@ def next_models(made: Study, state: State, actor: list[int], width: int) -> tupl
     loss, stats = np.full(len(dealt), np.nan), []
     for number in np.unique(dealt):
         host = Worker(made)
-        host.engine = replace(host.engine, width=min(width, host.engine.width))
+        most = min(width, host.engine.width)
+        host.engine = replace(host.engine, width=most, jobs=min(width, host.engine.jobs))
         mine = np.flatnonzero(dealt == number)
         part, row = host.train(0, size_jobs(made, phase, plan.take(mine)), state, phase)
         stats.append(part)
@@ -105,6 +106,15 @@ def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataO
     assert torch.equal(models, want[0])
     assert torch.equal(counters, want[1])
     np.testing.assert_array_equal(loss, want[2])
+
+
+def test_the_loop_takes_several_clients_a_block_unless_their_time_is_limited_or_their_rows_are_many() -> None:
+    made = study("loop", 8)
+    plan = made.method.phase.schedule(0, None)
+    jobs = size_jobs(made, made.method.phase, plan)
+    assert max(map(len, Worker(made)._blocks(jobs, made.method.phase))) > 1
+    for alone in (replace(made, client_timeout=60.0), replace(made, input_shape=(1, 1 << 10, 1 << 10))):
+        assert {len(block) for block in Worker(alone)._blocks(jobs, made.method.phase)} == {1}
 
 
 def test_the_population_of_this_file_is_ragged() -> None:
