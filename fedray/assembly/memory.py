@@ -206,7 +206,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
     layers = measure_layers(study.net.module, study.example)
-    engine = choose_engine(study.net, example=study.example, lanes=study.lanes)
+    engine = choose_engine(study.net, example=study.example, lanes=study.lanes, local=study.method.phase.local)
     return [*_estimate_block(study, layers, engine), *_estimate_evaluation(study, layers, engine)]
 
 

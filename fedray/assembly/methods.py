@@ -153,7 +153,7 @@ def warn_of_limits(study: Study) -> None:
                 ScenarioWarning,
                 stacklevel=2,
             )
-        engine = choose_engine(one.net, example=one.example, lanes=one.lanes)
+        engine = choose_engine(one.net, example=one.example, lanes=one.lanes, local=one.method.phase.local)
         if SLOWER in engine.why:
             warnings.warn(f"model.name = {one.net.name}: {engine.name}: {engine.why}", ScenarioWarning, stacklevel=2)
     if method.name == "lg_fedavg" and not method.phase.private:

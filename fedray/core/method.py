@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.core.local import LocalLoss, RateSchedule, Transform
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
+PREVIOUS = "previous"  # name of the private vector that holds the model that a client has trained last
 PERSONAL_PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
@@ -109,10 +111,13 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. It is data and not code, so that engines can train many clients at once.
+    """How a client trains. Where it is data alone, the fastest engines train many clients at once.
 
     The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
+
+    Code may take three places (`fedray.core.local`): `loss` that of the network's own loss, `gradient` changes what the
+    data's gradient is before the affine term joins it, and `step` takes the place of the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
@@ -126,6 +131,11 @@ class Local:
         steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
         pull: Strength of the pull towards the received model (FedProx's mu).
         correction: A private vector that corrects the gradient; None without one.
+        schedule: A course of the learning rate, as a factor; None without one.
+        loss: What takes the place of the network's loss; None: nothing.
+        gradient: A transformation of the data's gradient; None: it stays.
+        step: What takes the place of the optimizer: a transformation, whose result times the learning rate is
+            subtracted, or a function (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -139,10 +149,31 @@ class Local:
     steps: int | None = None
     pull: float = 0.0
     correction: Correction | None = None
+    schedule: RateSchedule | None = None
+    loss: LocalLoss | None = None
+    gradient: Transform | None = None
+    step: Transform | Callable[..., Any] | None = None
 
     def lr_at(self, t: int) -> float:
-        """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`."""
-        return self.lr * self.lr_decay ** (t // self.lr_decay_every)
+        """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
+        rate = self.lr * self.lr_decay ** (t // self.lr_decay_every)
+        return rate if self.schedule is None else rate * self.schedule.factor(t)
+
+    @property
+    def optimizer_name(self) -> str:
+        """What messages call the optimizer."""
+        name = self.step.name if isinstance(self.step, Transform) else getattr(self.step, "__name__", "your own")
+        return self.optimizer if self.step is None else str(name)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it is more than data, so that engines must call functions in every step."""
+        return self.loss is not None or self.gradient is not None or self.step is not None
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether clients keep the model that they have trained, because the loss reads it."""
+        return self.loss is not None and PREVIOUS in self.loss.reads
 
 
 @dataclass(frozen=True)
@@ -185,6 +216,7 @@ class Phase:
         """Names of the private vectors that clients keep between rounds."""
         correction = self.local.correction
         kept = ((correction.name,) if correction else ()) + ((LAYERS,) if self.private else ())
+        kept += (PREVIOUS,) if self.local.keeps_model else ()
         return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
 
     @property

@@ -221,6 +221,7 @@ class Uploads(NamedTuple):
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
         change: Change of a private vector that is sent too (SCAFFOLD), `[J, d]`; None where nothing is.
         key: Address of each job's random numbers, `[J]` (`rng.Keys`).
+        steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
     """
 
     delta: Tensor
@@ -233,6 +234,7 @@ class Uploads(NamedTuple):
     own: Mapping[str, Tensor] = {}
     change: Tensor | None = None
     key: Any = None
+    steps: IntArray | None = None
 
 
 class State(NamedTuple):

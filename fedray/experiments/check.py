@@ -86,7 +86,7 @@ def _list_networks(study: Study) -> Iterator[tuple[str, str]]:
         yield "model", f"{one.net.name}: {d:,} parameters and buffers, {format_bytes(4.0 * d)}"
     for device in devices:
         for one in trained:
-            engine = choose_engine(one.net, device, one.example, lanes=one.lanes)
+            engine = choose_engine(one.net, device, one.example, lanes=one.lanes, local=one.method.phase.local)
             yield "engine", f"{engine.name} on {device}, up to {engine.width} lanes ({engine.why})"
     library = native.load_library()
     if study.lanes != "torch" and isinstance(library, native.Missing):

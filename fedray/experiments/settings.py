@@ -77,7 +77,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     """
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
-    parts = [local.optimizer, f"learning rate {rate}{decay}"]
+    parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [f"momentum {local.momentum:g}"] if local.momentum else []
     parts += [f"weight decay {local.weight_decay:g}"] if local.weight_decay else []
     parts += [f"pull {local.pull:g}"] if local.pull else []

@@ -43,7 +43,7 @@ def fednova(setting: Setting) -> Method:
     """
     local = setting.local
     for key, value, plain in (
-        ("local.optimizer", local.optimizer, "sgd"),
+        ("local.optimizer", local.optimizer_name, "sgd"),
         ("local.momentum", local.momentum, 0.0),
         ("local.pull", local.pull, 0.0),
         ("server.coefficients", setting.coefficients or "fedavg", "fedavg"),
@@ -72,7 +72,8 @@ def normalized_mean(rows: Rows, weighting: Weighting, local: Local, trainable: i
 
     def reduce(uploads: Uploads) -> Stats:
         group, weight = rows.of(uploads), upload_weights(uploads, weighting)
-        tau = torch.from_numpy(count_steps(uploads.size, local))
+        taken = count_steps(uploads.size, local) if uploads.steps is None else uploads.steps
+        tau = torch.from_numpy(taken)
         delta = uploads.delta.to(torch.float64, copy=True)
         delta[:, :trainable] /= tau.clamp(min=1)[:, None]  # -d_i
         return {

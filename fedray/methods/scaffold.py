@@ -34,8 +34,8 @@ from fedray.methods.setting import Setting
 def scaffold(setting: Setting) -> Method:
     """One or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
-    if local.optimizer != "sgd" or local.momentum:
-        key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
+    if local.optimizer_name != "sgd" or local.momentum:
+        key, value = ("momentum", local.momentum) if local.momentum else ("optimizer", local.optimizer_name)
         raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use that")
 
     def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.method import LAYERS, PERSONAL_PREFIX, Phase
+from fedray.core.local import Reading
+from fedray.core.method import LAYERS, PERSONAL_PREFIX, PREVIOUS, Local, Phase
 from fedray.core.types import Layout, Plan, State
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
@@ -61,6 +62,22 @@ def start_rows(private: Private, layout: Layout, phase: Phase, plan: Plan, broad
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
     """The models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
     return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
+
+
+def find_reading(private: Private, local: Local, t: int, plan: Plan, broadcast: Tensor) -> Reading | None:
+    """What the code of a local training may read of its clients; None where there is no code.
+
+    Args:
+        private: The private vectors of a worker.
+        local: How the clients train.
+        t: The round, from 0.
+        plan: The jobs, `[J]`.
+        broadcast: The broadcast models of the jobs, `[J, d]`.
+    """
+    if not local.has_code:
+        return None
+    previous = own_rows(private, PREVIOUS, plan, broadcast) if local.keeps_model else None
+    return Reading(t, torch.from_numpy(plan.client).to(broadcast.device), broadcast, previous)
 
 
 def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

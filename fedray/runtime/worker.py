@@ -27,7 +27,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
-from fedray.core.method import PERSONAL_PREFIX, JobRows, Local, Phase
+from fedray.core.method import PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.runtime import failures, personal
 from fedray.runtime.batches import DealtData, deal_data
@@ -100,8 +100,9 @@ class Worker:
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
+        kind, lanes_, local = self.device.type, study.lanes, study.method.phase.local
         self.engine: Engine = (
-            parts.engine if parts else choose_engine(study.net, self.device.type, study.example, lanes=study.lanes)
+            parts.engine if parts else choose_engine(study.net, kind, study.example, lanes=lanes_, local=local)
         )
         single = self.device.type != "cpu" or study.client_timeout is not None or not is_shareable(self.engine)
         self.threads = 1 if single else threads
@@ -181,11 +182,13 @@ class Worker:
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             source=data.source,
             wants_change=gives_change(self.engine) and not phase.private,
+            reading=personal.find_reading(self.private, local, t, jobs.plan, broadcast),
         )
         trained = self.engine.train(study.net, block)
-        delta, kept = trained.final, dict[str, Tensor]()
+        delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
         if not block.wants_change:
-            delta, kept = personal.withhold_private(study.net.layout, phase, start, trained.final)
+            delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
+            kept |= stays
         own |= kept | self._train_personal(t, jobs, broadcast, phase)
         change = None
         if local.correction is not None:
@@ -211,6 +214,7 @@ class Worker:
             own={name: value[:n].cpu() for name, value in own.items()},
             change=None if change is None else change[:n].cpu(),
             key=jobs.key,
+            steps=jobs.steps[:n],
         )
 
     def _train_personal(self, t: int, jobs: Jobs, broadcast: Tensor, phase: Phase) -> dict[str, Tensor]:
@@ -235,6 +239,7 @@ class Worker:
                 sample=int(np.prod(study.input_shape)),
                 anchor=broadcast,
                 source=data.source,
+                reading=personal.find_reading(self.private, local, t, plan, broadcast),
             )
             out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
         return out

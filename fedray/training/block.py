@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
+from fedray.core.local import Reading
 from fedray.core.method import Local
 from fedray.core.types import FloatArray, IntArray
 
@@ -104,6 +105,7 @@ class Block(NamedTuple):
         lane_rates: Rates of each lane, where they differ and the engine can mix them (`choice.can_mix_rates`); None:
             those of `lr` and `local`.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
+        reading: What code in local training may read; None: round 0 of clients whose models are `start`.
         source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
     """
 
@@ -121,6 +123,7 @@ class Block(NamedTuple):
     lane_rates: Rates | None = None
     source: BatchSource | None = None
     wants_change: bool = False
+    reading: Reading | None = None
 
     @property
     def rates(self) -> Rates:

@@ -22,8 +22,10 @@ from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
-from fedray.training import compiled, compiled_conv, conv, loop, mlp, vmap
+from fedray.training import client_trial, compiled, compiled_conv, conv, loop, mlp, vmap
 from fedray.training.block import MIN_LANES, Block, Trained
+from fedray.training.client_lanes import train_client_lanes
+from fedray.training.client_loop import train_client_loop
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
@@ -61,7 +63,14 @@ class Engine:
     jobs: int = 1
 
 
-def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None, *, lanes: Lanes = "torch") -> Engine:
+def choose_engine(
+    net: Net,
+    device: str = "cpu",
+    example: Tensor | None = None,
+    *,
+    lanes: Lanes = "torch",
+    local: Local | None = None,
+) -> Engine:
     """The engine for a network.
 
     Args:
@@ -70,11 +79,14 @@ def choose_engine(net: Net, device: str = "cpu", example: Tensor | None = None, 
         example: One network input, on which a user's module is tried and read; None: such a module is trusted, and not
             read.
         lanes: Whether compiled kernels may train, must, or must not.
+        local: How clients train, where that may be more than data; None: it is data.
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
     """
     engine = _choose_any(net, device, example, lanes)
+    if local is not None and local.has_code:
+        engine = _choose_for_code(net, device, example, engine, local)
     if lanes == "compiled" and engine.name not in COMPILED:
         library = native.load_library()
         if device != "cpu":
@@ -155,6 +167,19 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) 
         return _loop_engine(d, mixing + unread)
     why = f"a functional module of {d:,} parameters{unread}"
     return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
+
+
+def _choose_for_code(net: Net, device: str, example: Tensor | None, plain: Engine, local: Local) -> Engine:
+    """The engine of a local training with code in it; `plain` is the network's own, which evaluates it."""
+    named = [f"its {name}" for name in ("loss", "gradient", "step") if getattr(local, name) is not None]
+    what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
+    general = plain if plain.name in ("vmap", "loop") else _choose_general(net, device, example, "")
+    refused = general.why if general.name == "loop" else None
+    if refused is None and example is not None:
+        refused = client_trial.find_code_refusal(net, example, local)
+    if refused is not None:
+        return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
+    return replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, outputs=plain.outputs)
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:

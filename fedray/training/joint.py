@@ -171,7 +171,8 @@ def describe_form(waiting: WaitingBlock) -> Any:
     pulled = (bool(np.any(rates.pull)), bool(np.any(rates.decay + rates.pull)))
     same: Any = pulled if can_mix_rates(waiting.engine, local) else (rates.lr, rates.decay, rates.pull)
     network = (waiting.kind, waiting.net.layout, waiting.engine.name)
-    return *network, local.optimizer, local.momentum, width, block.sample, tensors, same
+    alone = id(block) if local.has_code else None  # code that has state of its own may be another function
+    return *network, alone, local.optimizer, local.momentum, width, block.sample, tensors, same
 
 
 def train_together(first: WaitingBlock, blocks: Sequence[Block]) -> list[Trained]:

@@ -26,6 +26,7 @@ from fedray.core.types import Layout
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
+Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Tensor]]
 _Move = Callable[[list[Tensor], list[Tensor], int | None], None]
 
 
@@ -49,19 +50,35 @@ def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Se
         offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
     """
     move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum)
+    complete = make_complete(local, anchor, offset)
 
     def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
         now = [p[:lanes] for p in params]
+        move(now, complete(now, grads, lanes), lanes)
+
+    return step
+
+
+def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
+    """A function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
+
+    Args:
+        local: Its weight decay and pull.
+        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
+        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
+    """
+
+    def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
         g = list(grads)
         if offset:
             g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
         if local.weight_decay or local.pull:
-            g = list(torch._foreach_add(g, now, alpha=local.weight_decay + local.pull))
+            g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay + local.pull))
         if local.pull:
             torch._foreach_add_(g, [a[:lanes] for a in anchor], alpha=-local.pull)
-        move(now, g, lanes)
+        return g
 
-    return step
+    return complete
 
 
 def is_plain_sgd(local: Local) -> bool:

@@ -146,7 +146,7 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         return 1
     phase = study.method.phase
     jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
-    width = choose_engine(study.net, example=study.example, lanes=study.lanes).width
+    width = choose_engine(study.net, example=study.example, lanes=study.lanes, local=phase.local).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 

@@ -1,0 +1,172 @@
+"""What a method, or a user, adds to local training: a loss, changes of the gradient, a course of the learning rate.
+
+The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
+works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
+
+Example:
+    Label smoothing, and a gradient whose norm is at most 1.
+
+    >>> def smooth(outputs, targets, context):
+    ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
+    >>> def clip(gradient, state, parameters, context):
+    ...     return gradient / gradient.norm().clamp(min=1.0), state
+    >>> LocalLoss(smooth).reads, Transform(start_empty, clip).noise
+    ((), False)
+    >>> [round(RateSchedule("cosine", rounds=4, warmup=2).factor(t), 3) for t in range(5)]
+    [0.5, 0.854, 0.5, 0.146, 0.0]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+READS = ("features", "broadcast", "previous")  # what a loss may ask for
+RateKind = Literal["constant", "cosine", "linear", "step"]
+
+
+class Seen(NamedTuple):
+    """What a model says about a batch.
+
+    Attributes:
+        outputs: Its raw outputs, `[B, C]`.
+        features: The inputs of its last layer, `[B, f]`, where the loss reads `features`; else None.
+    """
+
+    outputs: Tensor
+    features: Any
+
+
+class LossContext(NamedTuple):
+    """What a loss may read beside outputs and targets.
+
+    Attributes:
+        objective: The network's own loss, (outputs, targets) -> `[B]`.
+        round: The round, from 0.
+        client: The client's id, a tensor of one number.
+        features: The inputs of the network's last layer, `[B, f]`, where the loss reads `features`; else None.
+        broadcast: What the broadcast model says (`Seen`), in evaluation mode and without gradient, where the loss reads
+            it; else None.
+        previous: What the model says that the client had trained last time (the broadcast one, if there is none), where
+            the loss reads it; else None.
+    """
+
+    objective: Callable[[Tensor, Tensor], Tensor]
+    round: int
+    client: Tensor
+    features: Any = None
+    broadcast: Any = None
+    previous: Any = None
+
+
+class Reading(NamedTuple):
+    """What the code of a local training may read of the lanes of a block.
+
+    Attributes:
+        round: The round, from 0.
+        client: Ids of the clients, `[W]` int64.
+        broadcast: The models that they received, `[W, d]`.
+        previous: The models that they trained last, `[W, d]`; None where nothing reads them.
+    """
+
+    round: int
+    client: Tensor
+    broadcast: Tensor
+    previous: Tensor | None = None
+
+
+class LocalLoss(NamedTuple):
+    """A loss in the place of the network's own.
+
+    Attributes:
+        function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
+        reads: Which of `features`, `broadcast` and `previous` the context has.
+        name: What messages call it.
+    """
+
+    function: Callable[[Tensor, Tensor, LossContext], Tensor]
+    reads: tuple[str, ...] = ()
+    name: str = "its own"
+
+
+class StepContext(NamedTuple):
+    """What a transformation of the gradient may read beside the gradient and the parameters `[p]`.
+
+    Attributes:
+        round: The round, from 0.
+        client: The client's id, a tensor of one number.
+        step: The step of this local training, from 0.
+        steps: How many steps it has, a tensor of one number.
+        lr: Learning rate of the round.
+        rows: Rows of the batch, a tensor of one number.
+        gradient_at: Parameters `[p]` -> the gradient of the batch's mean loss there, `[p]`.
+        sample_gradients: Parameters `[p]` -> the gradient of each row's loss there, `[B, p]`; 0 for padding.
+        noise: Standard normal numbers of this client and step, `[p]`, where the transformation asks for them; else
+            None.
+    """
+
+    round: int
+    client: Tensor
+    step: int
+    steps: Tensor
+    lr: float
+    rows: Tensor
+    gradient_at: Callable[[Tensor], Tensor]
+    sample_gradients: Callable[[Tensor], Tensor]
+    noise: Any = None
+
+
+class Transform(NamedTuple):
+    """A transformation of the gradient: a pair of functions as in optax, for one client's parameters as one vector.
+
+    Attributes:
+        init: Parameters `[p]` -> what it remembers: a tensor, or tuples, lists and dicts of tensors; `()` for nothing.
+        update: (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
+        noise: Whether the context has noise.
+        name: What messages call it.
+    """
+
+    init: Callable[[Tensor], Any]
+    update: Callable[[Tensor, Any, Tensor, StepContext], tuple[Tensor, Any]]
+    noise: bool = False
+    name: str = "its own"
+
+
+class RateSchedule(NamedTuple):
+    """A course of the learning rate over the rounds, as a factor.
+
+    Attributes:
+        kind: constant; cosine and linear fall to `floor` in `rounds` rounds and stay there; step falls at some rounds.
+        rounds: Length of the fall.
+        floor: The last factor of cosine and linear.
+        warmup: Rounds in which the factor rises to what the kind says: `(t + 1) / warmup` of it in round t.
+        at: The rounds of a step, from 0.
+        gamma: The factor of each step.
+    """
+
+    kind: RateKind = "constant"
+    rounds: int = 1
+    floor: float = 0.0
+    warmup: int = 0
+    at: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def factor(self, t: int) -> float:
+        """The factor of round t, from 0."""
+        rise = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
+        if self.kind == "step":
+            return rise * self.gamma ** sum(t >= at for at in self.at)
+        if self.kind == "constant":
+            return rise
+        share = min(1.0, t / self.rounds)
+        fall = 0.5 * (1.0 + math.cos(math.pi * share)) if self.kind == "cosine" else 1.0 - share
+        return rise * (self.floor + (1.0 - self.floor) * fall)
+
+
+def start_empty(_parameters: Tensor) -> tuple[()]:
+    """The `init` of a transformation that remembers nothing."""
+    return ()

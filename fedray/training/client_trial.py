@@ -1,0 +1,90 @@
+"""Whether code in local training can be mapped over lanes: it is tried on two lanes, and one after the other.
+
+Example:
+    >>> from fedray.core.local import LocalLoss
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
+    >>> find_code_refusal(net, torch.zeros(2), Local(loss=LocalLoss(lambda out, y, context: out.square().sum(-1))))
+    >>> find_code_refusal(net, torch.zeros(2), Local(loss=LocalLoss(lambda out, y, context: out[:, 0] * out.mean())))
+    'its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)'
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.local import Transform
+from fedray.core.method import Local
+from fedray.core.types import Net
+from fedray.training.block import Block
+from fedray.training.client_lanes import train_client_lanes
+from fedray.training.client_loop import train_client_loop
+
+_ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding, steps
+_TOLERANCE = 1e-3  # of the change of the parameters
+
+
+def try_code(net: Net, example: Tensor, local: Local) -> None:
+    """Trains a lane for two steps, so that what is wrong with a loss or an optimizer is known before a run begins.
+
+    Args:
+        net: The network.
+        example: One network input; its values do not matter.
+        local: Has code.
+    """
+    train_client_loop(net, _make_block(net, example, local, lanes=1))
+
+
+def find_code_refusal(net: Net, example: Tensor, local: Local) -> str | None:
+    """Why a local training cannot be mapped over lanes, found by mapping it over two of them; None if it can.
+
+    Args:
+        net: A network that can be mapped over lanes.
+        example: One network input; its values do not matter.
+        local: Has code.
+    """
+    if local.step is not None and not isinstance(local.step, Transform):
+        return "an optimizer of torch has no form over lanes"
+    block = _make_block(net, example, local, lanes=2)
+    try:
+        lanes = train_client_lanes(net, block).final
+    except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    loop = train_client_loop(net, block).final
+    change = 1e-6 + (loop - block.start).abs().max()
+    if not torch.allclose(lanes, loop, rtol=0.0, atol=float(_TOLERANCE * change), equal_nan=True):
+        return "its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)"
+    return None
+
+
+def _make_block(net: Net, example: Tensor, local: Local, lanes: int) -> Block:
+    """Lanes of two steps, whose batches are padded with other rows."""
+    place, dtype = next(net.module.parameters()).device, torch.float32
+    start = torch.stack([net.init(lane) for lane in range(lanes)]).to(place, dtype)
+    shape = (_STEPS, lanes, _WIDTH)
+    numbers = torch.from_numpy(rng.normal(rng.keys(0, "code"), int(np.prod((*shape, *example.shape)))))
+    x = numbers.view(*shape, *example.shape).to(place, dtype)
+    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
+        x = (x > 0).to(place, example.dtype)
+    y = torch.zeros(shape, dtype=torch.int64, device=place)
+    if net.objective == "cross_entropy":
+        y[..., ::2] = min(1, net.outputs - 1)
+    else:
+        targets = net.outputs // 2 if net.objective == "gaussian_nll" else net.outputs
+        y = 0.1 * torch.ones(*shape, targets, device=place)
+    weight = torch.zeros(shape, device=place)
+    weight[..., :_ROWS] = 1.0 / _ROWS
+    return Block(
+        start=start,
+        counters=torch.zeros(lanes, len(net.layout.counters), dtype=torch.int64, device=place),
+        read=lambda lo, hi: (x[lo:hi], y[lo:hi]),
+        weight=weight,
+        steps=np.full(lanes, _STEPS),
+        local=local,
+        lr=local.lr_at(0),
+        keys=rng.keys(0, "code", np.arange(lanes)),
+        sample=int(np.prod(example.shape)),
+    )

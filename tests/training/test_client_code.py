@@ -1,0 +1,187 @@
+"""Code in local training: what is the same as data gives the same numbers, in lanes and one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small import scenario, spell_out
+from torch import Tensor, nn
+
+import fedray
+from fedray.core.errors import FedrayError
+from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
+from fedray.core.method import Local
+from fedray.methods import Method, Setting, federated
+
+pytestmark = pytest.mark.usefixtures("no_report")
+TOP: dict[str, Any] = {"lanes": "torch"}
+
+
+class Residual(nn.Module):
+    """A network that only the mapped engine and the loop train."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first, self.middle, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1)).relu()
+        out: Tensor = self.last(h + self.middle(h).relu())
+        return out
+
+
+def batch_norm() -> nn.Module:
+    """A network with buffers, which the loop trains."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
+
+
+def method(change: Callable[[Local], Local]) -> Callable[[Setting], Method]:
+    """FedAvg whose local training is changed."""
+    return lambda setting: Method("mine", federated(setting, local=change(setting.local)))
+
+
+def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any = Residual) -> fedray.Run:
+    keys = spell_out(scenario({"rounds": 2, "method": {"name": "fedavg"}}, *changes))
+    return fedray.run(keys, model=model, method=method(change))
+
+
+def engine_of(run: fedray.Run) -> Any:
+    import json
+
+    return json.loads((run.path / "manifest.json").read_text())["engine"]
+
+
+def models(run: fedray.Run) -> Tensor:
+    return run.progress.state.models
+
+
+def same_loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    return context.objective(outputs, targets)
+
+
+def same_gradient(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
+    return gradient, state
+
+
+SAME: dict[str, Callable[[Local], Local]] = {
+    "loss": lambda local: replace(local, loss=LocalLoss(same_loss)),
+    "gradient": lambda local: replace(local, gradient=Transform(start_empty, same_gradient)),
+    "step": lambda local: replace(local, step=Transform(start_empty, same_gradient)),
+}
+TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
+
+
+@pytest.mark.parametrize("place", SAME)
+def test_code_that_changes_nothing_gives_the_bits_of_the_data(place: str) -> None:
+    plain, coded = run(lambda local: local, TERMS), run(SAME[place], TERMS)
+    assert engine_of(plain)["name"] == engine_of(coded)["name"] == "vmap"
+    assert f"its {place} is code" in engine_of(coded)["why"]
+    assert torch.equal(models(plain), models(coded))
+
+
+@pytest.mark.parametrize("place", SAME)
+def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
+    full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
+    plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, SAME[place]))
+    assert engine_of(coded)["name"] == "loop"
+    torch.testing.assert_close(models(plain), models(coded), rtol=1e-4, atol=1e-5)
+    assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
+
+
+def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
+    """Adam as a pair of functions."""
+
+    def init(parameters: Tensor) -> dict[str, Tensor]:
+        zero = torch.zeros_like(parameters)
+        return {"first": zero, "second": zero.clone(), "count": parameters.new_zeros(())}
+
+    def update(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
+        count = state["count"] + 1
+        first = beta1 * state["first"] + (1 - beta1) * gradient
+        second = beta2 * state["second"] + (1 - beta2) * gradient.square()
+        step = first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + 1e-8)
+        return step, {"first": first, "second": second, "count": count}
+
+    return Transform(init, update)
+
+
+@pytest.mark.parametrize(("step", "engine"), [(adam(), "vmap"), (torch.optim.Adam, "loop")], ids=["pair", "torch"])
+def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
+    known = run(lambda local: replace(local, optimizer="adam", lr=0.01), TERMS)
+    own = run(lambda local: replace(local, step=step, lr=0.01), TERMS)
+    assert engine_of(own)["name"] == engine
+    torch.testing.assert_close(models(known), models(own), rtol=1e-3, atol=2e-5)
+
+
+def test_rows_that_see_each_other_are_not_padded() -> None:
+    """In lanes the padding of a batch would enter the mean."""
+
+    def mean(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        return context.objective(outputs - outputs.mean(0), targets)
+
+    coded = run(lambda local: replace(local, loss=LocalLoss(mean)))
+    assert engine_of(coded)["name"] == "loop"
+    assert "rows of a batch that see each other" in engine_of(coded)["why"]
+
+
+def test_a_loss_reads_the_features_the_broadcast_model_and_the_one_before() -> None:
+    """In round 0 all three models of step 0 are the same one; later the one before is what the client had trained."""
+    seen: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
+
+    def loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        assert context.features.shape == context.broadcast.features.shape == (len(targets), 6)
+        own, broadcast, previous = outputs.detach(), context.broadcast.outputs, context.previous.outputs
+        seen.append((context.round, int(context.client), own, broadcast, previous))
+        return context.objective(outputs, targets)
+
+    reads = ("features", "broadcast", "previous")
+    run(lambda local: replace(local, loss=LocalLoss(loss, reads), batch_size=None))
+    own, broadcast, previous = next(one for one in seen if one[0] == 0)[2:]
+    torch.testing.assert_close(own, broadcast)
+    torch.testing.assert_close(own, previous)
+    own, broadcast, previous = next(one for one in seen if one[0] == 1)[2:]
+    torch.testing.assert_close(own, broadcast)
+    assert (own - previous).abs().max() > 1e-4
+
+
+def test_lanes_do_not_see_each_other() -> None:
+    """The packing never changes a bit: all jobs side by side, or two and two."""
+
+    def loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        near = torch.cosine_similarity(context.features, context.previous.features, dim=-1)
+        return context.objective(outputs, targets) + near
+
+    def clip(gradient: Tensor, state: Any, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        return gradient / gradient.norm().clamp(min=0.5) + 0.01 * context.noise, state
+
+    def change(local: Local) -> Local:
+        read = LocalLoss(loss, ("features", "previous"))
+        return replace(local, loss=read, gradient=Transform(start_empty, clip, noise=True))
+
+    wide = run(change)
+    assert engine_of(wide)["name"] == "vmap"
+    from fedray.training import choice
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(choice.MOST_LANES, "cpu", 2)
+        narrow = run(change)
+    assert torch.equal(models(wide), models(narrow))
+    assert torch.equal(models(wide), models(run(change)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "line"),
+    [
+        (lambda out, y, context: context.objective(out, y).mean(), "without their mean"),
+        (lambda *_: None, "returned None"),
+        (lambda *_: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_loss_is_one_line(loss: Any, line: str) -> None:
+    with pytest.raises(FedrayError, match=line) as told:
+        run(lambda local: replace(local, loss=LocalLoss(loss)))
+    assert "\n" not in str(told.value)
