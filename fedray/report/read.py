@@ -82,6 +82,8 @@ class ReadRun:
         members: headline metric of each member, `[rows, K]`; None where there is none.
         clients: one row a job; None where there is none.
         pictures: the arrays of `pictures.npz`, as the module says.
+        client_scores: one row per evaluated round, replicate, fold and recorded client (`evaluate.clients`); None
+            where none were recorded.
     """
 
     name: str
@@ -93,6 +95,7 @@ class ReadRun:
     members: FloatArray | None
     clients: pa.Table | None
     pictures: dict[str, NDArray[Any]]
+    client_scores: pa.Table | None = None
 
     @property
     def metric(self) -> str:
@@ -188,6 +191,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         members=members,
         clients=read_parts(folder, "clients"),
         pictures=read_pictures(folder / "pictures.npz"),
+        client_scores=read_parts(folder, "client_scores"),
     )
 
 

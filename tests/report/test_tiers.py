@@ -1,0 +1,32 @@
+"""Scores by tier are means over the clients of the tier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import scenario
+
+import fedray
+from fedray.report.read import read_run
+from fedray.report.tiers import read_tier_curves
+
+
+@pytest.mark.usefixtures("no_report")
+def test_the_curve_of_a_tier_is_the_mean_of_its_clients_in_each_world(tmp_path: Path) -> None:
+    tiers = {"strong": {"number": 2}, "weak": {}}
+    keys = {"rounds": 2, "replicates": 2, "clients": {"tiers": tiers}, "evaluate": {"clients": "all"}}
+    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    frame = run.client_scores.to_pandas()
+    found = read_tier_curves(read_run(run.path))
+    assert list(found) == ["strong", "weak"]
+    for tier, curve in found.items():
+        assert curve.round.tolist() == [0, 1, 2] and curve.values.shape == (2, 3)
+        mine = frame[frame["tier"] == tier].groupby(["replicate", "round"])["accuracy"].mean()
+        assert np.allclose(curve.values, mine.to_numpy().reshape(2, 3))
+
+
+def test_a_run_without_such_scores_has_no_curves(tmp_path: Path) -> None:
+    run = fedray.run(scenario({"rounds": 1, "report": False}), out=tmp_path / "run")
+    assert read_tier_curves(read_run(run.path)) == {}
