@@ -1,13 +1,14 @@
 """Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
 
 Example:
+    >>> import numpy as np
     >>> columns = {name: np.zeros(4) for name in ("fold", "replicate")} | {"round": np.array([0.0, 1.0, 0.0, 1.0])}
     >>> columns["replicate"] = np.array([0.0, 0.0, 1.0, 1.0])
     >>> one, two = (ReadRun(name, {"seed": 3}, "", {}, {}, columns | {"accuracy": np.array([0.1, up, 0.1, up + 0.1])},
     ...             None, None, {}) for name, up in (("one", 0.8), ("two", 0.6)))
     >>> read_world_scores(one, "accuracy")
     {(3, 0): 0.8, (4, 0): 0.9}
-    >>> pair = compare_with_first([one, two])[0]
+    >>> pair = compare_with_first([one, two], ["accuracy"])[0]
     >>> pair.run, pair.baseline, pair.metric, round(pair.difference.mean, 3), pair.difference.n
     ('two', 'one', 'accuracy', -0.2, 2)
 """
@@ -19,7 +20,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedray.metrics.paired import PairedDifference, compare_paired, score_worlds
-from fedray.report.compare import COMPARED_METRICS
 from fedray.report.read import ReadRun
 
 MOST_NAMED_SEEDS = 12
@@ -64,9 +64,7 @@ def find_common_end(runs: Sequence[ReadRun]) -> float:
     return min((float(run.rounds["round"].max()) if run.rounds else math.inf for run in runs), default=math.inf)
 
 
-def compare_with_first(
-    runs: Sequence[ReadRun], metrics: Sequence[str] = COMPARED_METRICS, last: float | None = None
-) -> list[RunPair]:
+def compare_with_first(runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None) -> list[RunPair]:
     """Every run against the first one: each score that both have, by the last round of the shortest.
 
     Args:
@@ -90,6 +88,7 @@ def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
     """What a reader must know before the runs are compared: lengths and seeds that differ, and too few of them.
 
     Example:
+        >>> import numpy as np
         >>> worlds = {name: np.array([0.0]) for name in ("replicate", "fold")}
         >>> runs = [ReadRun(name, {"seed": seed}, "", {}, {}, worlds | {"round": np.array([length])}, None, None, {})
         ...         for name, seed, length in (("a", 0, 5.0), ("b", 1, 9.0))]
