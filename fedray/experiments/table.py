@@ -27,6 +27,7 @@ from fedray.core.types import Clients
 from fedray.experiments.cells import train_cells
 from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
+from fedray.files.columns import table_schema
 from fedray.files.parts import refuse_links
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
@@ -37,17 +38,6 @@ from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
 
 log = logging.getLogger("fedray")
-SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("cell", "method", "metric")),
-        *((name, pa.float64()) for name in ("mean", "sd")),
-        ("n", pa.int64()),
-        ("published", pa.float64()),
-        *((name, pa.int64()) for name in ("rounds", "up_bytes")),
-        *((name, pa.float64()) for name in ("sim_seconds", "wall_seconds")),
-        ("error", pa.string()),
-    ]
-)
 FIRST_METRICS = (
     "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
@@ -108,7 +98,7 @@ def run_table(
             failed[cell.name] = str(error)
     rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
     plain.make_parent(out / "table.parquet")
-    write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
+    write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
     text = format_markdown(rows, [cell.name for cell in wanted])
     plain.write_atomically(out / "table.md", text.encode())
     return TableResult(text, failed)

@@ -40,7 +40,7 @@ from fedray.files.columns import (
     JOB_TEXTS,
     MEMBER_COLUMNS,
     ROUND_IDS,
-    IdColumn,
+    Column,
 )
 from fedray.files.parts import check_parts
 
@@ -162,12 +162,12 @@ def _check_table(path: Path, table: pa.Table, check: Callable[[pa.Table], None])
         raise say_damaged(path, error, RESUME) from None
 
 
-def _check_ids(table: pa.Table, columns: dict[str, IdColumn]) -> None:
+def _check_ids(table: pa.Table, columns: dict[str, Column]) -> None:
     """Refuses columns of whole numbers that are missing, have another type, or a value out of range."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name, (most, needed) in columns.items():
+    for name, (_, _, _, most, needed) in columns.items():
         if name not in table.column_names:
             if needed:
                 raise ValueError(f"it has no column {name}")

@@ -1,8 +1,6 @@
 """`drift.parquet`: one row for each known client, with how unusual its data look to the final ensemble.
 
-Columns: replicate, fold, client, samples (training samples), total and knowledge (mean uncertainty of the ensemble on
-them: nats, or variance in squared target units), z_total and z_knowledge (z-scores over the clients of the same
-replicate and fold; null without data), anomaly (whether |z_knowledge| is above `metrics.drift.ANOMALY_Z` = 3).
+Its columns are in `files/columns.py`.
 
 Example:
     >>> from fedray.metrics.drift import score_drift
@@ -22,6 +20,7 @@ import pyarrow as pa
 
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray
+from fedray.files.columns import make_table
 from fedray.files.parts import check_final_file
 from fedray.files.run_files import read_drift_file
 from fedray.files.sealed import read_sealed
@@ -43,8 +42,7 @@ def make_drift_table(replicate: int, fold: int, samples: IntArray, drift: Drift)
     """
     clients = np.arange(len(samples))
     place = {"replicate": np.full_like(clients, replicate), "fold": np.full_like(clients, fold), "client": clients}
-    scores = {name: pa.array(values, from_pandas=True) for name, values in drift._asdict().items()}  # NaN: null
-    return pa.table({**place, "samples": samples, **scores})
+    return make_table("drift", {**place, "samples": samples, **drift._asdict()})  # NaN, without data: null
 
 
 def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from fedray.core.errors import FedrayError
 from fedray.core.types import Plan
 from fedray.files import plain
-from fedray.files.columns import CLIENT_SCORE_IDS, JOB_IDS, JOB_NUMBERS, JOB_TEXTS
+from fedray.files.columns import COLUMNS, arrow_type, make_table, table_schema
 from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
 from fedray.files.run_files import read_parts
 from fedray.simulation import clock
@@ -37,7 +37,6 @@ from fedray.simulation.study import Study
 from fedray.storage import checkpoint
 
 FLUSH_ROWS = 200_000
-INT_COLUMNS = ("replicate", "fold", "round", "up_bytes", "down_bytes")
 
 
 class RunRecorder:
@@ -146,16 +145,11 @@ class RunRecorder:
         if self._jobs:
             columns = self._join(self._jobs)
             columns["status"] = np.array(clock.STATUS)[columns["status"]]
-            columns["loss"] = pa.array(columns["loss"], from_pandas=True)  # NaN, not trained: null
-            columns["error"] = pa.array(columns["error"], pa.string())
-            self._write("clients.parquet", pa.table(columns), round)
+            self._write("clients.parquet", make_table("clients", columns), round)  # a loss of NaN, not trained: null
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
         if self._scores:
-            columns = self._join(self._scores)
-            for name in columns.keys() - {*CLIENT_SCORE_IDS, "tier"}:
-                columns[name] = pa.array(columns[name], from_pandas=True)  # NaN, no rows to be scored on: null
-            self._write("client_scores.parquet", pa.table(columns), round)
+            self._write("client_scores.parquet", make_table("client_scores", self._join(self._scores)), round)
         self._jobs, self._rounds, self._scores, self._buffered = [], [], [], 0
         self._flushed = time.monotonic()
 
@@ -189,8 +183,8 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
     names = list(dict.fromkeys(name for row in rows for name in row))
 
     def kind(name: str) -> pa.DataType:
-        if name in INT_COLUMNS:
-            return pa.int64()
+        if name in COLUMNS["rounds"]:
+            return arrow_type(COLUMNS["rounds"][name].kind)
         listed = any(isinstance(row.get(name), list) for row in rows)
         return pa.list_(pa.float64()) if listed else pa.float64()
 
@@ -208,8 +202,7 @@ def read_table(out: Path, name: str) -> pa.Table:
     """
     table = read_parts(out, name)
     if table is None and name == "clients" and read_parts(out, "rounds") is not None:
-        kinds = {pa.int64(): JOB_IDS, pa.float64(): JOB_NUMBERS, pa.string(): JOB_TEXTS}
-        return pa.schema([(column, kind) for kind, columns in kinds.items() for column in columns]).empty_table()
+        return table_schema("clients").empty_table()
     if table is None and name == "client_scores":
         raise FedrayError(f"{out} has no scores of single clients: set evaluate.clients to all, or to a number")
     if table is None:

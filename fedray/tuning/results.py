@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fedray.core.errors import FedrayError
 from fedray.files import plain
+from fedray.files.columns import table_schema
 from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
@@ -143,20 +144,9 @@ def _type(parameter: Parameter) -> Any:
 
 
 def _schema(state: SearchState) -> pa.Schema:
-    return pa.schema(
-        [
-            ("number", pa.int64()),
-            ("state", pa.string()),
-            ("values", pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])),
-            ("params", pa.struct([(parameter.key, _type(parameter)) for parameter in state.sweep.space])),
-            ("run_directory", pa.string()),
-            ("how", pa.string()),
-            ("rounds", pa.int64()),
-            ("training_seconds", pa.float64()),
-            ("seconds_saved", pa.float64()),
-            ("error", pa.string()),
-        ]
-    )
+    values = pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])
+    params = pa.struct([(parameter.key, _type(parameter)) for parameter in state.sweep.space])
+    return table_schema("trials", values=values, params=params)
 
 
 def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
