@@ -13,6 +13,7 @@ from fedray.core.text import suggest_nearest
 from fedray.data import images, synthetic, tables, text
 from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
+from fedray.data.forms import hf_files, pictures
 from fedray.data.types import Dataset
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -28,6 +29,10 @@ class Source(NamedTuple):
 
     load: Callable[..., Dataset]
     where: Callable[..., Path] | None = None
+
+
+def _find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
+    return pictures.find_picture_folder(path)
 
 
 def _find_table_file(_root: Path | None, path: str | None = None, **_: Any) -> Path:
@@ -64,6 +69,8 @@ _SOURCES: dict[str, Source] = {
     "cubic": Source(synthetic.make_cubic),
     "synthetic": Source(synthetic.make_population),
     "table": Source(tables.load_table, _find_table_file),
+    "folder": Source(pictures.load_folder, _find_picture_folder),
+    "hf": Source(hf_files.load_hf, hf_files.find_hf_files),
 }
 DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 

@@ -1,13 +1,11 @@
-"""Which columns of a table are inputs, and how its target is read.
+"""Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
 
 Example:
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"age": [31, 45], "smokes": [True, False], "city": ["Rome", "Oslo"], "ill": [0, 1]})
     >>> found = choose_columns(frame, ["ill"], None, None, "auto")
-    >>> found.inputs, len(found.names)
-    (['age', 'smokes'], 2)
-    >>> found.remarks[0]
-    'data: column city is text and no input: encode it as numbers, or name the inputs in data.features'
+    >>> found.inputs, found.categories
+    (['age', 'smokes', 'city'], {'city': ['Oslo', 'Rome']})
 """
 
 from __future__ import annotations
@@ -17,6 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
+from fedray.data.types import Array
+
+MOST_VALUES = 64  # of a text column that is an input by itself
+MOST_NAMED_VALUES = 1000  # of one that the user names as an input
+GAP = "missing"  # the category of what is missing
+REMEDY = "write data.missing: mean (text gets a category of its own) or drop (those rows), or fill them"
 
 
 class TableColumns(NamedTuple):
@@ -25,7 +30,8 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Columns to predict.
         inputs: Columns of the network's input.
-        names: Values of the one target that are the classes; empty for a regression.
+        categories: Of the inputs that are text the values, in the order of their numbers 0 and 1.
+        classes: Whether the target is a class.
         group: Column of the natural clients, or None.
         groups: Number of each value of that column.
         remarks: What was done that the user should know, a sentence each.
@@ -33,10 +39,16 @@ class TableColumns(NamedTuple):
 
     targets: list[str]
     inputs: list[str]
-    names: list[Any]
+    categories: dict[str, list[str]]
+    classes: bool
     group: str | None
     groups: dict[Any, int]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> list[str]:
+        """All columns in which nothing may be missing."""
+        return [*self.targets, *self.inputs, *([self.group] if self.group else [])]
 
 
 def choose_columns(
@@ -45,90 +57,164 @@ def choose_columns(
     """Finds the inputs, the classes and the natural clients of a table.
 
     Args:
-        frame: The pandas table.
+        frame: The table: `frame[column]` is a pandas series, and a walk over it names the columns.
         targets: Columns to predict.
-        features: The inputs; None means every column of numbers or truth values beside targets and group.
+        features: The inputs; None means every column of numbers, truth values or categories beside targets and group.
         group: Column of the natural clients, or None.
         task: `auto`, `classification` or `regression`.
 
     Raises:
-        BadInput: A column is missing, has gaps, is named twice, or holds text among numbers.
+        BadInput: A column is missing or named twice, or holds text among numbers.
     """
     if not targets:
-        raise BadInput("data.target is missing: name the column to predict")
+        raise BadInput(f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]}")
+    _check_names(targets, features or [])
+    require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
         inputs, remarks = _find_inputs(frame, targets, group)
     else:
         inputs = features
-    _check_names(targets, inputs)
-    check_columns(frame, targets, inputs, group)
+    for column in features or []:
+        _refuse_other(frame, column)
     if task != "classification":
         for column in targets:
             _refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
+    categories = {column: _list_values(frame, column) for column in inputs if is_text(frame[column])}
     classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
-    names = sorted(set(frame[targets[0]].unique())) if classes else []
-    groups = {value: i for i, value in enumerate(sorted(frame[group].unique()))} if group else {}
-    return TableColumns(targets, inputs, names, group, groups, remarks)
+    groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
+    return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
 
 
-def check_columns(frame: Any, targets: list[str], inputs: list[str], group: str | None, key: str = "data") -> None:
-    """Refuses columns that the table lacks, columns with gaps, and inputs that are not finite numbers.
+def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
+    """Refuses a table that lacks one of some columns; the line has the nearest name, and all that there are.
 
     Args:
-        frame: The pandas table.
-        targets: Columns to predict.
-        inputs: Columns of the network's input.
-        group: Column of the natural clients, or None.
-        key: Of the scenario, for messages.
+        frame: The table.
+        columns: Those that are needed.
+        key: Of the scenario, for the message.
     """
-    for column in (*targets, *inputs, *([group] if group else [])):
-        if column not in frame:
+    known = [str(name) for name in frame]
+    for column in columns:
+        if column not in known:
             name = frame.attrs.get("file", "the table")
-            raise BadInput(f"{key}: {name} has no column {column}: choose from {', '.join(map(str, frame))[:200]}")
-        if missing := int(frame[column].isna().sum()):
-            raise BadInput(f"{key}: column {column} has {missing} missing values: fill them or drop those rows")
-    for column in inputs:
-        if frame[column].dtype.kind not in "iufb":
-            _refuse_stray(frame, column, "data.features", "correct it, or leave the column out")
-            raise BadInput(f"data.features: column {column} is not numeric: encode it as numbers or leave it out")
-    for column in (*targets, *inputs):
-        if frame[column].dtype.kind == "f" and not np.isfinite(frame[column].to_numpy(dtype=np.float64)).all():
+            remedy = suggest_nearest(str(column), known, "choose one of them")
+            raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
+
+
+def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str = "data") -> Array:
+    """The rows that are left out, `[n]`: those with missing values, where these are dropped.
+
+    Args:
+        frame: The table.
+        columns: How it is read.
+        missing: `refuse`, `mean` or `drop`.
+        key: Of the scenario, for messages.
+
+    Raises:
+        BadInput: Values are missing that may not be; the line names the columns. Or numbers are infinite.
+    """
+    require_columns(frame, columns.used, key)
+    out, found = np.zeros(len(frame), dtype=bool), {}
+    for column in columns.used:
+        gaps = frame[column].isna().to_numpy(dtype=bool)
+        if gaps.any():
+            found[column] = int(gaps.sum())
+            out |= gaps
+    if missing == "mean":
+        found = {column: number for column, number in found.items() if column not in columns.inputs}
+    if found and missing != "drop":
+        _refuse_gaps(found, columns, missing, key)
+    for column in (*columns.targets, *columns.inputs):
+        values = frame[column]
+        if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
             raise BadInput(f"{key}: column {column} holds infinity: replace it by a number or drop those rows")
+    return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
+
+
+def is_text(column: Any) -> bool:
+    """Whether a pandas series holds text, or categories of anything."""
+    if column.dtype.name == "category":
+        return True
+    return column.dtype.kind in "OU" and not _holds_truth_values(column)
+
+
+def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
+    """Refuses missing values, with the names of the columns."""
+    if len(found) == 1:
+        said = "".join(f"column {column} has {number} missing values" for column, number in found.items())
+    else:
+        said = f"columns {', '.join(f'{c} ({number})' for c, number in found.items())[:400]} have missing values"
+    if missing == "refuse" and not set(found) - set(columns.inputs):
+        raise BadInput(f"{key}: {said}: {REMEDY}")
+    raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
 
 
 def _find_inputs(frame: Any, targets: list[str], group: str | None) -> tuple[list[str], tuple[str, ...]]:
-    """The columns of numbers or truth values beside targets and group, and what is said of the others."""
-    inputs, truths, texts = [], [], []
+    """The columns beside targets and group that are inputs, and what is said of the others."""
+    inputs: list[str] = []
+    truths, categories, many, others = [], [], [], []
     for column in frame:
+        values = frame[column]
         if column in (*targets, group):
             continue
-        if frame[column].dtype.kind in "iuf":
+        if values.dtype.kind in "iuf":
             inputs.append(column)
-        elif _holds_truth_values(frame[column]):
+        elif _holds_truth_values(values):
             inputs.append(column)
             truths.append(str(column))
+        elif not is_text(values):
+            others.append(str(column))
         else:
-            remedy = "correct it, or name the inputs in data.features"
-            _refuse_stray(frame, column, "data.path", remedy)
-            texts.append(str(column))
+            _refuse_stray(frame, column, "data.path", "correct it, or name the inputs in data.features")
+            if not _holds_words(values):
+                others.append(str(column))
+            elif values.nunique() > min(MOST_VALUES, max(2, len(values) // 4)):
+                many.append(str(column))
+            else:
+                inputs.append(column)
+                categories.append(str(column))
     if not inputs:
-        raise BadInput("data.path: the table has no numeric column beside the target: add one")
-    remarks = []
-    if texts:
-        said = f"column{'s'[: len(texts) > 1]} {', '.join(texts)[:200]} {'are' if len(texts) > 1 else 'is'} text"
-        remarks.append(f"data: {said} and no input: encode it as numbers, or name the inputs in data.features")
-    if truths:
-        said = f"column{'s'[: len(truths) > 1]} {', '.join(truths)[:200]} hold{'s'[: len(truths) == 1]}"
-        remarks.append(f"data: {said} truth values, which are read as 0 and 1")
-    return inputs, tuple(remarks)
+        raise BadInput("data.path: the table has no column of numbers or categories beside the target: add one")
+    said = [
+        _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
+        _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
+        _describe(many, "is text", "are text", "of too many different values and no input: name it in data.features"),
+        _describe(others, "is", "are", "of another type and no input: make numbers or text of it"),
+    ]
+    return inputs, tuple(remark for remark in said if remark)
+
+
+def _describe(columns: list[str], one: str, several: str, what: str) -> str:
+    """A sentence about some columns; empty without any."""
+    if not columns:
+        return ""
+    which = f"column{'s'[: len(columns) > 1]} {', '.join(columns)[:200]}"
+    return f"data: {which} {one if len(columns) == 1 else several} {what}"
 
 
 def _holds_truth_values(column: Any) -> bool:
     """Whether a column holds True and False alone, apart from gaps."""
     if column.dtype.kind == "b":
         return True
-    return column.dtype.kind == "O" and all(isinstance(value, bool | np.bool_) for value in column.dropna().unique())
+    found = column.dropna() if column.dtype.name == "object" else ()
+    return len(found) > 0 and all(isinstance(value, bool | np.bool_) for value in found)
+
+
+def _holds_words(column: Any) -> bool:
+    """Whether the values of a text column are text or numbers, and no lists, dates or the like."""
+    return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
+
+
+def _list_values(frame: Any, column: str) -> list[str]:
+    """The values of a category, and one for what is missing where something is."""
+    values = frame[column]
+    found = sorted({str(value) for value in values.dropna().unique()})
+    if len(found) > MOST_NAMED_VALUES:
+        raise BadInput(
+            f"data.features: column {column} has {len(found)} texts, {MOST_NAMED_VALUES} at most: leave it out"
+        )
+    return [*found, GAP] if values.isna().any() and GAP not in found else found
 
 
 def _check_names(targets: list[str], inputs: list[str]) -> None:
@@ -141,12 +227,25 @@ def _check_names(targets: list[str], inputs: list[str]) -> None:
             raise BadInput(f"data.{key}: column {twice[0]} is named twice: name it once")
 
 
+def _refuse_other(frame: Any, column: str) -> None:
+    """Refuses an input that the user names and that is neither numbers nor truth values nor text."""
+    values = frame[column]
+    if values.dtype.kind in "iufb" or _holds_truth_values(values):
+        return
+    _refuse_stray(frame, column, "data.features", "correct it, or leave the column out")
+    if not is_text(values) or not _holds_words(values):
+        raise BadInput(
+            f"data.features: column {column} is of type {values.dtype}, neither numbers nor text: make numbers of "
+            "it, or leave it out"
+        )
+
+
 def _refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
     """Refuses a column in which at least half of the values are numbers, and some are not."""
     import pandas as pd
 
     values = frame[column]
-    if values.dtype.kind != "O":
+    if values.dtype.kind != "O" or values.dtype.name == "category":
         return
     given = values.notna().to_numpy()
     wrong = given & pd.to_numeric(values, errors="coerce").isna().to_numpy()
@@ -160,6 +259,10 @@ def _refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 def _is_class(frame: Any, targets: list[str]) -> bool:
     """Whether the target of `task: auto` is a class."""
     column = frame[targets[0]]
-    if len(targets) > 1 or column.dtype.kind == "f":
+    if len(targets) > 1:
         return False
-    return column.dtype.kind not in "iu" or bool(column.nunique() <= 20)
+    if column.dtype.kind == "f":  # whole numbers are of this type where some are missing
+        given = column.dropna()
+        if len(given) == len(column) or (given != np.floor(given)).any():
+            return False
+    return column.dtype.kind not in "iuf" or bool(column.nunique() <= 20)

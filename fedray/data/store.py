@@ -19,7 +19,7 @@ import mmap
 import os
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +28,11 @@ import numpy as np
 from fedray.core.errors import FedrayError
 from fedray.data import catalogue
 from fedray.data.files import find_cache_root, list_stamps
+from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
-FORMAT = 2  # a part of the hash: raise it when a loader or the layout changes
+FORMAT = 3  # a part of the hash: raise it when a loader or the layout changes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
 
 
@@ -72,19 +73,28 @@ def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Datas
     where = catalogue.find_source(name).where
     if where is None:
         return catalogue.load_data(name, root, **options)
-    key = json.dumps(
-        [FORMAT, name, options, list_stamps(where(root, **options)), _stamp_test_file(options)],
-        sort_keys=True,
-        default=str,
-    )
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    key = [options, list_stamps(where(root, **options)), _stamp_test_file(options)]
+    return keep_dataset(name, key, lambda: catalogue.load_data(name, root, **options))
+
+
+def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
+    """A data set from the store, where it is put if it is not there.
+
+    Args:
+        name: Of the data set.
+        key: Whatever tells its rows from others, such as options and the times of its files.
+        load: Reads or makes it.
+    """
+    text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     train, test = (find_cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
     try:
         return _dataset(name, map_store(train), map_store(test))
     except (OSError, ValueError, KeyError):  # not there yet, or not readable
-        data = catalogue.load_data(name, root, **options)
+        data = load()
     write_store(test, data.test)
     write_store(train, data.train, data.columns, _notes(data))
+    del data  # its rows may be large
     return _dataset(name, map_store(train), map_store(test))
 
 
@@ -165,7 +175,8 @@ def map_store(path: Path) -> StoredFile:
     import pyarrow as pa
 
     with path.open("rb") as file:
-        whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    whole = np.frombuffer(mapped, np.uint8)
     reader = pa.ipc.open_file(pa.py_buffer(whole))
     batch, about = reader.get_batch(0), json.loads((reader.schema.metadata or {})[b"fedray"])
     arrays: dict[str, Array] = {}
@@ -175,13 +186,13 @@ def map_store(path: Path) -> StoredFile:
             arrays[key] = _view(whole, column.flatten() if len(shape) > 1 else column, dtype).reshape(shape)
         else:
             arrays[key] = np.array(column.to_pylist(), dtype=str)
-    if _checksum(arrays, about["notes"]) != about["checksum"]:
+    if _checksum(arrays, about["notes"], mapped) != about["checksum"]:
         raise ValueError("its rows are not those that were written")
     columns = {key.removeprefix("column "): a for key, a in arrays.items() if key.startswith("column ")}
     return StoredFile(Split(arrays["x"], arrays["y"], arrays.get("group")), columns, about["notes"])
 
 
-def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any]) -> int:
+def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any], mapped: mmap.mmap | None = None) -> int:
     """CRC-32 of all arrays and notes: 4 GB/s, and no single flipped bit goes unnoticed."""
     found = zlib.crc32(json.dumps(notes).encode())
     for key, values in arrays.items():
@@ -189,7 +200,8 @@ def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any]) -> int:
         if values.dtype.kind == "U":
             found = zlib.crc32("\0".join(values.tolist()).encode(), found)
         elif values.size:
-            found = zlib.crc32(np.ascontiguousarray(values).data, found)
+            for piece in read_pieces(values, mapped):
+                found = zlib.crc32(np.ascontiguousarray(piece).data, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tables: the UCI regression sets in the standard layout of their splits, the printers, and any Parquet or CSV file.
+"""Tables: the UCI regression sets in the standard layout of their splits, the printers, and any table.
 
 Example:
     >>> import tempfile
@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.columns import TableColumns, check_columns, choose_columns
 from fedray.data.files import explain_damage, find_file
-from fedray.data.types import Array, Dataset, Split, classification, column_moments, regression, split_stratified
+from fedray.data.forms.clients import read_client_folder
+from fedray.data.forms.frames import build_table, read_frame
+from fedray.data.forms.rows import ReadOptions
+from fedray.data.moments import column_moments
+from fedray.data.types import Dataset, Split, regression
 from fedray.files.plain import expand_user_path
 
 
@@ -120,25 +122,13 @@ def load_printers(
 
 
 def find_table_file(path: str | Path | None, key: str = "path") -> Path:
-    """The user's own file; `key` is the option that names it."""
+    """The user's own file, or his folder with one for each client; `key` is the option that names it."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", str(path))
-    if not file.is_file():
+    if not file.is_file() and not (key == "path" and file.is_dir()):
         raise BadInput(f"data.{key} = {path}: there is no such file")
     return file
-
-
-def _read_frame(file: Path) -> Any:
-    """A file as a pandas table; its ending says how it is read."""
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(file) if file.suffix in (".parquet", ".pq") else pd.read_csv(file)
-    except Exception as error:  # pyarrow and pandas raise many kinds
-        raise explain_damage("table", file, error) from error
-    frame.attrs["file"] = file.name  # for messages
-    return frame
 
 
 def load_table(
@@ -151,66 +141,39 @@ def load_table(
     test: str | None = None,
     test_fraction: float = 0.2,
     task: Literal["auto", "classification", "regression"] = "auto",
+    missing: Literal["refuse", "mean", "drop"] = "refuse",
     seed: int = 0,
 ) -> Dataset:
-    """Any Parquet or CSV file with a sample in each row.
+    """Any Parquet, CSV or Feather file with a sample in each row, or a folder with such a file for each client.
 
     Args:
-        path: The file.
+        path: The file, or the folder.
         target: The column to predict, or several for a regression.
-        features: Columns of numbers or truth values; None means all of them but target and group.
+        features: Columns of numbers, truth values or categories; None means all of them but target and group.
         group: Column whose values are the natural clients.
         test: Another file with the test rows; None draws them from the first one.
         test_fraction: Share of the rows that are test rows, between 0 and 1.
         task: `auto` takes text, truth values and integers of at most 20 values as classes, other numbers as targets.
+        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
+            its own), or `drop` the rows that have them.
         seed: Address of the drawn test rows.
     """
-    frame = _read_frame(find_table_file(path))
-    other = _read_frame(find_table_file(test, "test")) if test else None
-    targets = [target] if isinstance(target, str) else list(target or [])
-    columns = choose_columns(frame, targets, features or None, group, task)
-    whole = _make_split(frame, columns)
-    if other is None:
-        keep, rest = _draw_test_rows(whole.y, bool(columns.names), test_fraction, rng.stream(seed, "table"))
-        train, held = whole.take(keep), whole.take(rest)
-    else:
-        check_columns(other, columns.targets, columns.inputs, group, "data.test")
-        train, keep, held = whole, np.arange(len(frame)), _make_split(other, columns)
-    names = tuple(map(str, columns.names))
-    data = classification("table", train, held, names) if names else regression("table", train, held)
-    texts = {str(c): frame[c].astype(str).to_numpy(dtype=str)[keep] for c in frame if str(c) not in columns.inputs}
-    return data._replace(columns=texts, remarks=columns.remarks, features=tuple(map(str, columns.inputs)))
-
-
-def _make_split(frame: Any, columns: TableColumns) -> Split:
-    """The rows of a table."""
-    x = np.ascontiguousarray(frame[columns.inputs].to_numpy(dtype=np.float32))
-    target, group = columns.targets[0], columns.group
-    if columns.names:
-        if unknown := set(frame[target].unique()) - set(columns.names):
-            raise BadInput(f"data.test: class {min(map(str, unknown))} is not in the training table: remove its rows")
-        y: Array = frame[target].map({name: i for i, name in enumerate(columns.names)}).to_numpy(dtype=np.int64)
-    else:
-        y = _read_targets(frame, columns.targets)
-    clients = frame[group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64) if group else None
-    return Split(x, y, clients)
-
-
-def _read_targets(frame: Any, targets: list[str]) -> Array:
-    """The targets of a regression, `[n, q]`."""
-    try:
-        return np.ascontiguousarray(frame[targets].to_numpy(dtype=np.float32))
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"data.target = {targets[0]}: not numeric, so data.task must be classification") from error
-
-
-def _draw_test_rows(
-    y: Array, classes: bool, fraction: float, generator: np.random.Generator
-) -> tuple[IntArray, IntArray]:
-    """Training rows and test rows, drawn at random; every class is divided in the same way."""
-    if not 0 < fraction < 1:
-        raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
-    keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
-    if not len(keep) or not len(rest):
-        raise BadInput(f"data.test_fraction = {fraction} leaves no rows of {len(y)} for one part: change it")
-    return keep, rest
+    file = find_table_file(path)
+    other = read_frame(find_table_file(test, "test"), "test") if test else None
+    reading = ReadOptions(
+        target=target,
+        input=features,
+        group=group,
+        test_fraction=test_fraction,
+        task=task,
+        missing=missing,
+        seed=seed,
+    )
+    if file.is_dir():
+        if group or other is not None:
+            key = "group" if group else "test"
+            raise BadInput(
+                f"data.{key} does not fit data.path = {path}, a folder with a file for each client: leave it out"
+            )
+        return read_client_folder(file, reading)
+    return build_table(read_frame(file), other, reading)

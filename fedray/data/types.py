@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
+from fedray.data.forms.arrays import as_array, as_float32
+from fedray.data.forms.labels import read_labels
+from fedray.data.moments import column_moments, pixel_moments
 from fedray.own_code.user_code import name_type
 
 Array = NDArray[Any]
@@ -160,42 +163,26 @@ def find_kind(x: Array) -> InputKind:
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
 
 
-def column_moments(values: Array) -> tuple[Float32, Float32]:
-    """Mean and standard deviation (of a population) of each column of `[n, f]`; it is 1 for a constant column."""
-    mean = values.mean(axis=0, dtype=np.float64)
-    sd = values.std(axis=0, dtype=np.float64)
-    return mean.astype(np.float32), np.where(sd > 1e-12, sd, 1.0).astype(np.float32)
-
-
-def pixel_moments(x: Array) -> tuple[Float32, Float32]:
-    """Mean and standard deviation of each channel of `[n, C, H, W]`, `[C, 1, 1]` each.
-
-    The values of bytes are counted, so that no copy as floats is made.
-    """
-    if x.dtype != np.uint8:
-        mean, sd = column_moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
-        return mean[:, None, None], sd[:, None, None]
-    counts = np.stack([np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])])  # [C, 256]
-    level, total = np.arange(256), counts.sum(axis=1)
-    mean = counts @ level / total
-    sd = np.sqrt(np.maximum(counts @ level**2 / total - mean**2, 0.0))
-    sd = np.where(sd > 1e-12, sd, 1.0)
-    return mean.astype(np.float32)[:, None, None], sd.astype(np.float32)[:, None, None]
-
-
 def classification(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
     """A data set with classes.
 
     Args:
         name: For messages and records.
-        train: Training rows; their labels are 0 to len(names) - 1.
+        train: Training rows, as NumPy arrays or tensors; their labels are 0 to len(names) - 1. Labels 1 to len(names),
+            one-hot rows and text that is one of the names are numbered so.
         test: Test rows.
         names: Names of the classes.
 
     Raises:
-        BadInput: A part is no `Split` of NumPy arrays, or there are no training rows.
+        BadInput: A part is no `Split` of arrays, there are no training rows, or labels are none of the classes.
     """
+    train, test = _convert(name, train, test)
     require_arrays(name, train, test)
+    remarks: tuple[str, ...] = ()
+    if len(train.x) == len(train.y) and not all(_are_numbered(part.y, len(names)) for part in (train, test)):
+        labels = read_labels(train.y, test.y, "classification", names)
+        train, remarks = train._replace(y=labels.train), labels.remarks
+        test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
     if find_kind(train.x) == "images":
         shift, scale = pixel_moments(train.x)
     elif find_kind(train.x) == "tokens":
@@ -203,7 +190,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     else:
         shift, scale = column_moments(train.x)
     none, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
-    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one)
+    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one, remarks=remarks)
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
@@ -211,23 +198,55 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
 
     Args:
         name: For messages and records.
-        train: Training rows; their targets are `[n, q]`.
+        train: Training rows, as NumPy arrays or tensors; their targets are `[n, q]`, or `[n]`, which is one column.
         test: Test rows.
         standardize: Whether inputs and targets are standardized by the training rows.
 
     Raises:
-        BadInput: A part is no `Split` of NumPy arrays, or there are no training rows.
+        BadInput: A part is no `Split` of arrays, or there are no training rows.
     """
+    train, test = (_as_columns(part) for part in _convert(name, train, test))
     require_arrays(name, train, test)
     if train.y.ndim != 2:
         shape = list(train.y.shape)
-        raise BadInput(f"data {name}: train has targets of shape {shape}: give a row for each sample, y[:, None]")
+        raise BadInput(f"data {name}: train has targets of shape {shape}: give one row for each sample, [n, q]")
     if standardize:
         (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:
         shift, scale = np.zeros(train.x.shape[1], np.float32), np.ones(train.x.shape[1], np.float32)
         y_shift, y_scale = np.zeros(train.y.shape[1], np.float32), np.ones(train.y.shape[1], np.float32)
     return Dataset(name, train, test, 0, (), shift[None], scale[None], y_shift[None], y_scale[None])
+
+
+def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any]:
+    """Parts whose tensors and lists are arrays, and whose inputs are float32 where they are real numbers."""
+    parts = []
+    for part, split in (("train", train), ("test", test)):
+        if isinstance(split, Split):
+            given = ((split.x, "inputs"), (split.y, "labels"), (split.group, "groups"))
+            arrays = [
+                values if values is None or isinstance(values, np.ndarray) else as_array(values, f"data {name}: {part}")
+                for values, _ in given
+            ]
+            split = Split(arrays[0], arrays[1], arrays[2])  # type: ignore[arg-type]
+            split = split._replace(x=as_float32(split.x))
+        parts.append(split)
+    return parts[0], parts[1]
+
+
+def _as_columns(split: Any) -> Any:
+    """A part of a regression whose targets are `[n, q]` float32."""
+    if not isinstance(split, Split):
+        return split
+    y = split.y[:, None] if split.y.ndim == 1 else split.y
+    return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
+
+
+def _are_numbered(y: Array, classes: int) -> bool:
+    """Whether labels are 0 to C - 1 already."""
+    if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
+        return not len(y)
+    return not len(y) or bool(y.min() >= 0 and y.max() < classes)
 
 
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:

@@ -44,10 +44,10 @@ def test_images_with_their_channels_last_do_not_train() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (own(y=Y + 1), "the label 2, but 2 classes: labels are 0 to 1"),
-        (own(y=Y - 1), "the label -1, but 2 classes"),
-        (own(y=Y.astype(np.float32)), "labels of type float32"),
-        (own(y=np.eye(2, dtype=np.int64)[Y]), r"labels of type int64 and shape \[60, 2\]"),
+        (own(train=Split(X, Y + 1)), "the label 2, but 2 classes: labels are 0 to 1"),
+        (own(train=Split(X, Y - 1)), "the label -1, but 2 classes"),
+        (own(train=Split(X, Y.astype(np.float32))), "labels of type float32"),
+        (own(train=Split(X, np.eye(2, dtype=np.int64)[Y])), r"labels of type int64 and shape \[60, 2\]"),
         (own(X * np.where(np.arange(60) == 3, np.nan, 1)[:, None].astype(np.float32)), "NaN or infinite"),
         (own(test=Split(X[:, :2], Y)), "inputs of train are 3, but those of test are 2"),
         (own(test=Split(X[:0], Y[:0])), "test has no rows"),
@@ -55,7 +55,7 @@ def test_images_with_their_channels_last_do_not_train() -> None:
         (own(columns={"site": Y[:7]}), "column site has 7 values, but train 60 rows"),
         (own(train=Split(X, Y, Y[:3])), "60 inputs, but 3 groups"),
         (regression("mine", Split(X, X[:40]), Split(X, X)), "60 inputs, but 40 targets"),
-        (regression("mine", Split(X, Y[:, None]), Split(X, X[:, :1])), "targets of type int64"),
+        (regression("mine", Split(X, X), Split(X, X))._replace(train=Split(X, Y[:, None])), "targets of type int64"),
     ],
 )
 def test_rows_labels_and_columns_that_do_not_fit_together_do_not_train(data: Dataset, message: str) -> None:

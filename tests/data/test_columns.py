@@ -40,19 +40,26 @@ def test_one_question_mark_does_not_turn_a_target_into_classes(tmp_path: Path, t
     assert load_data("table", **options, task="classification").classes == 3
 
 
-def test_text_columns_are_not_dropped_and_truth_values_not_left_out_without_a_word(tmp_path: Path) -> None:
+def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_without_a_word(tmp_path: Path) -> None:
+    """Columns of text were left out."""
     options = write_table(
-        tmp_path, city=["Rome", "Oslo"] * 20, code=["7", "x", "y", "z"] * 10, smokes=[True, False] * 20
+        tmp_path,
+        city=["Rome", "Oslo"] * 20,
+        code=["7", "x", "y", "z"] * 10,
+        smokes=[True, False] * 20,
+        ticket=[f"ticket {i}" for i in range(40)],
     )
     for _ in range(2):  # as read, and from the store
         with pytest.warns(UserWarning, match="data: ") as said:
             data = open_dataset("table", None, options)
-        assert data.input_shape == (2,)
+        assert data.features == ("a", "city=Oslo", "city=Rome", "code=7", "code=x", "code=y", "code=z", "smokes")
         assert [str(one.message) for one in said] == [
-            "data: columns city, code are text and no input: encode it as numbers, or name the inputs in data.features",
             "data: column smokes holds truth values, which are read as 0 and 1",
+            "data: columns city, code are text, read as categories (0 and 1 for each value)",
+            "data: column ticket is text of too many different values and no input: name it in data.features",
         ]
     assert set(data.train.x[:, 1]) == {0.0, 1.0}
+    assert data.shift[0, 1:7].tolist() == [0.0] * 6, "indicators are not standardized"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert open_dataset("table", None, options | {"features": ["a"]}).input_shape == (1,)

@@ -1,0 +1,161 @@
+"""A user's own data, in the form that he has them, as a data set of fedray: what `data=` of the Python API takes.
+
+Example:
+    >>> import numpy as np
+    >>> x, y = np.arange(40.0).reshape(20, 2), np.array(["no", "yes"] * 10)
+    >>> data = adapt((x, y))
+    >>> data.name, data.class_names, data.train.x.dtype, len(data.test.y)
+    ('arrays', ('no', 'yes'), dtype('float32'), 4)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
+from fedray.data.files import list_stamps
+from fedray.data.forms.arrays import list_classes
+from fedray.data.forms.clients import list_client_files
+from fedray.data.forms.hugging_face import is_hugging_face
+from fedray.data.forms.recognition import read_form
+from fedray.data.forms.rows import ReadOptions
+from fedray.data.store import keep_dataset
+from fedray.data.types import Dataset
+from fedray.files.plain import expand_user_path
+
+SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
+STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
+
+
+def adapt(
+    thing: Any,
+    *,
+    target: str | Sequence[str] | None = None,
+    input: str | Sequence[str] | None = None,
+    group: str | None = None,
+    test: Any = None,
+    test_fraction: float = 0.2,
+    task: Literal["auto", "classification", "regression"] = "auto",
+    missing: Literal["refuse", "mean", "drop"] = "refuse",
+    tokenizer: Any = None,
+    length: int | None = None,
+    size: int | None = None,
+) -> Dataset:
+    """A data set of data in the form that you have them.
+
+    Args:
+        thing: The data: a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table,
+            a `datasets.Dataset` or `DatasetDict`, a map-style `torch.utils.data.Dataset` (or two of them), the
+            `pathlib.Path` of a table, of a folder with a folder of pictures for each class, or of a folder with a table
+            for each client, a list of texts with labels, or a mapping from clients to any of these.
+        target: The column to predict, or several for a regression.
+        input: The inputs: a column of pictures, lists or text, or columns of numbers and categories; None: the one such
+            column, or all columns of a table beside target and group.
+        group: Column of the natural clients.
+        test: The test rows: a thing of the same form, or the split or folder of `thing` that has them. None: its test
+            part, or a share that is drawn.
+        test_fraction: This share, drawn with a fixed seed; of classes the same share of each.
+        task: `auto` takes text, truth values, one-hot rows and whole numbers (of tables: with at most 20 values) as
+            classes, and real numbers as targets.
+        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
+            its own), or `drop` the rows that have them.
+        tokenizer: Makes tokens of text: a function from a text to whole numbers, a tokenizer of `tokenizers` or
+            `transformers`, or its file.
+        length: Tokens of a row; None: those of the longest, 256 at most. Shorter ones end in zeros.
+        size: Height and width that pictures are brought to.
+
+    Raises:
+        BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+    """
+    if isinstance(thing, Dataset):
+        data = thing
+    else:
+        reading = ReadOptions(target, input, group, test, test_fraction, task, missing, tokenizer, length, size)
+        known = _find_key(thing, reading)
+        if known is None:
+            data = _keep_rows(read_form(thing, reading))
+        else:
+            data = keep_dataset(*known, lambda: read_form(thing, reading))
+    for remark in data.remarks:
+        warnings.warn(remark, stacklevel=2)
+    return data
+
+
+def maps_clients(thing: Any) -> bool:
+    """Whether a thing is a mapping from clients to data, or a folder of them, and not keys of a scenario.
+
+    Example:
+        >>> maps_clients({"name": "digits"}), maps_clients({"Rome": ([[1.0], [2.0]], {0, 1})})
+        (False, True)
+    """
+    if isinstance(thing, Path):
+        folder = thing.expanduser()
+        return folder.is_dir() and bool(list_client_files(folder))
+    if not isinstance(thing, Mapping) or is_hugging_face(thing):
+        return False
+    return "name" not in thing and not all(is_plain(value) for value in thing.values())
+
+
+def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `adapt` out of the overrides of a scenario, where the data are an object.
+
+    Args:
+        thing: The data.
+        overrides: By dotted key; those of `data` that no scenario has are taken out.
+
+    Raises:
+        BadInput: `adapt` does not have such an option, or the data have been read already.
+    """
+    known = list(inspect.signature(adapt).parameters)[1:]
+    found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
+    for key in found:
+        option = key.removeprefix("data.")
+        if isinstance(thing, Dataset):
+            raise BadInput(f"{key} cannot act, because the data are a fedray.data.Dataset already: leave it out")
+        if option not in known:
+            alias = "did you mean data.input?" if option == "features" else None
+            remedy = alias or suggest_nearest(option, known, f"choose one of {', '.join(known)}")
+            raise BadInput(f"{key} is no option of data that are an object: {remedy}")
+    return {key.removeprefix("data."): overrides.pop(key) for key in found}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that YAML has."""
+    if isinstance(value, Mapping):
+        return all(is_plain(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_plain(inner) for inner in value)
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
+    """A name and what tells data from others without reading them; None where only their rows do."""
+    if not all(is_plain(value) for value in reading):
+        return None
+    if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
+        place = expand_user_path("data", str(thing))
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", place.stem) or "path"
+        return (name, [reading, list_stamps(place)]) if place.exists() else None
+    if "datasets.Dataset" in list_classes(thing):
+        return "hf", [reading, thing._fingerprint]
+    if "datasets.DatasetDict" in list_classes(thing):
+        return "hf", [reading, {name: part._fingerprint for name, part in thing.items()}]
+    return None
+
+
+def _keep_rows(data: Dataset) -> Dataset:
+    """The data set with its rows in the store, if they are more than a few."""
+    from fedray.data.digest import hash_array  # which needs torch
+
+    arrays = (data.train.x, data.train.y, data.test.x, data.test.y)
+    if sum(array.nbytes for array in arrays) < STORED_BYTES:
+        return data
+    groups = [part.group for part in (data.train, data.test) if part.group is not None]
+    digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
+    return keep_dataset(data.name, [data.class_names, data.features, data.remarks, digests], lambda: data)

@@ -1,0 +1,1 @@
+"""The forms in which people have their data, each read into a `Dataset`."""

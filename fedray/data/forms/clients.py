@@ -1,0 +1,124 @@
+"""Data of which every client has its own: a mapping from clients to data, or a folder with a table for each client.
+
+The clients are numbered in the order of the mapping, or of the names of the files. Their rows stand one client after
+the other, and the partition `natural` gives them back.
+
+Example:
+    >>> import pandas as pd
+    >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
+    >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"), read_raw=None)
+    >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
+    (['Rome', 'Oslo'], [0, 1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.data.columns import require_columns
+from fedray.data.forms.frames import ENDINGS, as_frame, build_table, is_frame, read_frame
+from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.spool import Spool, read_pieces
+from fedray.data.types import Dataset
+
+CLIENT = "client"  # the column that says whose a row is
+Parts = tuple[RawRows, RawRows | None]
+
+
+def list_client_files(folder: Path) -> list[Path]:
+    """The tables of a folder, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+
+
+def read_client_folder(folder: Path, reading: ReadOptions, name: str = "table") -> Dataset:
+    """A folder of Parquet, CSV or Feather files, one for each client; the client is named after its file.
+
+    Args:
+        folder: Of the files.
+        reading: How they are read.
+        name: Of the data set.
+    """
+    files = list_client_files(folder)
+    if not files:
+        raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: put a file for each client there")
+    return read_clients({file.stem: read_frame(file) for file in files}, reading, None, name)
+
+
+def read_clients(
+    clients: Mapping[Any, Any],
+    reading: ReadOptions,
+    read_raw: Callable[[Any, ReadOptions], Parts] | None,
+    name: str = "clients",
+) -> Dataset:
+    """The data of several clients as one data set.
+
+    Args:
+        clients: The data of each, all of one form.
+        reading: How they are read.
+        read_raw: Reads what is no table; None: all are tables.
+        name: Of the data set.
+
+    Raises:
+        BadInput: The clients' data do not fit each other; the line names the client.
+    """
+    names = [str(client) for client in clients]
+    if not clients:
+        raise BadInput("data: there is no client in the mapping: give {client: data}")
+    if all(is_frame(value) for value in clients.values()):
+        return _join_tables([as_frame(value) for value in clients.values()], names, reading, name)
+    if read_raw is None:
+        raise BadInput("data: the clients' data are no tables: give a table for each")
+    parts = []
+    for client, value in clients.items():
+        try:
+            parts.append(read_raw(value, reading))
+        except BadInput as error:
+            raise BadInput(f"client {client}: {error}") from None
+    train = _join([train for train, _ in parts], names)
+    held = [test for _, test in parts]
+    if any(test is not None for test in held) and not all(test is not None for test in held):
+        raise BadInput(
+            f"client {names[held.index(None)]} has no test rows, but others have: give all of them some, or none"
+        )
+    test = _join([part for part in held if part is not None], names) if held[0] is not None else None
+    return make_dataset(name, train, test, reading)
+
+
+def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, name: str) -> Dataset:
+    """Tables below each other, with a column that says whose each row is."""
+    import pandas as pd
+
+    first = list(frames[0])
+    column = CLIENT if CLIENT not in first else "client of the row"
+    parts = []
+    for frame, client in zip(frames, names, strict=True):
+        frame.attrs["file"] = f"client {client}"
+        require_columns(frame, first)
+        parts.append(pd.DataFrame({key: frame[key].reset_index(drop=True) for key in first}))
+    whole = pd.concat([part.assign(**{column: i}) for i, part in enumerate(parts)], ignore_index=True)
+    whole.attrs["file"] = "the table of all clients"
+    data = build_table(whole, None, reading._replace(group=column), name)
+    assert data.train.group is not None
+    return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
+
+
+def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
+    """Rows of all clients, one after the other."""
+    spool, first = Spool(), parts[0]
+    for part, client in zip(parts, names, strict=True):
+        try:
+            for piece in read_pieces(part.x):
+                spool.append(piece)
+        except ValueError as error:
+            raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
+    group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
+    try:
+        y = np.concatenate([part.y for part in parts])
+    except ValueError as error:
+        raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
+    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names)

@@ -1,0 +1,225 @@
+"""Hugging Face data sets: which columns of a `datasets.Dataset` are read, and how.
+
+A column of pictures, of lists or of text is the input by itself; without one, all columns of numbers and categories
+are, as those of a table. Rows are read in pieces from the mapped files.
+
+Example:
+    >>> is_hugging_face({"train": [1, 2]})
+    False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.data.columns import require_columns
+from fedray.data.forms.arrays import as_inputs, list_classes
+from fedray.data.forms.frames import ArrowFrame, build_table, keep_columns, number_groups
+from fedray.data.forms.pictures import stack_pictures
+from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.tokens import tokenize
+from fedray.data.spool import Spool
+from fedray.data.types import Array, Dataset
+
+PIECE_ROWS = 10_000
+TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
+_DATASET, _DICT = "datasets.Dataset", "datasets.DatasetDict"
+
+
+def is_hugging_face(thing: Any) -> bool:
+    """Whether a thing is a data set of `datasets`, of any kind."""
+    return any(name.startswith("datasets.") for name in list_classes(thing))
+
+
+def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None, name: str = "hf") -> Dataset:
+    """A `datasets.Dataset` or `DatasetDict`.
+
+    Args:
+        thing: The data set, or several by their splits.
+        reading: How it is read; `reading.test` names the split of the test rows, or is another `Dataset`.
+        split: The split of the training rows; None: `train`, or the only one.
+        name: Of the data set.
+
+    Raises:
+        BadInput: A split or a column is missing, or cannot be read.
+    """
+    train, test = _find_splits(thing, split, reading.test)
+    known = list(train.column_names)
+    target = reading.target if reading.target is not None else _find_target(train)
+    given = [reading.input] if isinstance(reading.input, str) else reading.input
+    columns = list(given) if given else _find_input(train, target, reading)
+    frame = _scalar_frame(train, name)
+    need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
+    require_columns(_Names(known, name), need)
+    if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
+        column = columns[0]
+        parts = [None if part is None else _read_part(part, column, target, reading, name) for part in (train, test)]
+        assert parts[0] is not None
+        return make_dataset(name, parts[0], parts[1], reading)
+    reading = reading._replace(target=target, input=columns or None)
+    other = None if test is None else _scalar_frame(test, name)
+    return build_table(frame, other, reading, name, _class_names(train, target))
+
+
+class _Names:
+    """The names of columns, as `require_columns` asks for them."""
+
+    def __init__(self, names: list[str], name: str) -> None:
+        self._names, self.attrs = names, {"file": f"data {name}"}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+
+def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any]:
+    """The training part, and the test part or None."""
+    classes = list_classes(thing)
+    if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
+        raise BadInput("data is read as a stream: load it without streaming=True")
+    if _DATASET in classes:
+        if split is not None or isinstance(test, str):
+            raise BadInput(
+                f"data.{'split' if split else 'test'} = {split or test}, but the data are one split: leave it out"
+            )
+        return thing, test
+    if _DICT not in classes:
+        raise BadInput(f"data is a {type(thing).__name__} of datasets: give a Dataset or a DatasetDict")
+    names = list(thing)
+    first = split or ("train" if "train" in names else names[0] if len(names) == 1 else None)
+    known = ", ".join(names) or "none"
+    if first is None:
+        raise BadInput(f"data.split is missing: say which split has the training rows: {known}")
+    if test is None:
+        test = next((name for name in TEST_SPLITS if name in names and name != first), None)
+    for key, name in (("split", first), ("test", test)):
+        if isinstance(name, str) and name not in names:
+            raise BadInput(f"data.{key} = {name}: there is no such split: choose one of {known}")
+    return thing[first], thing[test] if isinstance(test, str) else test
+
+
+def _kind_of(feature: Any) -> str:
+    """What a column holds: picture, classes, list, text, number, or other."""
+    name = type(feature).__name__
+    if name in ("Image", "ClassLabel"):
+        return {"Image": "picture", "ClassLabel": "classes"}[name]
+    if isinstance(feature, list) or name in ("List", "LargeList", "Sequence") or name.startswith("Array"):
+        return "list"
+    if name != "Value":
+        return "other"
+    return "text" if "string" in feature.dtype else "number"
+
+
+def _find_target(dataset: Any) -> str:
+    """The column to predict: the only one of classes, or one that is called so."""
+    kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
+    found = [column for column, kind in kinds.items() if kind == "classes"]
+    if len(found) != 1:
+        named = [column for column in kinds if column in ("label", "labels", "target", "y", "class")]
+        found = [column for column in named if not found or column in found]
+    if len(found) != 1:
+        raise BadInput(f"data.target is missing: name the column to predict: {', '.join(kinds)[:300]}")
+    return str(found[0])
+
+
+def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
+    """The one column of pictures, lists or text that is the input; none where the columns of numbers are."""
+    kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
+    for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
+        found = [column for column, one in kinds.items() if one == kind]
+        found = [column for column in found if column == "text"] or found if kind == "text" else found
+        if len(found) == 1:
+            return found
+        if found:
+            raise BadInput(f"data.input is missing: name one of the columns {', '.join(found)[:300]}")
+    return []
+
+
+def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
+    """The names of the classes, where the target has some."""
+    feature = dataset.features.get(target) if isinstance(target, str) else None
+    return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
+
+
+def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
+    """The columns of numbers, text and classes as a table."""
+    scalar = [c for c, feature in dataset.features.items() if _kind_of(feature) in ("number", "text", "classes")]
+    frame = ArrowFrame(dataset.select_columns(scalar).with_format("arrow")[:])
+    frame.attrs["file"] = f"data {name}"
+    return frame
+
+
+def _read_part(dataset: Any, column: str, target: Any, reading: ReadOptions, name: str) -> RawRows:
+    """The rows of a split whose input is one column."""
+    kind, frame = _kind_of(dataset.features[column]), _scalar_frame(dataset, name)
+    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS)
+    readers: dict[str, Callable[[], Array]] = {
+        "picture": lambda: stack_pictures(_list_pictures(pieces, column), reading)[1],
+        "list": lambda: _stack_lists(pieces, column),
+        "text": lambda: tokenize(
+            (piece.column(column).to_pylist() for piece in pieces), reading.tokenizer, reading.length
+        ),
+    }
+    if kind not in readers:
+        raise BadInput(
+            f"data.input = {column} is of type {dataset.features[column]}: name pictures, lists, text or numbers"
+        )
+    x = readers[kind]()
+    if isinstance(target, str) and target not in list(frame):
+        y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
+    else:
+        y = (
+            np.asarray(frame[target].to_numpy())
+            if isinstance(target, str)
+            else np.column_stack([frame[t] for t in target])
+        )
+    group = number_groups(frame[reading.group]) if reading.group else None
+    return RawRows(x, y, group, keep_columns(frame, [column]), _class_names(dataset, target))
+
+
+def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
+    """The encoded pictures of a column, with what messages call them."""
+    row = 0
+    for piece in pieces:
+        for entry in piece.column(column).to_pylist():
+            if entry is None:
+                raise BadInput(f"data.input: row {row} has no picture: drop it")
+            yield entry["bytes"] if entry["bytes"] is not None else entry["path"], f"the picture of row {row}"
+            row += 1
+
+
+def _stack_lists(pieces: Any, column: str) -> Array:
+    """The lists of a column as one array `[n, ...]`."""
+    spool = Spool()
+    for piece in pieces:
+        for chunk in piece.column(column).chunks:
+            try:
+                spool.append(as_inputs(_unnest(chunk, column), f"data.input: column {column}"))
+            except ValueError as error:
+                raise BadInput(f"data.input: column {column} has rows of several kinds ({error}): cast it") from error
+    return spool.finish()
+
+
+def _unnest(chunk: Any, column: str) -> Array:
+    """The numbers of nested lists of one length."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(chunk, pa.ExtensionArray):
+        chunk = chunk.storage
+    shape = [len(chunk)]
+    while pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type) or pa.types.is_fixed_size_list(chunk.type):
+        lengths = pc.unique(pc.list_value_length(chunk)).to_pylist()
+        if len(lengths) > 1 or None in lengths:
+            raise BadInput(
+                f"data.input: column {column} has lists of {'no or ' if None in lengths else ''}several lengths: pad "
+                "them, or name another column"
+            )
+        shape.append(lengths[0] if lengths else 0)
+        chunk = chunk.flatten()
+    if pa.types.is_string(chunk.type):
+        raise BadInput(f"data.input: column {column} holds lists of text: name numbers, or join the text")
+    return np.asarray(chunk.to_numpy(zero_copy_only=False)).reshape(shape)

@@ -1,0 +1,146 @@
+"""Which form a user's data have, and who reads it.
+
+Example:
+    >>> read_form("digits", ReadOptions())
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.data.forms import clients, frames, hf_files, hugging_face, pictures, torch_sets
+from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
+from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset
+from fedray.data.forms.tokens import tokenize
+from fedray.data.types import Dataset
+from fedray.files.plain import expand_user_path
+from fedray.own_code.user_code import name_type
+
+FORMS = (
+    "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
+    "torch Dataset, a pathlib.Path, {client: data}, or a fedray.data.Dataset"
+)
+
+
+def read_form(thing: Any, reading: ReadOptions) -> Dataset:
+    """A data set of data in the form that a user has them.
+
+    Args:
+        thing: One of the forms that `fedray.data.adapt` lists.
+        reading: How they are read.
+
+    Raises:
+        BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+    """
+    check_reading(reading)
+    if isinstance(thing, Dataset):
+        return thing
+    if hugging_face.is_hugging_face(thing):
+        return hugging_face.read_hugging_face(thing, reading)
+    if isinstance(thing, Path):
+        return _read_path(thing, reading)
+    if isinstance(thing, Mapping) and not frames.is_frame(thing):
+        return clients.read_clients(thing, reading, read_raw_parts)
+    if frames.is_frame(thing):
+        other = None if reading.test is None else frames.as_frame(reading.test)
+        return frames.build_table(frames.as_frame(thing), other, reading)
+    if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
+        train, held = (frames.as_frame(part) for part in thing)
+        return frames.build_table(train, held, reading)
+    train, held = read_raw_parts(thing, reading)
+    name = "torch" if torch_sets.is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
+    return make_dataset(name, train, held, reading)
+
+
+def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
+    """The training rows and the test rows, or None, of arrays, tensors, texts and torch's data sets.
+
+    Args:
+        thing: A pair (x, y), two pairs, a torch data set or two of them, or a path of pictures.
+        reading: How they are read.
+
+    Raises:
+        BadInput: It is none of these.
+    """
+    if torch_sets.is_torch_set(thing):
+        test = reading.test
+        return torch_sets.read_pairs(thing, reading), None if test is None else read_raw_parts(
+            test, reading._replace(test=None)
+        )[0]
+    if _are_torch_sets(thing):
+        return torch_sets.read_pairs(thing[0], reading), torch_sets.read_pairs(thing[1], reading)
+    if "torch.DataLoader" in list_classes(thing):
+        raise BadInput("data is a DataLoader: give its data set, loader.dataset")
+    if _is_pair(thing) and all(_is_pair(part) for part in thing):
+        return _read_pair(thing[0], reading, "train"), _read_pair(thing[1], reading, "test")
+    if _is_pair(thing):
+        test = None if reading.test is None else _read_pair(reading.test, reading, "test")
+        return _read_pair(thing, reading, "data"), test
+    if isinstance(thing, str):
+        raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
+    raise BadInput(f"data is {_describe(thing)}: give {FORMS}")
+
+
+def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
+    """The rows of a pair (x, y)."""
+    if not _is_pair(pair):
+        raise BadInput(f"{where} is {_describe(pair)}: give a pair (x, y)")
+    x, y = pair
+    features = tuple(map(str, x.columns)) if frames.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
+    if isinstance(x, list | tuple) and x and all(isinstance(text, str) for text in x):
+        inputs = tokenize([x], reading.tokenizer, reading.length)
+    else:
+        array = as_array(x, f"{where}: x")
+        if array.dtype.kind in "OU" and array.ndim == 1 and reading.tokenizer is not None:
+            inputs = tokenize([list(map(str, array))], reading.tokenizer, reading.length)
+        else:
+            inputs = as_inputs(array, f"{where}: x")
+    labels = as_array(y, f"{where}: y")
+    if labels.ndim == 0 or len(labels) != len(inputs):
+        number = "a single label" if labels.ndim == 0 else f"{len(labels)} labels"
+        raise BadInput(f"{where} has {len(inputs)} inputs, but {number}: give one for each input")
+    return RawRows(inputs, labels, features=features)
+
+
+def _read_path(path: Path, reading: ReadOptions) -> Dataset:
+    """A file, a folder of pictures, a folder of tables, or what `save_to_disk` wrote."""
+    place = expand_user_path("data", str(path))
+    if place.is_file():
+        other = (
+            None
+            if reading.test is None
+            else frames.read_frame(expand_user_path("data.test", str(reading.test)), "test")
+        )
+        return frames.build_table(frames.read_frame(place), other, reading)
+    if not place.is_dir():
+        raise BadInput(f"data = {path}: there is no such file or folder")
+    if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
+    if clients.list_client_files(place):
+        return clients.read_client_folder(place, reading)
+    return pictures.read_folder(place, reading)
+
+
+def _is_pair(thing: Any) -> bool:
+    return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
+
+
+def _are_torch_sets(thing: Any) -> bool:
+    return _is_pair(thing) and all(torch_sets.is_torch_set(part) for part in thing)
+
+
+def _describe(thing: Any) -> str:
+    """What a thing is that no form is."""
+    if isinstance(thing, tuple | list):
+        inner = ", ".join(name_type(part) for part in thing[:4])
+        return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > 4 else ''})"
+    if is_array(thing):
+        return f"{name_type(thing)} without labels"
+    return name_type(thing)

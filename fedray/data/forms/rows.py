@@ -1,0 +1,221 @@
+"""RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
+
+Example:
+    >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
+    >>> y = np.array(["no", "yes"] * 20)
+    >>> make_dataset("mine", RawRows(x, y), None, ReadOptions())
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: data: 10 of 40 rows have missing inputs: write data.missing: mean, or drop (those rows)
+    >>> data = make_dataset("mine", RawRows(x, y), None, ReadOptions(missing="drop"))
+    >>> data.class_names, len(data.train.y), len(data.test.y)
+    (('no', 'yes'), 24, 6)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray
+from fedray.data.forms.labels import read_labels
+from fedray.data.spool import Spool, read_pieces, take_rows
+from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
+
+MISSING = ("refuse", "mean", "drop")
+TASKS = ("auto", "classification", "regression")
+
+
+class ReadOptions(NamedTuple):
+    """How a user's data are read.
+
+    Attributes:
+        target: What to predict: a column, or several for a regression; None where the form says it.
+        input: The inputs: a column of images, lists or text, or columns of numbers, truth values and categories; None
+            where the form says it, or all other columns of a table.
+        group: Column of the natural clients.
+        test: The test rows, in the form of the data, or which of its parts they are; None: as the form says, or drawn.
+        test_fraction: Share of the rows that are drawn as test rows where none are given.
+        task: `auto`, `classification` or `regression`.
+        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
+            its own), or `drop` the rows that have them.
+        tokenizer: Makes tokens of text: a function, a tokenizer, its file, or its name in the user's cache.
+        length: Tokens of a row; shorter ones end in zeros. None: those of the longest row, 256 at most.
+        size: Height and width that pictures are brought to; None: they are as they are, all of one size.
+        seed: Address of the drawn test rows.
+    """
+
+    target: Any = None
+    input: Any = None
+    group: str | None = None
+    test: Any = None
+    test_fraction: float = 0.2
+    task: str = "auto"
+    missing: str = "refuse"
+    tokenizer: Any = None
+    length: int | None = None
+    size: int | None = None
+    seed: int = 0
+
+
+class RawRows(NamedTuple):
+    """The rows of one part, as they were found.
+
+    Attributes:
+        x: Inputs, `[n, ...]`; numbers that are missing are NaN.
+        y: Labels of any kind, `[n]` or `[n, q]`.
+        group: The natural client of each row, `[n]` int64; None without any.
+        columns: Further columns by name, `[n]` each.
+        names: Names of the classes, where the form has them.
+        features: Names of the inputs, where they have some.
+        indicators: Which inputs are 0 or 1 for a category, `[f]`; they are not standardized. None: none.
+    """
+
+    x: Array
+    y: Array
+    group: IntArray | None = None
+    columns: dict[str, Array] = {}  # noqa: RUF012  (nothing changes this default)
+    names: Sequence[str] = ()
+    features: tuple[str, ...] = ()
+    indicators: Array | None = None
+
+    def take(self, rows: IntArray) -> RawRows:
+        """Some of the rows, by rising indices."""
+        group = None if self.group is None else self.group[rows]
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
+
+
+def check_reading(reading: ReadOptions) -> None:
+    """Refuses options that cannot be what they are.
+
+    Raises:
+        BadInput: Names the option, its value and what it may be.
+    """
+    for key, value, known in (("missing", reading.missing, MISSING), ("task", reading.task, TASKS)):
+        if value not in known:
+            raise BadInput(f"data.{key} = {value!r}: choose one of {', '.join(known)}")
+    if not isinstance(reading.test_fraction, int | float) or not 0 < reading.test_fraction < 1:
+        raise BadInput(f"data.test_fraction = {reading.test_fraction}: it must lie between 0 and 1")
+
+
+def make_dataset(
+    name: str, train: RawRows, test: RawRows | None, reading: ReadOptions, remarks: Sequence[str] = ()
+) -> Dataset:
+    """A data set of rows as they were found.
+
+    Args:
+        name: For messages and records.
+        train: The rows, of which test rows are drawn if there are no others.
+        test: The test rows; None or without rows: they are drawn.
+        reading: How the rows are read.
+        remarks: What was done already that the user should know.
+
+    Raises:
+        BadInput: The rows cannot be used as they are; one line with the remedy.
+    """
+    check_reading(reading)
+    parts = [_treat_gaps(part, reading) for part in (train, test) if part is not None and len(part.x)]
+    if not parts or not len(train.x):
+        raise BadInput(f"data {name}: there are no rows: give some")
+    train, test = parts[0], parts[1] if len(parts) > 1 else None
+    if test is not None and test.x.shape[1:] != train.x.shape[1:]:
+        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in (train, test))
+        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
+    labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
+    if test is None:
+        train = train._replace(y=labels.train)
+        generator = rng.stream(reading.seed, "table")
+        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator)
+        train, test = train.take(keep), train.take(rest)
+    else:
+        assert labels.test is not None
+        train, test = train._replace(y=labels.train), test._replace(y=labels.test)
+        if train.group is None:
+            test = test._replace(group=None)
+    if reading.missing == "mean" and train.x.dtype.kind == "f":
+        means = _mean_of_columns(train.x)
+        train, test = _fill(train, means), _fill(test, means)
+    rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
+    data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
+    if train.indicators is not None:
+        data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
+    remarks = (*remarks, *labels.remarks)
+    return data._replace(columns=train.columns, remarks=remarks, features=train.features)
+
+
+def draw_test_rows(
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Training rows and test rows, drawn at random; every class is divided in the same way.
+
+    Args:
+        y: Labels or targets.
+        classes: Whether they are classes.
+        fraction: Share of the rows that are test rows, between 0 and 1.
+        generator: Draws them.
+
+    Raises:
+        BadInput: One of the two would have no rows.
+    """
+    if not 0 < fraction < 1:
+        raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
+    keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
+    if not len(keep) or not len(rest):
+        raise BadInput(f"data.test_fraction = {fraction} leaves no rows of {len(y)} for one part: change it")
+    return keep, rest
+
+
+def _treat_gaps(part: RawRows, reading: ReadOptions) -> RawRows:
+    """RawRows without gaps, except for inputs that are filled when the training rows are known."""
+    if len(part.x) != len(part.y):
+        raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
+    no_label = _find_gaps(part.y)
+    no_input = _find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
+    if no_label.any() and reading.missing != "drop":
+        raise BadInput(
+            f"data: {no_label.sum()} of {len(no_label)} rows have no label (the first is row {no_label.argmax()}): "
+            "write data.missing: drop, or fill them"
+        )
+    if no_input.any() and reading.missing == "refuse":
+        raise BadInput(
+            f"data: {no_input.sum()} of {len(no_input)} rows have missing inputs: write data.missing: mean, or drop "
+            "(those rows)"
+        )
+    gaps = no_label | no_input
+    if not gaps.any():
+        return part
+    return part.take(np.flatnonzero(~gaps))
+
+
+def _find_gaps(values: Array) -> Array:
+    """Which rows have a number that is NaN, or an object that stands for nothing, `[n]`."""
+    if values.dtype.kind == "f":
+        found = [np.isnan(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)]
+        return np.concatenate(found) if found else np.zeros(0, bool)
+    if values.dtype.kind == "O":
+        gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
+        return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), -1).any(axis=1))
+    return np.zeros(len(values), bool)
+
+
+def _mean_of_columns(x: Array) -> Array:
+    """Mean of each input over the rows that have it, `[...]`; 0 where none has."""
+    total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    for piece in read_pieces(x):
+        total += np.nansum(piece, axis=0, dtype=np.float64)
+        count += (~np.isnan(piece)).sum(axis=0)
+    return (total / np.maximum(count, 1)).astype(np.float32)
+
+
+def _fill(part: RawRows, means: Array) -> RawRows:
+    """RawRows with means in the place of NaN."""
+    if not any(np.isnan(piece).any() for piece in read_pieces(part.x)):
+        return part
+    spool = Spool()
+    for piece in read_pieces(part.x):
+        spool.append(np.where(np.isnan(piece), means, piece))
+    return part._replace(x=spool.finish())
