@@ -17,14 +17,18 @@ from fedray.own_code.user_modules import import_modules
 
 @click.command(name="list")
 @click.argument(
-    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers"]), required=False
+    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers", "columns"]), required=False
 )
 @options.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models.
 
-    With --import the names that your module registers are listed too, with their options.
+    With --import the names that your module registers are listed too, with their options. `fedray list columns` shows
+    the columns of the tables that runs and sweeps leave, with their units.
     """
+    if kind == "columns":
+        _print_columns()
+        return
     from fedray.scenario import names
     from fedray.scenario.classifiers import CLASSIFIERS
     from fedray.scenario.methods import METHOD_SPECS
@@ -44,6 +48,16 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
             click.echo(f"{title}:")
             for name, meaning in known.items():
                 click.echo(f"  {name:18} {meaning}")
+
+
+def _print_columns() -> None:
+    """Prints every column of every table: name, unit, and what it is."""
+    from fedray.storage.catalogue import TABLES_OF, list_table_columns
+
+    for table, columns in list_table_columns().items():
+        click.echo(f"{TABLES_OF[table].replace('`', '')}:")
+        for name, column in columns.items():
+            click.echo(f"  {name:20} {column.unit:30} {column.text.replace('`', '')}")
 
 
 @click.group(name="data")

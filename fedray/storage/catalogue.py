@@ -32,7 +32,7 @@ def find_column(table: str, name: str) -> Column | None:
     return describe_score(name) if found is None and table == "rounds" else found
 
 
-def list_columns() -> dict[str, dict[str, Column]]:
+def list_table_columns() -> dict[str, dict[str, Column]]:
     """The columns of all tables; the scores follow the other columns of `rounds`."""
     return {table: {**COLUMNS[table], **(SCORES if table == "rounds" else {})} for table in TABLES_OF}
 
@@ -40,7 +40,7 @@ def list_columns() -> dict[str, dict[str, Column]]:
 def columns_markdown() -> str:
     """All tables as Markdown, for `docs/run_directory.md`."""
     parts = []
-    for table, columns in list_columns().items():
+    for table, columns in list_table_columns().items():
         rows = [f"| `{name}` | {one.kind} | {one.unit} | {one.text} |" for name, one in columns.items()]
         head = ["| column | kind | unit | what it is |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([f"### {table}", f"{TABLES_OF[table]}.", "", *head, *rows]))

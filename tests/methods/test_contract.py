@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from columns import find_uncatalogued
 from reports import with_short_report
 from safetensors.torch import load_file
 from small import copy_run, of_method, rows
@@ -87,6 +88,12 @@ def test_bytes_of_the_jobs_add_up_to_the_rounds(run: fedray.Run) -> None:
         mine = mine[mine["round"] <= row["round"]]
         assert mine["up_bytes"].sum() == row["up_bytes"], row
         assert mine["down_bytes"].sum() == row["down_bytes"], row
+
+
+def test_every_column_of_every_table_is_in_the_catalogue_with_its_type(run: fedray.Run) -> None:
+    tables = {path.stem: pq.read_table(path).schema for path in run.path.glob("*.parquet")}
+    assert {"rounds"} <= tables.keys()
+    assert find_uncatalogued(tables) == []
 
 
 @pytest.mark.parametrize("name", ["rounds", "clients"])

@@ -1,0 +1,82 @@
+"""Every column that is written is in the catalogue, with its type and unit, and the documentation prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from columns import find_uncatalogued
+from small import run_command, scenario
+from sweeps import sweep
+
+import fedray
+from fedray.files.columns import make_table
+from fedray.metrics.catalogue import SCORES, describe_score
+from fedray.storage.catalogue import columns_markdown, find_column, list_table_columns
+
+PAGE = Path(__file__).parents[2] / "docs" / "run_directory.md"
+TOY: dict[str, Any] = {
+    "data": {"name": "sine", "samples": 20},
+    "model": {"name": "rbf"},
+    "local": {"epochs": 1},
+    "clients": 4,
+    "runtime": "inline",
+    "report": False,
+    "rounds": 1,
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "classes": scenario(
+        {"rounds": 1, "data": {"hold_out": 0.2}, "evaluate": {"personal": True, "clients": 2}, "report": False},
+        {"predict": {"gamma": 0.1}, "replicates": 2},
+    ),
+    "targets": {**TOY, "predict": {"noise": "residual"}, "evaluate": {"personal": True, "clients": "all"}},
+    "bias and variance": {**TOY, "replicates": 2},
+}
+
+
+def schemas(folder: Path) -> dict[str, pa.Schema]:
+    return {path.stem: pq.read_table(path).schema for path in folder.glob("*.parquet")}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_column_that_a_run_writes_is_in_the_catalogue(name: str, tmp_path: Path) -> None:
+    run = fedray.run(RUNS[name], out=tmp_path / "run")
+    tables = schemas(run.path)
+    assert find_uncatalogued(tables) == []
+    assert {"rounds", "clients"} <= tables.keys() and ("client_scores" in tables) == (name != "bias and variance")
+    assert ("bias2" in run.summary["metrics"]) == (name == "bias and variance")
+    units = {describe_score(score).unit for score in run.summary["metrics"]}  # type: ignore[union-attr]
+    assert ("share" in units) == (name == "classes" or "coverage_95" in run.summary["metrics"])
+
+
+def test_so_are_those_of_sweeps() -> None:
+    found = fedray.tune(sweep({"predict.gamma": [0.1, 1.0]}, sampler="grid", overrides={"rounds": 1}), report=False)
+    assert "trials" in schemas(found.path) and find_uncatalogued(schemas(found.path)) == []
+
+
+def test_a_column_that_is_not_in_the_catalogue_is_noticed() -> None:
+    schema = pa.schema([("client", pa.int64()), ("tier", pa.int64()), ("loss_of_mine", pa.float64())])
+    assert find_uncatalogued({"clients": schema}) == [
+        "clients.tier is int64, and text in the catalogue",
+        "clients.loss_of_mine is not in the catalogue",
+    ]
+    with pytest.raises(KeyError, match="loss_of_mine"):
+        make_table("clients", {"loss_of_mine": [0.5]})
+
+
+def test_derived_scores_have_the_unit_of_theirs() -> None:
+    assert [describe_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]
+    member = find_column("rounds", "hold_out_member_nll")
+    assert member is not None and (member.kind, member.unit) == ("numbers", "nats")
+    assert describe_score("accuracy_base_0_fold_12") is not None and describe_score("nll_mean") is None
+
+
+def test_the_page_and_the_command_print_the_catalogue() -> None:
+    assert PAGE.read_text().endswith(columns_markdown())
+    said = run_command("list", "columns")
+    assert said.status == 0
+    names = [line.split()[0] for line in said.out.splitlines() if line.startswith("  ")]
+    assert names == [name for columns in list_table_columns().values() for name in columns]
