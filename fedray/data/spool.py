@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray
 
-LARGE_BYTES = 1 << 27  # from which on rows go to a file
+LARGE_BYTES = 1 << 26  # from which on rows go to a file
 PIECE_BYTES = 1 << 24
 
 

@@ -21,14 +21,14 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from fedray.core.errors import FedrayError
 from fedray.data import catalogue
 from fedray.data.files import find_cache_root, list_stamps
-from fedray.data.spool import read_pieces
+from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
@@ -158,11 +158,41 @@ def write_store(
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as file:
             os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
-            with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+            with pa.ipc.new_file(pa.PythonFile(_PieceFile(file, split), "w"), schema) as writer:
                 writer.write_batch(batch)
     except OSError as error:
         why = error.strerror or error
         raise FedrayError(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
+
+
+class _PieceFile:
+    """A file that takes large buffers in pieces, and lets go what was mapped for a piece from another file."""
+
+    def __init__(self, file: IO[bytes], split: Split) -> None:
+        """Writes to `file` the rows of `split`."""
+        self._file, self.closed = file, False
+        found = [find_mapping(array) for array in (split.x, split.y) if not array.flags.writeable]
+        self._mapped = [mapped for mapped in found if mapped is not None]
+
+    def write(self, data: Any) -> int:
+        """Writes a buffer and returns its length."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), PIECE_BYTES):
+            self._file.write(view[start : start + PIECE_BYTES])
+            for mapped in self._mapped:
+                release(mapped)
+        return len(view)
+
+    def tell(self) -> int:
+        """How much has been written."""
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Hands what was written to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Does nothing: whoever opened the file closes it."""
 
 
 def map_store(path: Path) -> StoredFile:

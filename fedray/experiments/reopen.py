@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
@@ -17,7 +18,8 @@ from fedray.assembly.user_objects import UserObjects, refuse_objects, require_ob
 from fedray.core.errors import BadInput
 from fedray.files.parts import refuse_links
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import Scenario, section_fields
+from fedray.scenario.yaml_text import load_yaml
 from fedray.simulation.study import Study
 from fedray.storage.identity import check_identity, check_scenario_file, read_identity, refuse_missing_names
 
@@ -42,6 +44,20 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     if read_identity(out):
         refuse_objects(scenario, own)
     return scenario
+
+
+def read_data_options(out: Path) -> dict[str, Any]:
+    """How the data object of a run directory was read: the options that were given beside it; empty without any.
+
+    Args:
+        out: the run directory, or a path that is none.
+    """
+    path = out / "scenario.yaml"
+    tree = load_yaml(path) if path.is_file() else {}
+    data = tree.get("data") if isinstance(tree, dict) else None
+    if not isinstance(data, dict) or data.get("object") is None:
+        return {}
+    return {key: value for key, value in data.items() if key not in section_fields("data")}
 
 
 def reopen_study(out: Path, own: UserObjects) -> Study:
