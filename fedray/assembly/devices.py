@@ -1,4 +1,4 @@
-"""The simulated devices of a scenario: what they are like, who is chosen in a round, and who of them counts.
+"""The simulated devices of a scenario: what they are like, how many are chosen in a round, and who of them counts.
 
 Example:
     >>> from fedray.core.types import Tier
@@ -10,10 +10,9 @@ Example:
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from fedray.components.schedule import Participation, invite_all, overcommit, sample_clients, sample_strata, share_out
+from fedray.components.schedule import overcommit, share_out
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients
 from fedray.files.plain import expand_user_path
@@ -33,20 +32,6 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
     return overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
-
-
-def make_participation(scenario: Scenario, clients: Clients) -> Participation:
-    """Who is chosen in a round: uniform draws without replacement, or one client of each stratum."""
-    counts = invited_per_tier(scenario, clients)
-    if scenario.schedule.rows == "stratum":
-        return sample_strata(clients, counts, _count_age(scenario))
-    return invite_all(clients) if sum(counts) == clients.number else sample_clients(clients, counts)
-
-
-def _count_age(scenario: Scenario) -> int:
-    """Rounds after which every row has met every model: K, or in a stack the ages of all its bases together."""
-    models = scenario.method.models
-    return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:

@@ -46,6 +46,21 @@ class WorldRound(NamedTuple):
 
 Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who takes part
 
+
+class Informed(NamedTuple):
+    """Participation that reads the state: losses of earlier rounds, say.
+
+    Attributes:
+        choose: (round, state) -> who takes part; the state is None where nothing is known yet.
+    """
+
+    choose: Callable[[WorldRound, State | None], Drawn]
+
+    def __call__(self, seed: int, t: int) -> Drawn:
+        """Who would take part where nothing is known."""
+        return self.choose(WorldRound(seed, t, 0), None)
+
+
 # (round, participants, models each of them trains `[P]`, state) -> (participant `[J]`, model `[J]`) of each job
 Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntArray, IntArray]]
 
@@ -219,8 +234,17 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 }
 
 
+def register_schedule(name: str, kind: Callable[[int, str], Assignment]) -> None:
+    """Gives a kind of schedule of your own a name for scenarios, in this process; the newest function counts."""
+    KINDS[name] = kind
+
+
 def schedule(
-    clients: Clients, models: int, seeds: Sequence[int], participation: Participation, assignment: Assignment
+    clients: Clients,
+    models: int,
+    seeds: Sequence[int],
+    participation: Participation | Informed,
+    assignment: Assignment,
 ) -> Schedule:
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
@@ -243,8 +267,9 @@ def schedule(
     def plan(t: int, state: State | None) -> Plan:
         columns = []
         for world, seed in enumerate(seeds):
-            drawn = participation(seed, t)
-            who, model = assignment(WorldRound(seed, t, world), drawn, per_tier[clients.tier_of(drawn.client)], state)
+            now = WorldRound(seed, t, world)
+            drawn = participation.choose(now, state) if isinstance(participation, Informed) else participation(seed, t)
+            who, model = assignment(now, drawn, per_tier[clients.tier_of(drawn.client)], state)
             columns.append((drawn.client[who], model, np.full(len(who), world)))
         client, trained, of = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))
         return Plan(client, trained, of)

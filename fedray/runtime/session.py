@@ -34,6 +34,7 @@ from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
 from fedray.storage.drift import write_drift
 from fedray.storage.fitting import load_fitting_checkpoint
+from fedray.storage.partition import describe_partition, write_partition
 
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
@@ -77,6 +78,7 @@ def run_session(
     with directory.lock_run_directory(out) as confirm_place:
         if digests is not None:
             identity.confirm_identity(out, digests)
+        write_partition(out, study)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         evaluating = 0.0
@@ -179,6 +181,7 @@ def _manifest(
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
     size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
+    size |= {"partition": describe_partition(study)}
     write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 

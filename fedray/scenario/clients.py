@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
@@ -77,10 +77,26 @@ class ClientKeys:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class SelectionKeys:
+    """How the participants of a round are chosen.
+
+    Attributes:
+        name: name of the selection (`fedray list selections`).
+        object: what fedray writes in place of the name where a Python function chooses.
+        options: the selection's own options (candidates, exploration, ...).
+    """
+
+    name: Annotated[str, _V(text)] = "uniform"
+    object: Annotated[str | None, _V(maybe(text))] = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=_STRICT)
 class ParticipationKeys:
     """Who takes part in a round.
 
     Attributes:
+        selection: how the participants are chosen.
         per_round: how many clients take part.
         fraction: the share of the clients that takes part; instead of `per_round`.
         overcommit: how many times as many clients are invited as the round waits for; later ones are not used.
@@ -88,6 +104,7 @@ class ParticipationKeys:
         deadline: virtual seconds after which the round waits for no client.
     """
 
+    selection: SelectionKeys = field(default_factory=SelectionKeys)
     per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
     fraction: Annotated[float | None, _V(maybe(real("(0, 1]")))] = None
     overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
@@ -100,12 +117,14 @@ class ScheduleKeys:
     """Who trains what.
 
     Attributes:
-        kind: kind of schedule: which rule assigns models to participants.
+        kind: kind of schedule: which rule assigns models to participants (`fedray list schedules`).
+        object: what fedray writes where a Python function assigns the models; `kind` is then not read.
         rows: what a row of the permutation is, which meets every model once in K rounds: `client` (default with full
             participation), `slot` (a place among the participants, who are drawn uniformly; default otherwise), or
             `stratum` (a place filled by one of a fixed set of clients, as in SHEFL). With `client` and partial
             participation a client meets the models of the rounds it takes part in.
     """
 
-    kind: Annotated[str, _V(one_of("permutation", "random", "balanced", "adaptive", "walk"))] = "permutation"
+    kind: Annotated[str, _V(text)] = "permutation"
+    object: Annotated[str | None, _V(maybe(text))] = None
     rows: Annotated[str, _V(one_of("client", "slot", "stratum"))] = "client"

@@ -21,12 +21,14 @@ _KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a 
     ("method",): (),
     ("data",): ("root", "fold", "hold_out", "partition"),
     ("data", "partition"): (),
+    ("participation", "selection"): (),
     ("model",): ("objective",),
 }
 _DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
     ("method",): "fed_ensemble",
     ("data",): "digits",
     ("data", "partition"): "iid",
+    ("participation", "selection"): "uniform",
     ("model",): "mlp",
 }
 

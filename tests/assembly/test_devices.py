@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.assembly.devices import make_participation
+from fedray.assembly.selection import make_participation
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import Clients, FloatArray, Tier
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.rules import tier_table
@@ -19,7 +20,7 @@ TIERS = {"hpc": {"number": 30}, "lpc": {"number": 70}}
 def count_shares(keys: dict[str, Any], rounds: int = ROUNDS) -> FloatArray:
     """The share of the rounds that each client of a scenario is invited to, `[N]`."""
     scenario = read_scenario({"clients": {"number": 100}, **keys})
-    people = make_participation(scenario, Clients(tier_table(scenario, 100)))
+    people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
     counts = np.bincount(np.concatenate([people(0, t).client for t in range(rounds)]), minlength=100)
     share: FloatArray = counts / rounds
     return share
@@ -33,7 +34,7 @@ def test_strata_of_a_stack_were_drawn_anew_before_a_base_had_met_its_models() ->
     rows = {"participation": {"per_round": 30}, "schedule": {"rows": "stratum"}}
     for keys, age in (({**STACK, **rows}, 6), ({"method": {"models": 5}, **rows}, 5)):
         scenario = read_scenario({"clients": {"number": 100}, **keys})
-        people = make_participation(scenario, Clients(tier_table(scenario, 100)))
+        people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
         for first in range(0, 10 * age, age):
             met = [
                 set(column) for column in np.stack([people(0, t).client for t in range(first, first + age)]).T.tolist()
@@ -76,7 +77,7 @@ def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> N
     """Two clients of one fixed stratum never took part together."""
     scenario = read_scenario({"clients": {"number": 6}, "participation": {"per_round": 3}})
     assert scenario.schedule.rows == "slot"
-    people, met = make_participation(scenario, Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)
+    people, met = make_participation(scenario, UserObjects(), Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)
     for t in range(600):
         client = people(0, t).client
         met[np.ix_(client, client)] += 1
@@ -88,7 +89,7 @@ def test_equal_strata_are_drawn_once_and_unequal_ones_at_every_age() -> None:
     """Slot by slot: 10 of 100 have ten clients each for ever, 30 of 100 keep theirs for the K = 5 rounds of an age."""
     for per_round, size in ((10, 10), (30, 4)):
         keys = {"clients": {"number": 100}, "participation": {"per_round": per_round}, "schedule": {"rows": "stratum"}}
-        people = make_participation(read_scenario(keys), Clients((Tier("all", 100),)))
+        people = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("all", 100),)))
         rounds = range(400) if per_round == 10 else range(5)
         slots = [set(column) for column in zip(*(people(3, t).client.tolist() for t in rounds), strict=True)]
         assert sum(map(len, slots)) == len(set().union(*slots)), "a client is in two strata"

@@ -17,6 +17,7 @@ from typing import Any
 from ray import cloudpickle as untyped
 
 from fedray.assembly.identity import list_own_names
+from fedray.assembly.own_training import name_thing
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.own_code.user_code import describe_exception
@@ -60,11 +61,18 @@ def check_sendable(own: UserObjects) -> None:
     Raises:
         BadInput: Names the object and says what it holds.
     """
-    for kind, thing in (("model", own.model), ("method", own.method)):
+    for kind, thing in (
+        ("model", own.model),
+        ("method", own.method),
+        ("partition", own.partition),
+        ("selection", own.selection),
+        ("schedule", own.schedule),
+        *own.training.things(),
+    ):
         try:
             cloudpickle.dumps(thing)
         except Exception as error:
             raise BadInput(
-                f"{kind} = {own.named()[kind]}: it cannot be sent to the actors of Ray ({describe_exception(error)}): "
+                f"{kind} = {own.named().get(kind) or name_thing(thing)}: it cannot be sent to the actors of Ray ({describe_exception(error)}): "
                 "open files, locks and loggers inside the function, or set runtime: inline"
             ) from None

@@ -1,0 +1,169 @@
+"""Who takes part in a round, from a scenario: drawn uniformly, by strata, or chosen by a rule.
+
+Example:
+    >>> from fedray.core.types import Tier
+    >>> from fedray.scenario.loader import read_scenario
+    >>> keys = {"clients": 10, "participation": {"per_round": 4, "selection": "fair"}, "method": {"models": 2}}
+    >>> draw = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("phones", 10),)))
+    >>> [len({*draw(0, 2 * age).client, *draw(0, 2 * age + 1).client}) for age in range(3)]
+    [4, 4, 4]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedray.assembly.devices import invited_per_tier
+from fedray.assembly.user_objects import UserObjects
+from fedray.components import selection as rules
+from fedray.components.client_memory import remember_clients
+from fedray.components.schedule import Informed, Participation, invite_all, sample_clients, sample_strata
+from fedray.core.errors import BadInput
+from fedray.core.method import Local, Method
+from fedray.core.types import Clients, FloatArray, IntArray
+from fedray.data.shards import Shards
+from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import blame_user_code
+from fedray.scenario.schema import Scenario
+from fedray.scenario.selection import READS_LOSSES
+from fedray.simulation.devices import Devices
+from fedray.training.block import count_steps, samples_seen
+
+Sizes = Callable[[int], IntArray]
+RULES: dict[str, Callable[..., rules.Rule]] = {
+    "examples": rules.by_examples,
+    "power_of_choice": rules.power_of_choice,
+    "oort": rules.oort,
+}
+
+
+def make_participation(
+    scenario: Scenario,
+    own: UserObjects,
+    clients: Clients,
+    sizes: Sizes | None = None,
+    seconds: Callable[[int], FloatArray] | None = None,
+) -> Participation | Informed:
+    """Who is chosen in a round.
+
+    Args:
+        scenario: the scenario.
+        own: the user's objects; a rule of theirs comes first.
+        clients: the population.
+        sizes: training samples of all clients of a world, `[N]`, where a rule reads them.
+        seconds: how long a round of each client of a world takes, `[N]`, where a rule reads it.
+    """
+    counts, keys = invited_per_tier(scenario, clients), scenario.participation.selection
+    if scenario.schedule.rows == "stratum":
+        return sample_strata(clients, counts, count_age(scenario))
+    if sum(counts) == clients.number:
+        return invite_all(clients)
+    if own.selection is None and keys.name == "uniform":
+        return sample_clients(clients, counts)
+    if own.selection is None and keys.name == "fair":
+        return rules.fair_ages(clients, counts, count_age(scenario))
+    function = own.selection or rules.find_selection(keys.name)
+    if function is not None:
+        rule = _guard_rule(function, keys.options)
+    elif keys.name == "power_of_choice":
+        rule = _share_candidates(keys.options.get("candidates"), clients, counts)
+    else:
+        rule = RULES[keys.name](**keys.options)
+    assert sizes is not None
+    return rules.choose_clients(clients, counts, rule, sizes, seconds)
+
+
+def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
+    """Power-of-choice, whose candidates are shared out over the tiers as the participants are."""
+    if candidates is None:
+        return rules.power_of_choice()
+    if not sum(counts) <= candidates <= clients.number:
+        raise BadInput(
+            f"participation.selection.candidates = {candidates}, but {sum(counts)} of {clients.number} clients take "
+            f"part in a round: give {sum(counts)} to {clients.number}"
+        )
+
+    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        each = max(number, round(candidates * number / sum(counts)))
+        return rules.power_of_choice(each)(known, number, generator)
+
+    return choose
+
+
+def count_age(scenario: Scenario) -> int:
+    """Rounds after which every row has met every model: K, or in a stack the ages of all its bases together."""
+    models = scenario.method.models
+    return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
+
+
+def measure_sizes(shards: Shards) -> Sizes:
+    """A function: world -> training samples of all its clients, `[N]`."""
+
+    @lru_cache(maxsize=64)
+    def sizes(world: int) -> IntArray:
+        return shards.sizes(np.full(shards.number, world), np.arange(shards.number))
+
+    return sizes
+
+
+def expect_seconds(
+    devices: Devices, sizes: Sizes, local: Local, seeds: tuple[int, ...], numbers: int
+) -> Callable[[int], FloatArray]:
+    """A function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
+
+    Args:
+        devices: What the clients' devices are like.
+        sizes: Training samples of all clients of a world.
+        local: How they train.
+        seeds: One for each world.
+        numbers: Of a model, d.
+    """
+
+    @lru_cache(maxsize=64)
+    def seconds(world: int) -> FloatArray:
+        client, size = np.arange(devices.clients.number), sizes(world)
+        steps = count_steps(size, local)
+        compute = steps * devices.figure("seconds_per_step", client)
+        compute = compute + samples_seen(size, steps, local.batch_size) * devices.figure("seconds_per_sample", client)
+        links = 4.0 * numbers / devices.figure("uplink", client) + 4.0 * numbers / devices.figure("downlink", client)
+        slowness = devices.slowness(np.full(len(client), seeds[world]), client)
+        total: FloatArray = compute * slowness + links + 2 * devices.figure("latency", client)
+        return total
+
+    return seconds
+
+
+def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
+    """The method with the losses of all clients in its state, where the selection reads them.
+
+    Args:
+        scenario: names the selection.
+        own: the user's objects.
+        method: the method.
+        worlds: number of worlds, R.
+        shards: the clients' data.
+    """
+    name = scenario.participation.selection.name
+    if own.selection is None and rules.find_selection(name) is None and name not in READS_LOSSES:
+        return method
+    return remember_clients(method, worlds, shards.number, measure_sizes(shards))
+
+
+def _guard_rule(function: rules.OwnRule, options: dict[str, Any]) -> rules.Rule:
+    """A user's rule, whose choice is checked."""
+    where = f"participation.selection.name = {name_callable(function)}"
+
+    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        with blame_user_code(where):
+            found = function(known, number, generator, options)
+        wrong = rules.check_chosen(found, known, number)
+        if wrong is not None:
+            raise BadInput(f"{where} returned {wrong}")
+        return np.sort(np.asarray(found, dtype=np.int64))
+
+    return choose

@@ -1,0 +1,236 @@
+"""Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
+
+A rule chooses among the clients of one tier, so that tiers keep their shares. It knows what a server knows: numbers of
+samples, the mean training loss of each client in the last round that it counted in, when that was, and how long a round
+of it takes. Losses are kept in the state, so they are in checkpoints, and the draws have addresses: a resumed run
+chooses the same clients.
+
+Example:
+    >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
+    >>> power_of_choice(candidates=4)(known, 2, rng.stream(0, "selection")).tolist()
+    [1, 3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.components.client_memory import FIRST_PACE, read_memory
+from fedray.components.schedule import Drawn, Informed, Participation, WorldRound
+from fedray.core import rng
+from fedray.core.types import Clients, FloatArray, IntArray, State
+
+CLIP, CUT_OFF, LEAST_EXPLORATION, DECAY = 95.0, 0.95, 0.2, 0.98  # Oort, section 7.1 and Algorithm 1
+Generator = np.random.Generator
+
+
+class KnownClients(NamedTuple):
+    """What a server knows of the n clients of a tier when a round begins.
+
+    Attributes:
+        client: Ids, `[n]`, rising.
+        size: Training samples, `[n]`.
+        loss: Mean training loss in the last round that the client counted in, `[n]`; NaN: it never did.
+        last: That round, from 1, `[n]`; 0: none.
+        seconds: Virtual seconds that a round of the client is expected to take, `[n]`; None: nobody asked.
+        round: The round to come, from 1.
+        pace: Percentile of the seconds that a round should take (Oort).
+    """
+
+    client: IntArray
+    size: IntArray
+    loss: FloatArray
+    last: IntArray
+    seconds: FloatArray | None = None
+    round: int = 1
+    pace: float = FIRST_PACE
+
+
+# (what is known, how many to choose, generator) -> ids of the chosen, `[number]`
+Rule = Callable[[KnownClients, int, Generator], IntArray]
+
+
+def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
+    """Places of a draw without replacement with odds in proportion to weights, `[number]`.
+
+    Source: Efraimidis and Spirakis 2006. A weight of 0 comes last.
+    """
+    with np.errstate(divide="ignore"):
+        key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
+    place: IntArray = np.argsort(key, kind="stable")[:number]
+    return place
+
+
+def by_examples() -> Rule:
+    """Draws without replacement with odds in proportion to the samples of a client.
+
+    Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k), there with replacement.
+    """
+
+    def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
+        return np.sort(known.client[draw_weighted(known.size.astype(np.float64), number, generator)])
+
+    return choose
+
+
+def power_of_choice(candidates: int | None = None) -> Rule:
+    """Of d candidates, drawn in proportion to their samples, the clients with the largest known losses.
+
+    Clients that were never trained come first. Losses are those that clients sent with their last upload, so nothing is
+    asked of the candidates: the variant rpow-d.
+
+    Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix; rpow-d).
+
+    Args:
+        candidates: d, for all tiers in proportion to their participants; None: twice as many as participants.
+    """
+
+    def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
+        d = 2 * number if candidates is None else max(candidates, number)
+        drawn = draw_weighted(known.size.astype(np.float64), d, generator)
+        loss = np.where(known.last[drawn] > 0, known.loss[drawn], np.inf)
+        return np.sort(known.client[drawn[np.argsort(-loss, kind="stable")[:number]]])
+
+    return choose
+
+
+def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
+    """Guided selection by statistical utility and speed, with exploration.
+
+    A known client i has the utility `u_i = n_i loss_i`, at most the 95th percentile and divided by its largest value,
+    plus `sqrt(0.1 log(t) / t_i)` for the round t_i in which it last counted; if its round takes `s_i` seconds, longer
+    than the preferred T, times `(T / s_i)^penalty`. Participants are drawn in proportion to it from those above 0.95 of
+    the smallest utility that would be chosen by rank. A share of the participants, `max(0.2, exploration 0.98^t)`, are
+    clients that were never trained, drawn in proportion to `1 / s_i`. T is a percentile of all s_i, 30 % first; it
+    rises by 10 % when the utility of 20 rounds is not above that of the 20 rounds before.
+
+    Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3). Deviations: the mean loss of the last local training
+    stands for the root of the mean square over samples; s_i is computed for dense models, before compression.
+
+    Args:
+        exploration: Share of clients that were never trained, in the first round.
+        penalty: alpha of the paper, by which slow clients are put off.
+    """
+
+    def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
+        seconds = np.ones(len(known.client)) if known.seconds is None else np.maximum(known.seconds, 1e-9)
+        share = max(LEAST_EXPLORATION, exploration * DECAY**known.round) if exploration else 0.0
+        new, old = np.flatnonzero(known.last == 0), np.flatnonzero(known.last > 0)
+        explored = min(len(new), max(round(share * number), number - len(old)))
+        first = new[draw_weighted(1.0 / seconds[new], explored, generator)]
+        exploited = number - explored
+        if not exploited:
+            return np.sort(known.client[first])
+        utility = _oort_utility(known, old, seconds, penalty)
+        least = np.sort(utility)[-exploited] * CUT_OFF
+        rest = np.flatnonzero(utility >= least)
+        chosen = old[rest[draw_weighted(np.maximum(utility[rest], 1e-12), exploited, generator)]]
+        return np.sort(known.client[np.concatenate([first, chosen])])
+
+    return choose
+
+
+def _oort_utility(known: KnownClients, old: IntArray, seconds: FloatArray, penalty: float) -> FloatArray:
+    """The utility of the clients that were trained before, by their places, `[len(old)]`."""
+    plain = known.size[old] * np.maximum(known.loss[old], 0.0)
+    plain = np.minimum(plain, np.percentile(plain, CLIP))
+    utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
+    wanted = float(np.percentile(seconds, known.pace))
+    slow = seconds[old] > wanted
+    result: FloatArray = np.where(slow, utility * (wanted / seconds[old]) ** penalty, utility)
+    return result
+
+
+def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
+    """The same participants for a whole age (K rounds), and every client takes part in as many ages as the others.
+
+    The clients of a tier stand in a circle, in an order drawn once; each age takes the next ones. So a participant
+    meets every model exactly once in its age under the permutation schedule, whether its rows are clients or slots, and
+    the ages of two clients of a tier differ by at most 1 at any time.
+
+    Args:
+        clients: The population.
+        per_tier: Participants of each tier.
+        models: K, the rounds of an age.
+    """
+    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
+
+    def draw(seed: int, t: int) -> Drawn:
+        picked = []
+        for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
+            order = rng.stream(seed, "fair ages", c).permutation(tier.number)
+            place = (t // models * n + np.arange(n)) % max(tier.number, 1)
+            picked.append(np.sort(order[place]) + starts[c])
+        client = np.concatenate(picked).astype(np.int64)
+        return Drawn(client, np.arange(len(client)))
+
+    return draw
+
+
+def choose_clients(
+    clients: Clients,
+    per_tier: Sequence[int],
+    rule: Rule,
+    sizes: Callable[[int], IntArray],
+    seconds: Callable[[int], FloatArray] | None = None,
+) -> Informed:
+    """Participants that a rule chooses, tier by tier.
+
+    Slots go by client id inside a tier, as in a uniform draw, so that a slot belongs to one tier for ever.
+
+    Args:
+        clients: The population.
+        per_tier: Participants of each tier.
+        rule: Chooses them.
+        sizes: Training samples of all clients of a world, `[N]`.
+        seconds: How long a round of each client of a world takes, `[N]`; None where the rule does not read it.
+    """
+    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
+
+    def choose(now: WorldRound, state: State | None) -> Drawn:
+        size, times = sizes(now.world), None if seconds is None else seconds(now.world)
+        loss, last, pace = read_memory(state, now.world, clients.number)
+        picked = []
+        for c, n in enumerate(per_tier):
+            ids = np.arange(starts[c], starts[c + 1])
+            its = None if times is None else times[ids]
+            known = KnownClients(ids, size[ids], loss[ids], last[ids], its, now.t + 1, pace)
+            picked.append(rule(known, n, rng.stream(now.seed, "selection", now.t, c)) if n else ids[:0])
+        client = np.concatenate(picked).astype(np.int64)
+        return Drawn(client, np.arange(len(client)))
+
+    return Informed(choose)
+
+
+# (what is known, how many to choose, generator, options) -> ids of the chosen, `[number]`
+OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
+_OWN_RULES: dict[str, OwnRule] = {}  # registered in this process, by name
+
+
+def register_selection(name: str, function: OwnRule) -> None:
+    """Gives a client selection of your own a name for scenarios, in this process; the newest function counts."""
+    _OWN_RULES[name] = function
+
+
+def find_selection(name: str) -> OwnRule | None:
+    """The user's rule of a name; None where the name is not a user's."""
+    return _OWN_RULES.get(name)
+
+
+def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
+    """What is wrong with the clients that a user's rule chose; None where nothing is.
+
+    Args:
+        found: What it returned.
+        known: Whom it chose from.
+        number: How many it was to choose.
+    """
+    chosen = np.asarray(found)
+    if chosen.ndim != 1 or len(chosen) != number or chosen.dtype.kind not in "iu":
+        return f"{type(found).__name__} of shape {list(chosen.shape)}: return the ids of {number} clients, [number]"
+    if len(np.unique(chosen)) < number or not np.isin(chosen, known.client).all():
+        return f"clients twice, or others than the {len(known.client)} of the tier: choose from known.client"
+    return None

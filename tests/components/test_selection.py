@@ -1,0 +1,191 @@
+"""Client selection: each rule chooses as its paper says, remembers in the state, and combines as it promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import copy_run, rows, scenario
+
+import fedray
+from fedray.components.schedule import KINDS, schedule
+from fedray.components.selection import KnownClients, by_examples, fair_ages, oort, power_of_choice
+from fedray.core import rng
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import Clients, Tier
+from fedray.scenario.loader import read_scenario
+
+N = 12
+TIERS = Clients((Tier("a", 5), Tier("b", 7)))
+
+
+def known(**changes: Any) -> KnownClients:
+    start = KnownClients(np.arange(N), np.full(N, 10), np.linspace(0.1, 1.2, N), np.ones(N, np.int64), round=9)
+    return start._replace(**changes)
+
+
+def draws(rule: Any, about: KnownClients, number: int, times: int = 400) -> np.ndarray:
+    """How often each client is chosen."""
+    chosen = [rule(about, number, rng.stream(0, "selection", t)) for t in range(times)]
+    assert all(len(set(one)) == number for one in chosen)
+    return np.bincount(np.concatenate(chosen), minlength=N) / times
+
+
+def test_clients_with_more_samples_are_drawn_more_often() -> None:
+    often = draws(by_examples(), known(size=np.array([30] * 4 + [10] * 8)), 1, 2000)
+    assert np.allclose(often[:4].sum(), 0.6, atol=0.05)
+
+
+def test_power_of_choice_takes_the_largest_losses_of_its_candidates_and_the_unknown_first() -> None:
+    assert power_of_choice(N)(known(), 3, rng.stream(0, "x")).tolist() == [9, 10, 11]
+    never = np.ones(N, np.int64)
+    never[2] = 0
+    assert power_of_choice(N)(known(last=never), 2, rng.stream(0, "x")).tolist() == [2, 11]
+    often = draws(power_of_choice(3), known(), 3)  # as many candidates as places: nothing but the odds of the draw
+    assert np.allclose(often, 3 / N, atol=0.1)
+    assert np.all(np.diff(draws(power_of_choice(6), known(), 2)[::3]) >= -0.02)
+
+
+def test_oort_prefers_useful_and_fast_clients_and_explores_at_first() -> None:
+    useful = draws(oort(exploration=0.0), known(), 3)
+    assert useful[6:].sum() > 2 * useful[:6].sum()
+    slow = np.ones(N)
+    slow[11] = 100.0
+    assert draws(oort(exploration=0.0), known(seconds=slow), 3)[11] < 0.05 < useful[11]
+    new = np.array([0] * 6 + [1] * 6)
+    assert np.allclose(draws(oort(), known(last=new, round=1), 4)[:6].sum(), 4.0)  # 0.9 of 4, rounded
+    assert np.allclose(draws(oort(), known(last=new, round=500), 5)[:6].sum(), 1.0)  # 0.2 of 5
+    nobody = draws(oort(), known(last=np.zeros(N, np.int64), loss=np.full(N, np.nan), round=1), 4)
+    assert np.allclose(nobody, 4 / N, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["permutation", "balanced"])
+@pytest.mark.parametrize("row", ["client", "slot"])
+def test_fair_ages_meet_every_model_once_an_age_and_give_all_clients_the_same_share(kind: str, row: str) -> None:
+    models, per_tier = 3, [2, 3]
+    plan = schedule(TIERS, models, [4], fair_ages(TIERS, per_tier, models), KINDS[kind](models, row))
+    ages: Counter[int] = Counter()
+    for age in range(35):
+        jobs = Counter((int(i), int(k)) for t in range(models) for i, k in zip(*plan(age * models + t, None)[:2]))
+        clients = {client for client, _ in jobs}
+        assert jobs == Counter((client, k) for client in clients for k in range(models))
+        ages.update(clients)
+        for first, end in ((0, 5), (5, 12)):
+            count = [ages[i] for i in range(first, end)]
+            assert max(count) - min(count) <= 1
+    assert {ages[i] for i in range(5)} == {14} and {ages[i] for i in range(5, 12)} == {15}
+
+
+SELECTIONS: list[Any] = ["examples", "fair", {"name": "power_of_choice", "candidates": 5}, "oort"]
+PARTIAL = {"participation": {"per_round": 3}, "rounds": 6, "report": False, "method": {"models": 2}}
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+def test_a_killed_run_chooses_the_same_clients_when_it_goes_on(selection: Any, tmp_path: Path) -> None:
+    run = fedray.run(scenario(PARTIAL), participation={"selection": selection}, out=tmp_path / "run")
+    again = fedray.resume(copy_run(run, tmp_path / "again", 2))
+    assert rows(run.clients) == rows(again.clients)
+    assert run.summary["state_hash"] == again.summary["state_hash"]
+    plain = fedray.run(scenario(PARTIAL), out=tmp_path / "plain")
+    assert rows(plain.clients) != rows(run.clients)
+
+
+def test_losses_of_two_worlds_and_of_the_adaptive_schedule_are_kept_apart() -> None:
+    keys = scenario(PARTIAL, {"schedule": {"kind": "adaptive"}, "replicates": 2})
+    run = fedray.run(keys, participation={"selection": "oort"})
+    extra = run.progress.state.extra
+    assert extra["client_loss"].shape == (2, 6) and extra["job_loss"].shape == (2, 6, 2)
+    table = run.clients.to_pylist()
+    for world in range(2):
+        for client in range(6):
+            jobs = [job for job in table if (job["replicate"], job["client"]) == (world, client)]
+            last = max((job["round"] for job in jobs), default=0)
+            assert last == int(extra["client_round"][world, client])
+            if jobs:
+                mean = np.mean([job["loss"] for job in jobs if job["round"] == last])
+                assert np.isclose(float(extra["client_loss"][world, client]), mean)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"schedule": {"rows": "stratum"}}, "but schedule.rows is stratum, whose strata choose one client each"),
+        ({"method": {"name": "random_walk"}}, "in a random walk the holders of models take part"),
+        ({"method": {"name": "stacking"}}, "the bases of a stack have losses of their own"),
+        ({"participation": {"selection": "ort"}}, "did you mean oort?"),
+        ({"participation": {"selection": {"name": "oort", "candidates": 3}}}, "is not a key of client selection oort"),
+    ],
+)
+def test_what_does_not_combine_is_refused_with_its_reason(keys: dict[str, Any], message: str) -> None:
+    tree = {"clients": 6, "participation": {"per_round": 3, "selection": "oort"}, **keys}
+    if "participation" not in keys and keys.get("method") == {"name": "random_walk"}:
+        tree["participation"] = {"selection": "oort"}
+    with pytest.raises(BadInput) as error:
+        read_scenario(tree)
+    assert message in str(error.value)
+
+
+def test_a_selection_where_everybody_takes_part_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"participation.selection.name = 'oort' cannot act"):
+        read_scenario({"clients": 6, "participation": {"selection": "oort"}})
+
+
+def test_own_rules_choose_deal_and_assign_and_are_in_the_identity_of_the_run(tmp_path: Path) -> None:
+    def first(known: KnownClients, number: int, _generator: Any, _options: Any) -> Any:
+        return known.client[:number]
+
+    def odd(labels: np.ndarray, clients: int, generator: Any, _options: Any) -> Any:
+        return np.array_split(generator.permutation(len(labels)), clients)
+
+    def last_model(models: int, _rows: str) -> Any:
+        return lambda _now, _drawn, m, _state: (np.arange(len(m)), np.full(len(m), models - 1))
+
+    def last(known: KnownClients, number: int, _generator: Any, _options: Any) -> Any:
+        return known.client[-number:]
+
+    def thirds(labels: np.ndarray, clients: int, generator: Any, _options: Any) -> Any:
+        return np.array_split(generator.permutation(len(labels))[::3], clients)
+
+    def zero(_models: int, _rows: str) -> Any:
+        return lambda _now, _drawn, m, _state: (np.arange(len(m)), np.zeros(len(m), int))
+
+    own: dict[str, Any] = {"partition": odd, "selection": first, "schedule": last_model}
+    keys = scenario(PARTIAL)
+    del keys["data"]["partition"]
+    run = fedray.run(keys, **own, out=tmp_path / "run")
+    jobs = run.clients.to_pylist()
+    assert {job["client"] for job in jobs} == {0, 1, 2} and {job["model"] for job in jobs} == {1}
+    copy_run(run, tmp_path / "again", 2)
+    assert fedray.resume(tmp_path / "again", **own).summary["state_hash"] == run.summary["state_hash"]
+    other: dict[str, Any] = {"partition": thirds, "selection": last, "schedule": zero}
+    for kind in own:
+        with pytest.raises(BadInput, match=rf"{kind}.object = .*: pass the same {kind}= to fedray.resume"):
+            _ = fedray.load(run.path, **{**own, kind: None}).study
+        with pytest.raises(BadInput, match=rf"the (data are|.*{kind} is) not .* the run began with"):
+            _ = fedray.load(run.path, **{**own, kind: other[kind]}).study
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "message"),
+    [
+        ("partition", lambda _y, n, *_: [np.array([0])] * n, "row 0 is dealt 6 times: deal each row once"),
+        ("partition", lambda *_: [[0]], "it returned the rows of 1 clients: clients.number is 6"),
+        ("partition", lambda y, n, *_: [[len(y)]] * n, "there are rows 0 to 239"),
+        ("selection", lambda _k, n, *_: [0] * n, "returned clients twice, or others than the 6 of the tier"),
+        ("selection", lambda *_: [0], "return the ids of 3 clients"),
+        ("schedule", lambda *_: None, "it returned None: return a function"),
+        ("schedule", lambda *_: lambda *_: ([0, 0], [1, 1]), "its assignment returned a job twice"),
+        ("partition", lambda *_: 1 / 0, "raised ZeroDivisionError"),
+        ("partition", 3, "partition is an int: give a function"),
+    ],
+)
+def test_own_rules_that_return_something_else_are_one_line(kind: str, function: Any, message: str) -> None:
+    keys = scenario(PARTIAL)
+    if kind == "partition":
+        del keys["data"]["partition"]
+    with pytest.raises(FedrayError) as error:
+        fedray.run(keys, **{kind: function})
+    assert message in str(error.value) and "\n" not in str(error.value)
