@@ -7,6 +7,8 @@ Example:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +20,8 @@ from fedray.report.predictions import read_class_names
 from fedray.report.read import ReadRun
 
 MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
+MOST_VECTOR_BARS = 400  # more are a picture of dots within the SVG, a tenth of the size
+LEAST_SPREAD = 0.005  # of personal weights: they are written in percent, and below this all look equal
 
 
 def figure_data(run: ReadRun) -> Figure | None:
@@ -26,6 +30,8 @@ def figure_data(run: ReadRun) -> Figure | None:
     if counts is None or counts.ndim != 2 or not counts.sum() or counts.shape[1] > MOST_DRAWN_MODELS:
         return None
     clients, classes = counts.shape
+    if (counts == counts[0]).all():  # bars of equal length and colours say nothing
+        return None
     size = counts.sum(axis=1)
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
@@ -33,11 +39,11 @@ def figure_data(run: ReadRun) -> Figure | None:
     shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.4))
     colors = style.pick_colors(classes)
-    draw_stacked_bars(axes, counts[shown], colors)
+    names = read_class_names(run, classes)
+    draw_stacked_bars(axes, counts[shown], colors, [f"class {name}" for name in names])
     _label_clients(axes, shown, clients)
     axes.set_ylabel("training samples")
     style.draw_grid(axes)
-    names = read_class_names(run, classes)
     if 1 < classes <= len(style.PALETTE):
         style.draw_key(axes, names, colors)
     elif classes > 1:
@@ -49,7 +55,7 @@ def figure_data(run: ReadRun) -> Figure | None:
 def figure_weights(run: ReadRun) -> Figure | None:
     """Which models each known client relies on."""
     alpha = run.pictures.get("alpha")
-    if alpha is None or alpha.ndim != 2 or alpha.shape[1] < 2:
+    if alpha is None or alpha.ndim != 2 or alpha.shape[1] < 2 or float(np.ptp(alpha)) < LEAST_SPREAD:
         return None
     clients, models = alpha.shape
     most = float(alpha.max(axis=1).mean())
@@ -73,10 +79,10 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 def figure_client_accuracy(run: ReadRun) -> Figure | None:
     """Accuracy of each client, sorted, with the mean, the 10th percentile and the worst."""
-    each = _read_finite(run, "client_accuracy")
-    if each is None:
+    found = sort_clients(run.pictures.get("client_accuracy"))
+    if found is None:
         return None
-    each = np.sort(each)[::-1]
+    each, who = found
     low = float(np.quantile(each, 0.1))
     title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
@@ -91,6 +97,7 @@ def figure_client_accuracy(run: ReadRun) -> Figure | None:
     axes.set_ylim(0, min(1.0, float(each.max()) * 1.06))
     axes.set_xlabel(f"{len(each)} clients, best first")
     axes.set_ylabel("accuracy for the client")
+    style.name_places(axes.xaxis, who, whole="client ")
     style.use_percent(axes.yaxis)
     style.draw_grid(axes)
     return figure
@@ -106,17 +113,21 @@ def figure_client_rmse(run: ReadRun) -> Figure | None:
         return None
     order = np.argsort(own[known], kind="stable")
     after, before = (np.asarray(each[known], dtype=np.float64)[order] for each in (own, equal))
+    if len(after) < 2 or np.ptp(np.concatenate([after, before])) == 0:
+        return None
     high = float(np.quantile(after, 0.9))
     title = f"One client in ten has an RMSE above {high:.3g} (mean {after.mean():.3g}"
     title += ")" if np.allclose(before, after) else f"; all models alike: {before.mean():.3g})"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     draw_sorted_bars(axes, after, style.ACCENT)
     if not np.allclose(before, after):
-        axes.plot(np.arange(len(before)), before, ".", color=style.ORANGE, markersize=5, rasterized=len(before) > 400)
+        dots: dict[str, Any] = {"color": style.ORANGE, "markersize": 5, "rasterized": len(before) > MOST_VECTOR_BARS}
+        axes.plot(np.arange(len(before)), before, ".", label="_all models alike", **dots)
         style.draw_key(axes, ["own weights or models", "all models alike"], [style.ACCENT, style.ORANGE])
     axes.set_xlim(-0.7, len(after) - 0.3)
     axes.set_ylim(0, 1.06 * float(max(after.max(), before.max())) or 1.0)
     axes.set_xlabel(f"{len(after)} clients, best first")
+    style.name_places(axes.xaxis, np.flatnonzero(known)[order].tolist(), whole="client ")
     axes.set_ylabel("RMSE for the client")
     style.draw_grid(axes)
     return figure
@@ -131,22 +142,28 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
         color: of the bars.
     """
     width = 0.84 if len(values) <= 120 else 1.0
-    style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, facecolor=color)
+    look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > MOST_VECTOR_BARS}
+    style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
 
 
-def _read_finite(run: ReadRun, name: str) -> FloatArray | None:
-    values = run.pictures.get(name)
-    if values is None or not np.isfinite(values).any():
+def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
+    """The finite values of clients `[N]`, the highest first, and whose they are; None where no two differ.
+
+    Example:
+        >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))
+        >>> values.tolist(), who
+        ([0.75, 0.5], [2, 0])
+    """
+    if values is None or np.isfinite(values).sum() < 2 or np.ptp(values[np.isfinite(values)]) == 0:
         return None
-    return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(values))
+    order = known[np.argsort(-np.asarray(values[known], dtype=np.float64), kind="stable")]
+    return np.asarray(values[order], dtype=np.float64), order.tolist()
 
 
 def _label_clients(axes: Axes, shown: IntArray, clients: int) -> None:
     """The x axis of clients, by their own numbers."""
-    style.use_whole_numbers(axes.xaxis)
-    if len(shown) < clients:
-        ticks = np.linspace(0, len(shown) - 1, 6).astype(int)
-        axes.set_xticks(ticks, [str(i) for i in shown[ticks]])
+    style.name_places(axes.xaxis, shown.tolist())
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
 
 

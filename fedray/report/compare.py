@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,10 +16,14 @@ from matplotlib.figure import Figure
 from fedray.core.text import TOTALS, choose_unit, format_number, format_total, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.metrics.names import lower_is_better
+from fedray.metrics.paired import compare_paired
 from fedray.report import curves, style
+from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
+from fedray.report.sheets import ScoreCell
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
+MOST_NAMED_RUNS = 4  # in a title
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
     "accuracy",
@@ -34,18 +38,6 @@ COMPARED_METRICS: tuple[str, ...] = (
     "rmse_min",
 )
 COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
-
-
-class ScoreCell(NamedTuple):
-    """One cell of a table.
-
-    Attributes:
-        text: what it shows.
-        best: whether it is the best of its column.
-    """
-
-    text: str
-    best: bool = False
 
 
 def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
@@ -65,7 +57,7 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
         return None
     word = name_score(metric)
     wide = what == "rounds"
-    title = {"rounds": _tell_best(runs, metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
+    title = {"rounds": _tell_ends(metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
     colors = style.pick_colors(len(runs))
@@ -78,24 +70,23 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     if wide:
         style.use_whole_numbers(axes.xaxis)
     curves.label_headline(axes, metric)
+    curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])
     if wide or len(lines) <= 6:
         curves.draw_legend(axes, metric)
     return figure
 
 
-def _tell_best(runs: list[ReadRun], metric: str, lines: list[Line]) -> str:
-    """Which run ends best, as far as the spread over the worlds lets one say so."""
-    at_end = {index: found[1].mean[-1] for index, _, found in lines}
-    best = find_best(runs, metric)
-    first = best[0] if best else (min if lower_is_better(metric) else max)(at_end, key=lambda i: at_end[i])
-    value = format_cell(runs[first], metric) if best else format_number(float(at_end[first]), metric)
-    end = f"{value} {name_score(metric)}"
-    if len(best) > 1:
-        names = ", ".join(runs[i].name for i in best[:4]) + (" and others" if len(best) > 4 else "")
-        return f"{names} end alike, within twice the standard error: {end}"
-    if len(lines) > 1 and min(run.worlds for run in runs) == 1:
-        return f"{runs[first].name} ends best, without the replicates to be sure: {end}"
-    return f"{runs[first].name} ends best: {end}"
+def _tell_ends(metric: str, lines: list[Line]) -> str:
+    """Where the runs end; whether one is better is said by their paired differences alone."""
+    word = f"{name_score(metric)[0].upper()}{name_score(metric)[1:]} over the rounds"
+    if len(lines) > MOST_NAMED_RUNS:
+        return f"{word} of {len(lines)} runs"
+    lengths = {float(curve.round[-1]) for _, _, (_, curve) in lines}
+    ends = []
+    for _, name, (_, curve) in lines:
+        after = f" after {curve.round[-1]:.0f}" if len(lengths) > 1 else ""
+        ends.append(f"{name} {format_number(float(curve.mean[-1]), metric)}{after}")
+    return f"{word}: {', '.join(ends)}"
 
 
 def figure_clients(runs: list[ReadRun]) -> Figure | None:
@@ -129,22 +120,29 @@ def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
 
 
 def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: what each run is, the bytes of one of its worlds, and its seconds."""
+    """Header and rows: what each run is, and what one of its replicates and folds cost."""
     head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
     for run in runs:
-        cells = [
-            ScoreCell(run.name),
-            *(ScoreCell(str(run.summary.get(key, "-"))) for key in ("method", "data", "rounds")),
-        ]
-        cells.append(ScoreCell(str(run.worlds)))
-        totals = run.summary.get("totals", {})
-        for key in TOTALS:
-            share = run.worlds if key.endswith("bytes") else 1
-            known = isinstance(totals.get(key), int | float)
-            cells.append(ScoreCell(format_total(key, totals[key] / share) if known else "-"))
-        rows.append(cells)
+        words = [run.name, *(str(run.summary.get(key, "-")) for key in ("method", "data", "rounds")), str(run.worlds)]
+        costs = [find_cost(run, key) for key in TOTALS]
+        words += ["-" if cost is None else format_total(key, cost) for key, cost in zip(TOTALS, costs, strict=True)]
+        rows.append([ScoreCell(word) for word in words])
     return head, rows
+
+
+def find_cost(run: ReadRun, key: str) -> float | None:
+    """A total of a run for one of its replicates and folds; None where the run has no summary.
+
+    The virtual time is the mean over them; the summary has that of the slowest.
+    """
+    total = run.summary.get("totals", {}).get(key)
+    if not isinstance(total, int | float):
+        return None
+    if key != "sim_seconds":
+        return total / run.worlds
+    curve = run.curve(key)
+    return float(total) if curve is None else float(curve.mean[-1])
 
 
 def find_differences(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
@@ -177,53 +175,50 @@ def _mean(run: ReadRun, name: str) -> float | None:
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
-    """Which runs have the best final mean of a metric, or one that differs by less than twice the standard error.
+    """Which runs have the best final mean of a metric, or one that is not known to be worse.
 
-    The standard error of a difference is `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world has none of its own.
+    Runs that share two seeds are compared in pairs. Others are apart where their means differ by more than twice the
+    standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world is apart from none.
 
     Args:
         runs: to be compared.
         name: of the metric.
 
     Returns:
-        Places in `runs`, the best one first; empty where fewer than two runs have the metric, or no value is better.
+        Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
     """
     means = {i: value for i, run in enumerate(runs) if (value := _mean(run, name)) is not None}
     if len(means) < 2 or name in ("coverage_95", "disagreement"):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
-    error = {i: _squared_error(runs[i], name) for i in means}
-    alike = [i for i in means if i != first and abs(means[i] - means[first]) <= 2 * (error[i] + error[first]) ** 0.5]
-    return [first, *alike]
+    alike = [first, *(i for i in means if i != first and not _is_apart(runs[i], runs[first], name))]
+    return alike if len(alike) < len(means) else []
 
 
-def _squared_error(run: ReadRun, name: str) -> float:
-    """The squared standard error of a final mean; 0 where one world says nothing about it."""
-    entry = run.summary["metrics"][name]
-    return (entry.get("sd") or 0.0) ** 2 / max(1, entry.get("n") or 1)
+def _is_apart(run: ReadRun, other: ReadRun, name: str) -> bool:
+    """Whether two runs differ in a metric by more than chance explains."""
+    paired = compare_paired(read_world_scores(run, name), read_world_scores(other, name))
+    if paired is not None and paired.n > 1:
+        return paired.differs
+    entries = [each.summary["metrics"][name] for each in (run, other)]
+    if any(not entry.get("sd") or not entry.get("n") for entry in entries):
+        return False
+    error = sum(entry["sd"] ** 2 / entry["n"] for entry in entries) ** 0.5
+    return bool(abs(entries[0]["mean"] - entries[1]["mean"]) > 2 * error)
 
 
 def list_caveats(runs: list[ReadRun]) -> list[str]:
-    """What a reader must know before runs of different lengths or numbers of replicates are compared.
+    """What a reader must know before the runs are compared: other lengths, seeds, or data.
 
     Example:
-        >>> short, long = (ReadRun(f"r{n}", {}, "", {}, {"rounds": n}, {}, None, None, {}) for n in (5, 9))
-        >>> for line in list_caveats([short, long]):
-        ...     print(line)
-        The runs differ in their rounds: r5 5, r9 9.
-        No run has replicates or folds: nothing says how far chance goes.
+        >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
+        >>> list_caveats(runs)[0]
+        'The runs differ in their data: a a, b b. Their scores cannot be compared.'
     """
-    found = []
-    for what, values in (
-        ("rounds", [run.summary.get("rounds", "unknown") for run in runs]),
-        ("number of replicates and folds", [run.worlds for run in runs]),
-    ):
-        if len(set(values)) > 1:
-            each = ", ".join(f"{run.name} {value}" for run, value in zip(runs, values, strict=True))
-            found.append(f"The runs differ in their {what}: {each}.")
-    if all(run.worlds == 1 for run in runs):
-        found.append("No run has replicates or folds: nothing says how far chance goes.")
-    return found
+    data = [flat.get("data.name", flat.get("data", "unknown")) for flat in (_flat(run.scenario) for run in runs)]
+    each = ", ".join(f"{run.name} {name}" for run, name in zip(runs, data, strict=True))
+    other = [f"The runs differ in their data: {each}. Their scores cannot be compared."] if len(set(data)) > 1 else []
+    return [*other, *list_pairing_notes(runs)]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

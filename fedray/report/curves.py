@@ -9,12 +9,16 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
 from fedray.core.types import FloatArray
+from fedray.metrics.names import lower_is_better
 from fedray.report import style
 from fedray.report.read import Curve, ReadRun
 
@@ -23,6 +27,9 @@ PANEL_SCORES = (
     *("sharpness", "personal_accuracy", "personal_rmse"),
 )
 LEGEND_MODELS = 10  # up to which the legend names each
+LEAST_POINTS = 6  # of a curve whose beginning may lie outside of the axis
+LEAST_EMPTY = 0.1  # of an axis, before its beginning is left out too
+LEAST_WINDOW = 0.15  # of the way from the first value to the best one, below the worst end
 MOST_MEMBER_LINES = 50
 
 
@@ -33,21 +40,22 @@ def figure_rounds(run: ReadRun) -> Figure | None:
         return None
     figure, axes = style.make_canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
     single = run.models == 1
-    for k in range(min(run.models, MOST_MEMBER_LINES)):
-        member = run.member(k) if not single else None
+    members = [None if single else run.member(k) for k in range(min(run.models, MOST_MEMBER_LINES))]
+    for k, member in enumerate(members):
         if member is not None:
-            label = f"model {k}" if run.models <= LEGEND_MODELS else None
+            label = f"model {k}" if run.models <= LEGEND_MODELS else f"_model {k}"
             draw_mean_line(axes, member.round, member, color=style.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
+    mark_best(axes, curve, run.metric)
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
-        axes.plot(
-            personal.round, personal.mean, "--", color=style.INK, linewidth=1.4, label=name_score("personal_accuracy")
-        )
-    axes.set_xlabel(_rounds_label(run))
+        look: dict[str, Any] = {"color": style.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
+        axes.plot(personal.round, personal.mean, "--", **look)
+    axes.set_xlabel(label_rounds(run))
     style.use_whole_numbers(axes.xaxis)
     label_headline(axes, run.metric)
+    cut_beginning(axes, run.metric, [curve, *(member for member in members if member is not None)])
     draw_legend(axes, run.metric, columns=2 if run.models > 3 else 1)
     return figure
 
@@ -84,7 +92,7 @@ def figure_scores(run: ReadRun) -> Figure | None:
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
-        axes.set_xlabel(_rounds_label(run))
+        axes.set_xlabel(label_rounds(run))
     return figure
 
 
@@ -129,7 +137,8 @@ def draw_mean_line(
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)
     if len(curve.values) > 1:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd
-        axes.fill_between(x, low, high, color=color, alpha=0.09 if width < 1.5 else 0.16, linewidth=0)
+        alpha = 0.09 if width < 1.5 else 0.16
+        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=style.BAND)
 
 
 def label_headline(axes: Axes, metric: str) -> None:
@@ -139,6 +148,68 @@ def label_headline(axes: Axes, metric: str) -> None:
     if metric == "accuracy":
         style.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
+
+
+def mark_best(axes: Axes, curve: Curve, metric: str) -> None:
+    """Marks the best round of a curve of several rounds: the mean of the worlds decides.
+
+    Args:
+        axes: of rounds.
+        curve: the metric.
+        metric: it says which way is better.
+    """
+    if len(curve.round) < 2:
+        return
+    at = int(np.nanargmin(curve.mean) if lower_is_better(metric) else np.nanargmax(curve.mean))
+    label = f"best: {format_number(float(curve.mean[at]), metric)}, round {curve.round[at]:.0f}"
+    look: dict[str, Any] = {"markersize": 7, "markeredgecolor": style.PAPER, "color": style.ORANGE, "zorder": 4}
+    axes.plot(curve.round[[at]], curve.mean[[at]], "D", linestyle="none", label=label, **look)
+
+
+def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
+    """Lets the axes begin where the lines differ, not where all of them start; the value axis says from where.
+
+    The second half of every line stays in sight, and below the worst end twice the distance from the best one.
+
+    Args:
+        axes: of the curves.
+        metric: it says which way is better.
+        drawn: the curves.
+    """
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])
+    lines = [(line.get_xdata(), sign * np.asarray(line.get_ydata())) for line in axes.lines]
+    seen = [(np.asarray(x), y) for x, y in lines if window is not None and (y >= window).any()]
+    if window is None or not seen:
+        return
+    axes.set_ylim(*((None, -window) if sign < 0 else (window, None)))
+    entry = min(float(place[mean >= window][0]) for place, mean in seen)
+    left, right = axes.get_xlim()
+    if entry - left > LEAST_EMPTY * (right - left):  # nothing would be there
+        axes.set_xlim(left=entry - 0.04 * (right - entry))
+    end = format_number(sign * window, metric)
+    axes.set_ylabel(f"{axes.get_ylabel()}, {'up to' if sign < 0 else 'from'} {end}")
+
+
+def find_window(drawn: Sequence[Curve]) -> float | None:
+    """Where the axis of rising curves may begin; None where it would leave out next to nothing.
+
+    Example:
+        >>> rounds = np.arange(10.0)
+        >>> rising = [Curve(rounds, (end * np.minimum(1.0, (rounds + 1) / 4))[None]) for end in (0.8, 0.9)]
+        >>> round(find_window(rising), 3)
+        0.6
+    """
+    means = [curve.mean[np.isfinite(curve.mean)] for curve in drawn]
+    means = [mean for mean in means if len(mean)]
+    if not means or min(len(mean) for mean in means) < LEAST_POINTS:
+        return None
+    ends = [float(np.median(mean[-max(1, len(mean) // 5) :])) for mean in means]
+    late = min(float((curve.mean - curve.sd)[len(curve.round) // 2 :].min()) for curve in drawn)
+    way = max(ends) - min(float(mean[0]) for mean in means)
+    window = min(min(ends) - max(2 * (max(ends) - min(ends)), LEAST_WINDOW * way), late)
+    lowest = min(float(mean.min()) for mean in means)
+    return None if not np.isfinite(window) or window <= lowest + 0.1 * way else window
 
 
 def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
@@ -168,10 +239,12 @@ def _figure_over(run: ReadRun, what: str) -> Figure | None:
     axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
     axes.set_xlim(left=0)
     label_headline(axes, run.metric)
+    cut_beginning(axes, run.metric, [curve])
     return figure
 
 
-def _rounds_label(run: ReadRun) -> str:
+def label_rounds(run: ReadRun) -> str:
+    """The label of an axis of rounds."""
     return "steps of each walk" if "graph_edges" in run.pictures else "rounds completed"
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fedray.core.types import FloatArray
 from fedray.metrics.drift import ANOMALY_Z
 from fedray.report import style
-from fedray.report.clients import draw_sorted_bars
+from fedray.report.clients import draw_sorted_bars, sort_clients
 from fedray.report.read import ReadRun
 
 MOST_NAMED_CLIENTS = 8
@@ -22,9 +22,10 @@ MOST_NAMED_CLIENTS = 8
 def figure_drift(run: ReadRun) -> Figure | None:
     """The drift score of each client, sorted; clients beyond the threshold are named."""
     scores = run.pictures.get("client_scores")
-    if scores is None or not np.isfinite(scores).any():
+    found = sort_clients(scores)
+    if scores is None or found is None:
         return None
-    z = np.sort(scores[np.isfinite(scores)])[::-1]
+    z, who = found
     anomaly = np.abs(z) > ANOMALY_Z
     number, beyond = int(anomaly.sum()), f"beyond {ANOMALY_Z:.0f} standard deviations"
     title = f"{number or 'None'} of {len(z)} clients {'has' if number <= 1 else 'have'} a drift score {beyond}"
@@ -38,6 +39,7 @@ def figure_drift(run: ReadRun) -> Figure | None:
         axes.annotate(name_anomalies(scores), (0.08, 0.93), xycoords="axes fraction", color=style.ORANGE, fontsize=9)
     axes.set_xlim(-0.7, len(z) - 0.3)
     axes.set_ylim(min(float(z[-1]), -ANOMALY_Z) * 1.12, max(float(z[0]), ANOMALY_Z) * 1.25)
+    style.name_places(axes.xaxis, who, whole="client ")
     axes.set_xlabel(f"{len(z)} clients, most unlike the others first")
     axes.set_ylabel("drift score (standard deviations)")
     style.draw_grid(axes)

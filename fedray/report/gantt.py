@@ -40,6 +40,8 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     lanes = _arrange_lanes(who, busy, of, run.tiers)
     slowest = int(max(busy, key=lambda c: busy[c]))
     half = float(np.median(list(busy.values())))
+    if half >= EQUAL_SHARE * busy[slowest]:  # nobody waits: bars of equal length
+        return None
     name = f"client {slowest}" + (f" ({of[slowest]})" if len(run.tiers) > 1 else "")
     title = _title(int(table["round"][0].as_py()), name, busy[slowest], half)
     row = {c: y for y, c in lanes}
@@ -77,10 +79,8 @@ def _name_tiers(axes: Axes, rows: dict[str, list[float]]) -> None:
 
 
 def _title(round: int, slowest: str, longest: float, half: float) -> str:
-    whole = format_seconds(longest)
-    if half >= EQUAL_SHARE * longest:
-        return f"Round {round} takes {whole}: nobody waits"
-    return f"Round {round} waits {whole} for {slowest}; half the clients are done after {format_seconds(half)}"
+    whole, middle = format_seconds(longest), format_seconds(half)
+    return f"Round {round} waits {whole} for {slowest}; half the clients are done after {middle}"
 
 
 def _job_starts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedray.core.text import choose_unit, format_bytes
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
+from fedray.report.pictures import NumberTable
 from fedray.report.read import ReadRun
 
 MOST_ROUNDS, MOST_CLIENT_ROWS, MOST_BARS = 60, 100, 100  # shown at most
@@ -44,6 +45,8 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         shape=(len(shown), wide),
         models=run.trained,
     )
+    if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # everybody trains everything in every round
+        return None
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
@@ -56,12 +59,25 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     axes.set_xlabel("round")
     axes.set_ylabel("client")
     style.use_whole_numbers(axes.xaxis)
-    values = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(shown) - 1)
-    ticks = [int(i) for i in values if 0 <= i < len(shown)]
-    axes.set_yticks(ticks, [str(shown[i]) for i in ticks])
+    style.name_places(axes.yaxis, shown.tolist())
     _mark_tiers(axes, run, table, shown)
     draw_model_key(axes, run.trained, every=bool((image[..., :3] == to_rgb(style.GREY)).all(axis=-1).any()))
     return figure
+
+
+def list_assignments(run: ReadRun) -> NumberTable | None:
+    """Who trained which models in which round: the numbers of the picture, of its rounds alone."""
+    table = run.first_world()
+    if table is None:
+        return None
+    first = pc.min(table["round"]).as_py()
+    shown = table.filter(pc.less(table["round"], first + MOST_ROUNDS))
+    rows = zip(*(shown[name].to_pylist() for name in ("round", "client", "model", "status")), strict=True)
+    cells: dict[tuple[Any, ...], list[str]] = {}
+    for round_, client, model, status in rows:
+        cells.setdefault((round_, client, status), []).append(str(model))
+    found = [[*cell[:2], " ".join(models), cell[2]] for cell, models in sorted(cells.items())]
+    return NumberTable(["round", "client", "models", "status"], found)
 
 
 def find_finished(table: pa.Table) -> NDArray[np.bool_]:
@@ -91,9 +107,11 @@ def figure_participation(run: ReadRun) -> Figure | None:
     trained, column = np.unique(model, return_inverse=True)
     if len(trained) > MOST_DRAWN_MODELS:
         return None
-    figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     counts = np.zeros((clients, len(trained)))
     np.add.at(counts, (client, column), 1)
+    if (counts == counts[0]).all():  # bars of equal length and colours say nothing
+        return None
+    figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     draw_stacked_bars(axes, counts, [style.pick_color(k, run.trained) for k in trained.tolist()])
     axes.set_xlabel("client")
     axes.set_ylabel("models trained")
@@ -112,6 +130,8 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     tiers = run.tiers
     up = np.array([by[tier]["up_bytes_sum"] for tier in tiers], float) / run.worlds
     down = np.array([by[tier]["down_bytes_sum"] for tier in tiers], float) / run.worlds
+    if len(tiers) < 2 or np.ptp(np.concatenate([up, down])) == 0:  # the cards say it in two numbers
+        return None
     most = tiers[int((up + down).argmax())]
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
     title = f"{format_bytes(float(up.sum()))} go up and {format_bytes(float(down.sum()))} come down"
@@ -148,17 +168,18 @@ def pick_evenly(values: IntArray, most: int) -> IntArray:
     return np.asarray(values[np.unique(np.linspace(0, len(values) - 1, most).astype(int))])
 
 
-def draw_stacked_bars(axes: Axes, counts: FloatArray, colors: list[str]) -> None:
+def draw_stacked_bars(axes: Axes, counts: FloatArray, colors: list[str], names: Sequence[str] = ()) -> None:
     """Draws stacked bars.
 
     Args:
         axes: where to draw.
         counts: height of each part of each bar, `[bars, parts]`.
         colors: one a part.
+        names: one a part, where the key above the axes does not name all of them.
     """
     width = 0.82 if len(counts) <= 60 else 0.92
     bottom = np.zeros(len(counts))
-    for part, color in zip(counts.T, colors, strict=True):
+    for place, (part, color) in enumerate(zip(counts.T, colors, strict=True)):
         style.draw_bars(
             axes,
             np.arange(len(counts)) - width / 2,
@@ -167,6 +188,7 @@ def draw_stacked_bars(axes: Axes, counts: FloatArray, colors: list[str]) -> None
             part,
             facecolor=color,
             rasterized=counts.shape[1] > 20,
+            label=names[place] if names else None,
         )
         bottom = bottom + part
     axes.set_xlim(-0.7, len(counts) - 0.3)
@@ -238,8 +260,10 @@ def _mark_tiers(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> N
                 axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
 
 
-def _figure_participation_counts(run: ReadRun, table: pa.Table, often: dict[int, int], title: str) -> Figure:
-    """How many clients took part how often, from the rounds of those who did."""
+def _figure_participation_counts(run: ReadRun, table: pa.Table, often: dict[int, int], title: str) -> Figure | None:
+    """How many clients took part how often, from the rounds of those who did; None where all did so equally often."""
+    if len(set(often.values())) == 1 and len(often) >= _count_clients(run):
+        return None
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     most = max(often.values())
     client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())

@@ -1,19 +1,21 @@
 """What stands on the page: sections of figures, cards of headline numbers, the template.
 
 Example:
-    >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
-    >>> [picture.place for picture in pair_figures([half, half, wide, half])]
-    ['half', 'half', 'wide', 'alone']
+    >>> page = fill_template(title="nothing", facts=[], runs=[])
+    >>> page.count("<script"), page.count("http-equiv")  # the page's own script and its numbers; its security policy
+    (2, 1)
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -21,70 +23,82 @@ from matplotlib.figure import Figure
 
 import fedray
 from fedray.core.text import show_line
-from fedray.report import clients, compare, curves, drift, gantt, jobs, predictions, random_walk, stacking, style
+from fedray.report import (
+    clients,
+    compare,
+    curves,
+    differences,
+    drift,
+    gantt,
+    groups,
+    jobs,
+    loss_plane,
+    losses,
+    predictions,
+    random_walk,
+    stacking,
+    style,
+)
 from fedray.report.cards import make_cards
+from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
+from fedray.report.sheets import ScoreCell, fit_columns
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # what no page may hold, whoever wrote the names
 
 
-class Picture(NamedTuple):
-    """A drawn figure.
-
-    Attributes:
-        title: stands above it.
-        note: the sentence below it; may be empty.
-        svg: the figure itself.
-        place: CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbour).
-        small: the same figure for a phone, where it can be drawn narrow.
-    """
-
-    title: str
-    note: str
-    svg: Markup
-    place: str
-    small: Markup | None = None
-
-
-class Section(NamedTuple):
-    """A part of the page.
-
-    Attributes:
-        title: its heading.
-        pictures: in their order.
-    """
-
-    title: str
-    pictures: list[Picture]
-
-
 Draw = Callable[[ReadRun], Figure | None]
-MEAN_NOTE = "Mean \u00b1 standard deviation over the replicates and folds; shaded: best, or too close to tell."
-COST_NOTE = "n replicates and folds; bytes are the mean of one, virtual time is that of the slowest one."
+MEAN_NOTE = (
+    "Mean \u00b1 standard deviation over the replicates and folds of each run, at its own end. Shaded: the best run, "
+    "and those that are not known to be worse; none where no run is known to be."
+)
+COST_NOTE = "Means over the n replicates and folds of a run, its wall time divided by their number."
+PAIR_NOTE = (
+    "Each run less the first one, over the seeds that both have: same rows, clients and first models. Student's 95 % "
+    "interval over the seeds, at the last round of the shortest run; blue or shaded: zero lies outside of it."
+)
+CLASS_NOTE = "Line: Wilson's 95 % interval for the test samples of the class. Replicate 0."
 BAND_NOTE = "Line: mean of the replicates and folds; band: one standard deviation."
+LOSS_NOTE = (
+    "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
+    "model is still learning while it is measured."
+)
+DRIFT_NOTE = (
+    "Drift of data, measured without labels: how much the models disagree on the client's data (the entropy of their "
+    "mean answer less the mean of their entropies; in a regression the variance of their means), as its distance from "
+    "the mean of all clients in standard deviations. The scores of all replicates are in drift.parquet. It is not the "
+    "drift of local training that SCAFFOLD corrects."
+)
+TABLES: dict[Draw, Callable[[ReadRun], NumberTable | None]] = {  # numbers that cannot be read from what is drawn
+    jobs.figure_assignment: jobs.list_assignments,
+    random_walk.figure_graph: random_walk.list_visits,
+    loss_plane.figure_loss_plane: loss_plane.list_loss_plane,
+}
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "What it reached",
         (
-            (curves.figure_rounds, ""),
+            (curves.figure_rounds, "The best round is chosen on the test data: it is a mark, not a result to report."),
             (curves.figure_bytes, "Bytes of all clients so far, in both directions."),
             (curves.figure_seconds, "A round lasts as long as its slowest counted client."),
             (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
+            (losses.figure_losses, LOSS_NOTE),
         ),
     ),
     (
         "How sure it is",
         (
             (predictions.figure_calibration, "Bars that end on the dashed line are calibrated."),
-            (predictions.figure_confusion, ""),
+            (predictions.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
+            (groups.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
             (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (predictions.figure_coverage, "Share of the targets inside the central interval of each level."),
             (predictions.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
-            (predictions.figure_disagreement, "An ensemble gains from members that differ."),
-            (predictions.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+            (predictions.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
+            (loss_plane.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
     ),
     (
@@ -112,8 +126,13 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
             (clients.figure_client_accuracy, "Each client answers with its own weights over the models."),
+            (groups.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
+            (
+                groups.figure_tiers,
+                "A dot is a client with its own weights over the models; line: the mean of the tier.",
+            ),
             (clients.figure_client_rmse, "Bars: with the client's own weights or models. Dots: all models alike."),
-            (drift.figure_drift, "Disagreement of the models on the client's data; the scores are in drift.parquet."),
+            (drift.figure_drift, DRIFT_NOTE),
         ),
     ),
 )
@@ -123,10 +142,7 @@ def render_one(run: ReadRun) -> str:
     """The page of one run."""
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with style.use_figure_style():
-        sections = [
-            Section(title, pair_figures(_draw_section(run, draws, f"s{i}", notes)))
-            for i, (title, draws) in enumerate(SECTIONS)
-        ]
+        sections = [Section(title, pair_figures(_draw_section(run, draws, notes))) for title, draws in SECTIONS]
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
@@ -134,7 +150,7 @@ def render_one(run: ReadRun) -> str:
         facts=list_run_facts(run),
         notes=notes,
         cards=make_cards(run),
-        sections=[section for section in sections if section.pictures],
+        sections=sections,
         runs=[run],
     )
 
@@ -146,19 +162,18 @@ def render_many(runs: list[ReadRun]) -> str:
         sections = []
         for metric in ("accuracy", "rmse"):
             draws: list[tuple[str, Callable[[], Figure | None], str]] = [
-                (f"{metric} over {what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
+                (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
                 for what in ("rounds", "bytes", "seconds")
             ]
+            if metric == runs[0].metric:
+                draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
             if metric == "accuracy":
-                draws.append(("the clients", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
+                draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
+                draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))
             else:
                 text = "Whiskers: 95 % interval of the variance."
-                draws.append(("bias and variance", partial(compare.figure_decomposition, runs), text))
-            found = [
-                picture
-                for i, (name, draw, text) in enumerate(draws)
-                for picture in _try_to_draw(name, draw, text, f"c{metric}{i}", notes)
-            ]
+                draws.append(("bias-and-variance", partial(compare.figure_decomposition, runs), text))
+            found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
             title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
             sections.append(Section(title, pair_figures(found)))
     return fill_template(
@@ -166,11 +181,12 @@ def render_many(runs: list[ReadRun]) -> str:
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=notes,
         tables=[
+            ("Differences, seed by seed", differences.make_difference_table(runs), PAIR_NOTE),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
-            ("What was paid", compare.make_cost_table(runs), COST_NOTE),
+            ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
         ],
-        differences=compare.find_differences(runs),
-        sections=[section for section in sections if section.pictures],
+        later_tables=[("What the scenarios set differently", make_key_table(runs), "")],
+        sections=sections,
         runs=runs,
     )
 
@@ -192,73 +208,70 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in found if value]
 
 
-def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], prefix: str, notes: list[str]) -> Iterable[Picture]:
+def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], notes: list[str]) -> Iterable[Picture]:
     """Draws the figures of a section; one whose numbers cannot be drawn gets a note in its place."""
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
-    for i, (draw, note) in enumerate(draws):
+    several |= {losses.figure_losses, groups.figure_tier_rounds}
+    for draw, note in draws:
         text = f"{note} {BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
-        name = draw.__name__.removeprefix("figure_").replace("_", " ")
-        yield from _try_to_draw(name, partial(draw, run), text, f"{prefix}{i}", notes)
+        table = partial(TABLES[draw], run) if draw in TABLES else None
+        yield from _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes, table)
 
 
 def _try_to_draw(
-    name: str, draw: Callable[[], Figure | None], text: str, prefix: str, notes: list[str]
+    name: str,
+    draw: Callable[[], Figure | None],
+    text: str,
+    notes: list[str],
+    table: Callable[[], NumberTable | None] | None = None,
 ) -> list[Picture]:
     """The picture, if there is one; where its numbers cannot be drawn, the page gets a note that says so."""
     try:
         with style.ignore_odd_numbers():
-            return list(draw_pictures([(draw(), text)], prefix))
+            figure = draw()
+            numbers = table() if table is not None and figure is not None else None
+            return [] if figure is None else [draw_picture(figure, text, name.replace("_", "-"), numbers)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        notes.append(f"The picture of {name} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
+        what = name.replace("_", " ").replace("-", " ")
+        notes.append(f"The picture of {what} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
         return []
 
 
-def draw_pictures(figures: Iterable[tuple[Figure | None, str]], prefix: str) -> Iterable[Picture]:
-    """Draws figures; those that are None are left out.
+def make_key_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: the keys that the scenarios set differently, and their values."""
+    rows = [[ScoreCell(key), *map(ScoreCell, values)] for key, values in compare.find_differences(runs)]
+    return ["key", *(run.name for run in runs)], rows
+
+
+def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
+    """The page: the template `report.html.j2`, filled with values.
+
+    The page's own script is the only one that a browser runs: the policy of the page names its digest.
 
     Args:
-        figures: each with the note below it.
-        prefix: the ids of their SVG begin with it.
+        sections: of pictures; those without any are left out.
+        values: of the template.
     """
-    for i, (figure, note) in enumerate(figures):
-        if figure is not None:
-            place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
-            svg = style.to_svg(figure, f"{prefix}-{i}")
-            small = None
-            if place == "wide" and _has_only_curves(figure):
-                figure.set_size_inches(style.NARROW, 4.0)
-                small = Markup(style.to_svg(figure, f"{prefix}-{i}-small"))
-            yield Picture(str(figure.get_label()), note, Markup(svg), place, small)
-
-
-def _has_only_curves(figure: Figure) -> bool:
-    """Whether the figure can be drawn narrow: maps and charts of many clients cannot, a phone scrolls them."""
-    axes = figure.axes
-    return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images
-
-
-def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Halves that follow each other share a line; one that is left over stands alone."""
-    paired: list[Picture] = []
-    waiting = False  # for a neighbour
-    for picture in pictures:
-        half = picture.place == "half"
-        if waiting and not half:
-            paired[-1] = paired[-1]._replace(place="alone")
-        waiting = half and not waiting
-        paired.append(picture)
-    if waiting:
-        paired[-1] = paired[-1]._replace(place="alone")
-    return paired
-
-
-def fill_template(**values: Any) -> str:
-    """The page: the template `report.html.j2`, filled with values."""
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _indent_json
+    environment.filters["sheets"] = lambda table: fit_columns(*table)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    return _UNPRINTABLE.sub("\ufffd", template.render(version=fedray.__version__, **values))
+    script = (folder / "report.js").read_text(encoding="utf-8")
+    shown = [section for section in sections if section.pictures]
+    own = {
+        "version": fedray.__version__,
+        "script": Markup(script),
+        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "numbers": _pack_json({p.key: p.numbers for section in shown for p in section.pictures if p.numbers}),
+    }
+    return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
+
+
+def _pack_json(value: Any) -> Markup:
+    """JSON that may stand in a script element: nothing in it ends the element, or begins another one."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _indent_json(value: Any) -> str:

@@ -81,7 +81,7 @@ def figure_confusion(run: ReadRun) -> Figure | None:
         axes.set_yticks(range(len(counts)), names)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("answer" + (" (numbers: % of the row)" if len(counts) <= MOST_WRITTEN_CLASSES else ""))
+    axes.set_xlabel("answer")
     axes.set_ylabel("true class")
     return figure
 
@@ -206,7 +206,7 @@ def _sharpness_title(sd: FloatArray) -> str:
 def figure_disagreement(run: ReadRun) -> Figure | None:
     """How often two members answer differently."""
     pairs = run.pictures.get("disagreement")
-    if pairs is None or pairs.ndim != 2 or not 2 <= len(pairs) <= MOST_DRAWN_CLASSES:
+    if pairs is None or pairs.ndim != 2 or not 3 <= len(pairs) <= MOST_DRAWN_CLASSES:
         return None
     models = len(pairs)
     mean = float(pairs[~np.eye(models, dtype=bool)].mean())
@@ -222,30 +222,8 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
     style.use_whole_numbers(axes.yaxis)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("model" + (" (numbers: % of the samples)" if models <= MOST_WRITTEN_CLASSES else ""))
-    axes.set_ylabel("model")
-    return figure
-
-
-def figure_loss_plane(run: ReadRun) -> Figure | None:
-    """The log loss on the plane through three members, which are marked."""
-    plane = run.pictures.get("loss_plane")
-    if plane is None or plane.ndim != 2 or min(plane.shape) < 2:
-        return None
-    points = run.pictures.get("loss_plane_points", np.empty((0, 2)))
-    high, wide = plane.shape
-    extent = run.pictures.get("loss_plane_extent", np.array([0, wide - 1, 0, high - 1]))
-    figure, axes = style.make_canvas(_plane_title(len(points)), size=(style.NARROW, 4.2))
-    left, right, bottom, top = (float(end) for end in extent)
-    x, y = np.linspace(left, right, wide), np.linspace(bottom, top, high)
-    shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
-    _mark_members(axes, points)
-    axes.set_xlabel("first direction of the plane (distance between weights)")
-    axes.set_ylabel("second direction")
-    axes.set_xlim(x[0], x[-1])
-    axes.set_ylim(y[0], y[-1])
-    bar = figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5))
-    bar.outline.set_visible(False)
+    axes.set_xlabel("model")
+    axes.set_ylabel("other model")
     return figure
 
 
@@ -268,21 +246,6 @@ def _is_curve(x: FloatArray, mean: FloatArray) -> bool:
         return False
     path, height = float(np.abs(np.diff(mean)).sum()), float(np.ptp(mean))
     return path <= MOST_TURNS * height
-
-
-def _mark_members(axes: Axes, points: FloatArray) -> None:
-    """Each member and its name, on the side where the picture has room for it."""
-    middle = sum(axes.get_xlim()) / 2
-    for k, (x, y) in enumerate(points):
-        axes.plot(x, y, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
-        way, side = (7, "left") if x <= middle else (-7, "right")
-        axes.annotate(
-            f"model {k}", (x, y), (way, 5), textcoords="offset points", color="#ffffff", fontweight="bold", ha=side
-        )
-
-
-def _plane_title(points: int) -> str:
-    return "The loss on the plane through models 0, 1 and 2" if points == 3 else "The loss on a plane of weights"
 
 
 def _confusion_title(shares: FloatArray, names: list[str]) -> str:

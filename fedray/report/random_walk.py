@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from matplotlib.figure import Figure
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
 from fedray.report.jobs import read_job_column
+from fedray.report.pictures import NumberTable
 from fedray.report.read import ReadRun
 
 MOST_NODES = 300  # nodes, and edges a node
@@ -62,7 +65,8 @@ def figure_visits(run: ReadRun) -> Figure | None:
     title = f"Visits are {100 * off:.0f} % of the steps away from the stationary law"
     figure, axes = style.make_canvas(title, size=(style.NARROW, 4.6))
     style.draw_bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=style.ACCENT)
-    axes.step(np.arange(nodes + 1) - 0.5, np.append(law, law[-1]), where="post", color=style.INK, linewidth=1.4)
+    look: dict[str, Any] = {"drawstyle": "steps-mid", "color": style.INK, "linewidth": 1.4}
+    axes.plot(np.arange(nodes), law, label="_stationary law", **look)
     axes.set_xlim(-0.7, nodes - 0.3)
     axes.set_ylim(0, 1.1 * float(max(share.max(), law.max())))
     axes.set_xlabel("client")
@@ -72,6 +76,15 @@ def figure_visits(run: ReadRun) -> Figure | None:
     style.draw_grid(axes)
     style.draw_key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
     return figure
+
+
+def list_visits(run: ReadRun) -> NumberTable | None:
+    """How many steps each client trained in, for the picture of the graph."""
+    edges, table = run.pictures.get("graph_edges"), run.first_world()
+    if edges is None or table is None or not len(edges):
+        return None
+    visits = count_visits(table, int(edges.max()) + 1)
+    return NumberTable(["client", "steps"], [[i, int(number)] for i, number in enumerate(visits)])
 
 
 def count_visits(table: pa.Table, nodes: int) -> IntArray:

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib
@@ -30,6 +31,7 @@ ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
+BAND = "_band"  # label of the band that belongs to the line drawn before it
 FIGURE_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedray",
@@ -195,4 +197,47 @@ def use_whole_numbers(axis: Any) -> None:
 
 def use_percent(axis: Any) -> None:
     """Writes the shares of an axis, 0 to 1, in percent."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+    axis.set_major_formatter(FuncFormatter(write_percent))
+
+
+def write_percent(value: float, _place: int | None = None) -> str:
+    """A share as the text of a tick.
+
+    Example:
+        >>> write_percent(0.125)
+        '12.5 %'
+    """
+    return f"{100 * value:.4g} %"
+
+
+@dataclass(frozen=True)
+class PlaceNames:
+    """The names of the places 0, 1, ... of an axis, which the page tells of each place.
+
+    Attributes:
+        names: one a place.
+        whole: stands before a name, which then says all of its place: the ticks show numbers; None where they show the
+            names, those that there is room for.
+    """
+
+    names: tuple[str, ...]
+    whole: str | None = None
+
+    def __call__(self, value: float, _place: int | None = None) -> str:
+        """The text of a tick; nothing between two places."""
+        place = round(value)
+        if place != value or not 0 <= place < len(self.names):
+            return ""
+        return self.names[place] if self.whole is None else str(place)
+
+
+def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None) -> None:
+    """Names every place of an axis.
+
+    Args:
+        axis: of whole numbers from 0.
+        names: one a place.
+        whole: as in `PlaceNames`.
+    """
+    use_whole_numbers(axis)
+    axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole)))

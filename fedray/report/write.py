@@ -1,6 +1,7 @@
 """One HTML file that shows a run, or compares several: made from the files of run directories, and self-contained.
 
-No script, no network: figures are inline SVG that follow the page's light or dark colours, and print.
+No network: figures are inline SVG that follow the page's light or dark colours, and print. One script of the page's own
+shows their values, hides lines, draws logarithmic axes and downloads; without it the page says the same.
 
 Example:
     >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])

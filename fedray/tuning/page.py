@@ -22,8 +22,9 @@ from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import style
 from fedray.report.cards import Card
-from fedray.report.compare import ScoreCell
-from fedray.report.page import Section, draw_pictures, fill_template, pair_figures
+from fedray.report.page import fill_template
+from fedray.report.pictures import Section, draw_pictures, pair_figures
+from fedray.report.sheets import ScoreCell
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note
@@ -54,7 +55,7 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
         notes=_notes(view),
         cards=_cards(view, summary),
         tables=[("Winners", _winners(view, summary), TEST), ("Trials, the best first", _trials(view), "")],
-        sections=[section for section in sections if section.pictures],
+        sections=sections,
         runs=[],
         texts=[
             ("Sweep", yaml_text.write_yaml(dict(state.sweep.source))),

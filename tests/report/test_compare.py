@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_runs import write_run
 
 from fedray.core.text import SCORE_NAMES, name_score
 from fedray.experiments.live import describe_snapshot
-from fedray.report import compare
+from fedray.report import compare, differences
 from fedray.report.cards import make_cards
 from fedray.report.page import render_many
+from fedray.report.pairs import compare_with_first
 from fedray.report.read import ReadRun, read_run
 
 
@@ -35,21 +37,42 @@ def test_a_run_does_not_end_best_by_less_than_the_spread_of_its_replicates() -> 
 
 
 @pytest.mark.parametrize(("replicates", "lift", "title"), [
-    (5, (0.0, 0.001), "short, long end alike, within twice the standard error"),
-    (5, (0.0, 0.03), "long ends best: "),
-    (1, (0.0, 0.03), "long ends best, without the replicates to be sure: "),
+    (5, 0.0, "No difference beyond chance: long - short: "),
+    (5, 0.03, "long - short: +3."),
+    (1, 0.03, "(one pair: no interval)"),
 ])  # fmt: skip
-def test_the_title_says_best_only_where_it_is_known(
-    tmp_path: Path, replicates: int, lift: tuple[float, float], title: str
+def test_a_difference_is_told_with_its_interval_over_the_shared_seeds(
+    tmp_path: Path, replicates: int, lift: float, title: str
 ) -> None:
     runs = [
         read_run(write_run(tmp_path / name, replicates=replicates, rounds=60, clients=8, pictures=False, lift=more))
-        for name, more in zip(("short", "long"), lift, strict=True)
+        for name, more in (("short", 0.0), ("long", lift))
     ]
-    figure = compare.overlay_curves(runs, "accuracy", "rounds")
-    assert figure is not None
-    found = str(figure.get_label())
-    assert title in found or title.replace("short, long", "long, short") in found
+    (pair,) = compare_with_first(runs, ["accuracy"])
+    said = differences.tell_difference(pair)
+    assert title in said and ("5 seeds" in said) == (replicates == 5)
+    figure = differences.figure_differences(runs)
+    assert (figure is not None and figure.get_label() == said) if replicates > 1 else figure is None
+    overlay = compare.overlay_curves(runs, "accuracy", "rounds")
+    assert overlay is not None and "best" not in str(overlay.get_label())
+
+
+def test_no_run_is_marked_best_where_none_is_known_to_be_worse(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / name, rounds=20, clients=8, pictures=False)) for name in ("a", "b")]
+    runs.append(read_run(write_run(tmp_path / "c", rounds=20, clients=8, pictures=False, lift=0.1)))
+    head, rows = compare.make_comparison_table(runs)
+    assert not any(row[head.index("accuracy")].best for row in rows)  # a seed each says nothing about chance
+    head, rows = differences.make_difference_table(runs)
+    assert [row[head.index("pairs")].text for row in rows][:2] == ["1 seed", "1 seed"]
+    assert not any(cell.best for row in rows for cell in row)
+
+
+def test_a_total_is_that_of_one_seed(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "three", replicates=3, rounds=6, clients=8, pictures=False))
+    curve = run.curve("sim_seconds")
+    assert curve is not None and np.ptp(curve.values[:, -1]) > 0
+    assert compare.find_cost(run, "sim_seconds") == pytest.approx(curve.values[:, -1].mean())
+    assert compare.find_cost(run, "up_bytes") == run.summary["totals"]["up_bytes"] / 3
 
 
 def test_the_uplink_of_three_replicates_is_not_compared_with_that_of_one() -> None:
@@ -64,8 +87,9 @@ def test_runs_of_different_rounds_and_replicates_are_not_compared_without_a_word
         read_run(write_run(tmp_path / "long", replicates=3, rounds=12, clients=8, pictures=False)),
     ]
     said = [
-        "The runs differ in their rounds: short 6, long 12.",
-        "The runs differ in their number of replicates and folds: short 1, long 3.",
+        "The runs differ in their rounds: short 6, long 12. They are compared by what each had reached in round 6.",
+        "short and long share the seeds 7 only: short has 7, long has 7, 8, 9.",
+        "short and long share one seed: nothing says how far chance goes.",
     ]
     assert compare.list_caveats(runs) == said
     page = render_many(runs)

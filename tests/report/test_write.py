@@ -15,9 +15,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_runs import write_run
+from reports import remove_scripts
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.report import clients, compare, curves, gantt, jobs, predictions, random_walk, stacking, style
+from fedray.report import (
+    clients,
+    compare,
+    curves,
+    gantt,
+    groups,
+    jobs,
+    loss_plane,
+    predictions,
+    random_walk,
+    stacking,
+    style,
+)
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
 from fedray.report.write import write_report
@@ -26,8 +39,9 @@ DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {
     predictions.figure_calibration,
     predictions.figure_confusion,
-    predictions.figure_loss_plane,
+    loss_plane.figure_loss_plane,
     clients.figure_data,
+    groups.figure_classes,
 }
 OF_CLASSES |= {predictions.figure_disagreement, clients.figure_weights, clients.figure_client_accuracy}
 OF_WALKS = {random_walk.figure_graph, random_walk.figure_visits}
@@ -39,6 +53,7 @@ OF_NUMBERS = {
     clients.figure_client_rmse,
 }
 
+OF_RECORDED_CLIENTS = {groups.figure_tier_rounds}
 OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
 
 
@@ -97,17 +112,16 @@ def test_a_report_stands_alone(folder: Path, name: str) -> None:
     assert len(reader.ids) == len(set(reader.ids))
     assert all(link.startswith(("#", "data:image/png")) for link in reader.links)
     assert {link[1:] for link in reader.links if link.startswith("#")} <= set(reader.ids)
-    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(reader.ids)
-    assert "<script" not in text
+    assert set(re.findall(r"url\(#([^)]*)\)", remove_scripts(text))) <= set(reader.ids)
     assert "@import" not in text
-    assert len(text) < 2_000_000
+    assert len(text) < 1_000_000
     assert str(folder) not in text
 
 
 @pytest.mark.parametrize("name", ["classes", "repeated", "numbers", "numbers5"])
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str) -> None:
     run = read_run(folder / name)
-    absent = OF_STACKS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
+    absent = OF_STACKS | OF_RECORDED_CLIENTS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
     with style.use_figure_style():
         drawn = {draw for draw in DRAWS if draw(run) is not None}
     assert drawn == set(DRAWS) - absent - OF_WALKS
@@ -169,19 +183,18 @@ def test_text_of_the_user_is_escaped(folder: Path, tmp_path: Path) -> None:
     with np.load(run / "pictures.npz") as file:
         pictures = {**file, "class_names": np.array(["<b>$x", "a & b", "$\\nothing$", *map(str, range(7))])}
     np.savez(run / "pictures.npz", **pictures)
-    assert "<script" not in page(tmp_path / "one.html", run)
-    assert "<script" not in page(tmp_path / "two.html", run, folder / "repeated")
+    remove_scripts(page(tmp_path / "one.html", run))
+    remove_scripts(page(tmp_path / "two.html", run, folder / "repeated"))
 
 
 def test_several_runs_are_compared(folder: Path, tmp_path: Path) -> None:
     text = page(tmp_path / "r.html", folder / "classes", folder / "repeated", folder / "numbers")
-    for piece in ("3 runs compared", "repeated ends best", "RMSE, run by run", "local.lr"):
+    for piece in ("3 runs compared", "Differences, seed by seed", "RMSE, run by run", "local.lr"):
         assert piece in text
     assert "method.models" not in text  # the same in all runs
     runs = [read_run(folder / name) for name in ("classes", "repeated", "numbers")]
     head, rows = compare.make_comparison_table(runs)
-    best = [row[0].text for row in rows if row[head.index("accuracy")].best]
-    assert best == ["repeated"]
+    assert not any(row[head.index("accuracy")].best for row in rows)  # `classes` has one seed
     assert rows[0][head.index("RMSE")].text == "-"
     assert {len(row) for row in rows} == {len(head)}
 
@@ -195,7 +208,7 @@ def test_runs_of_the_same_name_are_shown_with_more_of_their_paths(folder: Path, 
 
 def test_large_runs_stay_light(tmp_path: Path) -> None:
     run = write_run(tmp_path / "large", clients=3000, per_round=30, rounds=80, models=12, classes=100)
-    assert len(page(tmp_path / "r.html", run)) < 1_500_000
+    assert len(page(tmp_path / "r.html", run)) < 1_000_000
 
 
 @pytest.mark.parametrize("options", [{"models": 1}, {"rounds": 1}, {"clients": 1}, {"classes": 2}])
@@ -237,7 +250,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
     run = read_run(folder / "classes")
     run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
     with style.use_figure_style():
-        figure = predictions.figure_loss_plane(run)
+        figure = loss_plane.figure_loss_plane(run)
         assert figure is not None
         figure.draw_without_rendering()
     inside = figure.axes[0].get_window_extent()
