@@ -16,8 +16,8 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +53,7 @@ def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Se
     complete = make_complete(local, anchor, offset)
 
     def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
-        now = [p[:lanes] for p in params]
+        now = list(params) if lanes is None else [p[:lanes] for p in params]
         move(now, complete(now, grads, lanes), lanes)
 
     return step
@@ -88,8 +88,7 @@ def is_plain_sgd(local: Local) -> bool:
 
 def count_trainable_tensors(layout: Layout) -> int:
     """How many of the layout's tensors are trainable (they come first)."""
-    ends = np.cumsum(layout.sizes)
-    return int((ends <= layout.trainable).sum())
+    return sum(end <= layout.trainable for end in accumulate(layout.sizes))
 
 
 def _make_adam(lr: float) -> _Move:
