@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +59,10 @@ def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.proce
 
 
 def take_turns(
-    works: list[tuple[Work, int]], repeats: int, clock: Callable[[], float] = time.process_time
+    works: list[tuple[Work, int]],
+    repeats: int,
+    clock: Callable[[], float] = time.process_time,
+    choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
     """Medians of every work's laps, `repeats` of them each, taken in turns (A B A B) after one lap to warm up.
 
@@ -67,6 +70,7 @@ def take_turns(
         works: what to do, and the rounds of a lap, for each of them.
         repeats: laps of each that count.
         clock: CPU seconds so far.
+        choose: what becomes of the laps; `min` is steadier on a busy machine, which only ever adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -74,7 +78,7 @@ def take_turns(
             cost = measure_lap(work, rounds if turn else max(1, rounds // 5), clock)
             if turn:
                 costs.append(cost)
-    return [Cost(*(statistics.median(column) for column in zip(*costs, strict=True))) for costs in laps]
+    return [Cost(*(choose(column) for column in zip(*costs, strict=True))) for costs in laps]
 
 
 def measure_peak() -> float:
