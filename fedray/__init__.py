@@ -21,6 +21,7 @@ __all__ = [
     "Run",
     "SweepResult",
     "__version__",
+    "compare",
     "load",
     "register",
     "resume",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 _HOMES = {  # where a public name is that is not in `api.py`
     "register": "assembly.registry",
+    "compare": "experiments.compare",
     "tune": "tuning.sweep_result",
     "SweepResult": "tuning.sweep_result",
 }
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run
     from fedray.assembly.registry import register
     from fedray.core.errors import BadInput, FedrayError
+    from fedray.experiments.compare import compare
     from fedray.tuning.sweep_result import SweepResult, tune
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,9 @@ from fedray.storage.drift import read_drift
 from fedray.storage.failure import read_failure
 from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.places import require_run_directory
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure
 
 
 class Run:
@@ -176,6 +179,28 @@ class Run:
             write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
             paths.append(path)
         return paths
+
+    def plot(self, name: str = "accuracy") -> Figure:
+        """A picture of the report as a Matplotlib figure.
+
+        Args:
+            name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds`; an unknown name
+                is answered with the list.
+
+        Raises:
+            BadInput: there is no such picture.
+            FedrayError: the run has no numbers for it.
+        """
+        from fedray.report.plots import draw_plot
+        from fedray.report.read import read_run
+
+        return draw_plot(read_run(self.path), name)
+
+    def _repr_html_(self) -> str:
+        from fedray.report.notebook import show_run
+        from fedray.report.read import read_run
+
+        return show_run(read_run(self.path), self.error)
 
     def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
         """The ensemble's answer for raw inputs.

@@ -1,0 +1,141 @@
+"""Runs compared from Python: `fedray.compare`, and what it returns.
+
+Example:
+    >>> import fedray
+    >>> keys = {"rounds": 1, "replicates": 2, "clients": {"number": 4}, "runtime": "inline", "report": False}
+    >>> runs = [fedray.run(keys, method=name) for name in ("fed_ensemble", "fedavg")]
+    >>> found = compare(runs, names=["ensemble", "fedavg"])
+    >>> pair = found.pairs[0]
+    >>> pair.run, pair.baseline, pair.metric, pair.difference.n
+    ('fedavg', 'ensemble', 'accuracy', 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedray.core.errors import BadInput
+from fedray.core.text import quote_value
+from fedray.experiments.results import Run, to_frame
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure
+
+    from fedray.report.pairs import RunPair
+    from fedray.report.read import ReadRun
+
+
+NAMED = ("metric", "run", "baseline")
+
+
+class Comparison:
+    """Runs compared with the first of them, score by score and seed by seed.
+
+    Attributes:
+        pairs: the paired difference of each score, for each run after the first.
+        notes: what must be known first: lengths and seeds that differ, too few seeds.
+    """
+
+    def __init__(self, runs: Sequence[ReadRun]) -> None:
+        """Computes the differences.
+
+        Args:
+            runs: what the run directories say, at least two.
+        """
+        from fedray.report.compare import COMPARED_METRICS
+        from fedray.report.pairs import compare_with_first, list_pairing_notes
+
+        self._runs = list(runs)
+        self.pairs: list[RunPair] = compare_with_first(self._runs, COMPARED_METRICS)
+        self.notes: list[str] = list_pairing_notes(self._runs)
+
+    @property
+    def dataframe(self) -> Any:
+        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs."""
+        known = [(pair, pair.difference) for pair in self.pairs]
+        numbers: dict[str, list[float | None]] = {
+            "run_mean": [pair.run_mean for pair, _ in known],
+            "baseline_mean": [pair.baseline_mean for pair, _ in known],
+            "difference": [found and found.mean for _, found in known],
+            "low": [found and found.low for _, found in known],
+            "high": [found and found.high for _, found in known],
+        }
+        columns = {name: pa.array([getattr(p, name) for p, _ in known], pa.string()) for name in NAMED}
+        columns |= {name: pa.array(values, pa.float64()) for name, values in numbers.items()}
+        columns["n"] = pa.array([found.n if found else 0 for _, found in known], pa.int64())
+        columns["over"] = pa.array([found.over if found else "seeds" for _, found in known], pa.string())
+        return to_frame(pa.table(columns))
+
+    def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
+        """The curves of all runs in one picture.
+
+        Args:
+            metric: a score of `rounds.parquet`; None means the headline metric of the first run.
+            over: `rounds`, or with the headline metric `bytes` or `seconds`, on the horizontal axis.
+
+        Raises:
+            BadInput: there is no such picture.
+        """
+        from fedray.report.compare import overlay_curves
+        from fedray.report.plots import draw_alone, figure_scores_of_runs
+
+        wanted = metric or self._runs[0].metric
+        if over not in ("rounds", "bytes", "seconds"):
+            raise BadInput(f"over = {quote_value(over)}: choose rounds, bytes or seconds")
+        figure = draw_alone(lambda: overlay_curves(self._runs, wanted, over))
+        if figure is None and over == "rounds":
+            figure = draw_alone(lambda: figure_scores_of_runs(self._runs, wanted))
+        if figure is None:
+            known = ", ".join(dict.fromkeys(pair.metric for pair in self.pairs))
+            raise BadInput(f"plot {quote_value(wanted)} over {over}: no run has this curve: the scores are {known}")
+        return figure
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes, self.dataframe.to_string(index=False)])
+
+    def _repr_html_(self) -> str:
+        from fedray.report.notebook import show_comparison
+
+        return show_comparison(self._runs, self.pairs)
+
+
+def compare(runs: Sequence[Run | str | Path], names: Sequence[str] | None = None) -> Comparison:
+    """Compares runs with the first of them, over the seeds that they share.
+
+    Args:
+        runs: at least two runs, or their directories.
+        names: what they are called, one a run; None means their methods, or the key that tells them apart, or the
+            names of their directories.
+
+    Raises:
+        BadInput: there are fewer than two runs, or one of the names is not a name of one run alone.
+    """
+    from fedray.report.read import read_run
+
+    if isinstance(runs, str | Path | Run) or len(runs) < 2:
+        raise BadInput("compare takes a list of at least two runs: fedray.compare([run, other])")
+    paths = [run.path if isinstance(run, Run) else Run.from_path(run).path for run in runs]
+    read = [read_run(path) for path in paths]
+    known = _name_runs(read) if names is None else list(names)
+    if len(known) != len(paths) or len(set(known)) != len(known):
+        raise BadInput(f"names = {quote_value(known)}: give {len(paths)} names, each of them once")
+    return Comparison([replace(one, name=name) for one, name in zip(read, known, strict=True)])
+
+
+def _name_runs(runs: list[ReadRun]) -> list[str]:
+    """Names that tell runs apart: by method, by the only key that differs, or by directory."""
+    from fedray.report.compare import find_differences
+
+    keys = find_differences(runs)
+    methods = [values for key, values in keys if key in ("method", "method.name")]
+    alone = [f"{keys[0][0]}={value}" for value in keys[0][1]] if len(keys) == 1 else []
+    folders = [run.name for run in runs]
+    for names in (*methods, alone, folders):
+        if len(set(names)) == len(runs):
+            return [str(name) for name in names]
+    return [f"{name} ({place})" for place, name in enumerate(folders, 1)]

@@ -1,0 +1,178 @@
+"""The pictures of the report one by one, for notebooks: the same figures, in colours that need no page.
+
+Example:
+    >>> rounds = {name: np.array([0.0, 5.0]) for name in ("round", "replicate", "fold")} | {"nll": np.array([2.0, 1.0])}
+    >>> rounds["replicate"] = rounds["fold"] = np.zeros(2)
+    >>> run = ReadRun("one", {}, "", {}, {}, rounds, None, None, {})
+    >>> draw_plot(run, "nll").axes[0].get_ylabel()
+    'NLL (nats)'
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb, to_rgba_array
+from matplotlib.figure import Figure
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import format_number, is_share, name_score, quote_value, suggest_nearest
+from fedray.report import curves, style
+from fedray.report.page import SECTIONS
+from fedray.report.read import CONTEXT, ReadRun
+
+Draw = Callable[[ReadRun], Figure | None]
+SHORT = {  # short names, and the pictures of the report that they stand for: the first that a run has
+    "accuracy": ("rounds",),
+    "rmse": ("rounds",),
+    "time": ("seconds",),
+    "clients": ("client_accuracy", "client_rmse"),
+}
+SHOWN = {style.INK: "#1b2530", style.MUTED: "#55616d", style.GRID: "#d7dde3", style.PAPER: "#ffffff"}
+
+
+def list_plots(run: ReadRun) -> list[str]:
+    """The names that `draw_plot` knows: short ones, those of the report's pictures, and the scores of the run."""
+    scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
+    short = [name for name in SHORT if name not in ("accuracy", "rmse") or name == run.metric]
+    return list(dict.fromkeys([*short, *_report_pictures(), *scores]))
+
+
+def draw_plot(run: ReadRun, name: str) -> Figure:
+    """One picture of a run.
+
+    Args:
+        run: the run.
+        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`.
+
+    Raises:
+        BadInput: there is no such picture.
+        FedrayError: the run has no numbers for it.
+    """
+    known = _report_pictures()
+    draws: list[Draw] = [known[one] for one in SHORT.get(name, (name,)) if one in known]
+    if name in SHORT and name in ("accuracy", "rmse") and name != run.metric:
+        draws = []
+    if not draws and run.curve(name) is not None and name not in CONTEXT:
+        draws = [lambda one: _figure_score(one, name)]
+    if not draws:
+        names = list_plots(run)
+        remedy = suggest_nearest(name, names, "choose one of those")
+        raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(names)})")
+    figure = draw_alone(lambda: next((one for draw in draws if (one := draw(run)) is not None), None))
+    if figure is None:
+        raise FedrayError(f"plot {name}: this run has no numbers for it: `docs/results_api.md` says what it needs")
+    return figure
+
+
+def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
+    """A figure of the report as it stands without its page.
+
+    Args:
+        draw: makes it, or says with None that there is nothing to draw.
+    """
+    plain: Any = {key: _show_color(value) for key, value in style.FIGURE_SETTINGS.items()}
+    with rc_context(plain), style.ignore_odd_numbers():
+        figure = draw()
+        if figure is not None:
+            _use_own_colors(figure)
+    show_figures()
+    return figure
+
+
+def _show_color(value: Any) -> Any:
+    """The colour that a placeholder stands for; whatever else it is stays."""
+    return SHOWN.get(value, value) if isinstance(value, str) else value
+
+
+def _use_own_colors(figure: Figure) -> None:
+    """Gives a figure of the report the colours of a light page, and its title; the report's page sets them itself.
+
+    Args:
+        figure: made by `style.make_canvas`.
+    """
+    figure.set_facecolor(SHOWN[style.PAPER])
+    title = str(figure.get_label())
+    if title:
+        figure.suptitle(title, fontsize=10.5, x=0.01, ha="left", wrap=True)
+    figure.draw_without_rendering()  # so that all ticks are there
+    for artist in figure.findobj():
+        for what in ("color", "facecolor", "edgecolor"):
+            _replace_color(artist, what)
+
+
+def _replace_color(artist: Artist, what: str) -> None:
+    """Replaces a placeholder as the colour of a part of a figure; its transparency stays."""
+    read, write = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
+    if read is None or write is None:
+        return
+    try:
+        found = to_rgba_array(read())
+    except (TypeError, ValueError):  # no colours: the states of a hatch, say
+        return
+    if len(found) == 1 and to_hex(found[0]) in SHOWN:
+        write((*to_rgb(SHOWN[to_hex(found[0])]), float(found[0, 3])))
+
+
+def show_figures() -> None:
+    """Lets the notebook that runs this show figures that no `pyplot` made, unless it can already."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None:
+        return
+    known = shell.display_formatter.formatters.values()
+    if not any(Figure in one.type_printers for one in known):
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]
+
+
+def _report_pictures() -> dict[str, Draw]:
+    return {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, *_ in draws}
+
+
+def figure_scores_of_runs(runs: Sequence[ReadRun], name: str) -> Figure | None:
+    """Any score of several runs over the rounds; None where no run has it.
+
+    Args:
+        runs: in the order of their colours.
+        name: a column of `rounds.parquet`.
+    """
+    found = [(i, run.name, curve) for i, run in enumerate(runs) if (curve := run.curve(name)) is not None]
+    if not found or name in CONTEXT:
+        return None
+    word = name_score(name)
+    figure, axes = style.make_canvas(f"{word[0].upper()}{word[1:]} over the rounds", size=(style.WIDE, 4.4))
+    for i, label, curve in found:
+        color = style.pick_color(i, len(runs))
+        curves.draw_mean_line(axes, curve.round, curve, color=color, width=2.0, label=label)
+    _label_score(axes, name)
+    axes.legend()
+    return figure
+
+
+def _label_score(axes: Axes, name: str) -> None:
+    axes.set_xlabel("rounds completed")
+    axes.set_ylabel(name_score(name, unit=True))
+    style.use_whole_numbers(axes.xaxis)
+    style.draw_grid(axes)
+    if is_share(name):
+        style.use_percent(axes.yaxis)
+
+
+def _figure_score(run: ReadRun, name: str) -> Figure | None:
+    """Any score over the rounds."""
+    curve = run.curve(name)
+    if curve is None:
+        return None
+    end = format_number(float(curve.mean[-1]), name)
+    figure, axes = style.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
+    curves.draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=2.0)
+    _label_score(axes, name)
+    return figure

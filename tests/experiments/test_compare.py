@@ -1,0 +1,80 @@
+"""`fedray.compare`: paired differences over the seeds that runs share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reports import without_report
+from small import scenario
+
+import fedray
+from fedray.core.errors import BadInput
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fedray.Run]:
+    """An ensemble over seeds 0 to 2; FedAvg over seeds 1 to 3, a round shorter; another rate of the ensemble."""
+    keys: dict[str, dict[str, Any]] = {
+        "ensemble": {"replicates": 3},
+        "fedavg": {"method": {"name": "fedavg"}, "seed": 1, "replicates": 3, "rounds": 2},
+        "slow": {"replicates": 3, "local": {"lr": 0.01}},
+    }
+    folder = tmp_path_factory.mktemp("compare")
+    with pytest.MonkeyPatch.context() as patch:
+        without_report(patch)
+        return {name: fedray.run(scenario({"rounds": 3}, one), out=folder / name) for name, one in keys.items()}
+
+
+def test_differences_are_those_of_the_shared_seeds_at_the_common_end(runs: dict[str, fedray.Run]) -> None:
+    found = fedray.compare([runs["ensemble"], runs["fedavg"]])
+    frame = found.dataframe.set_index("metric")
+    first, second = (runs[name].metrics_dataframe.query("round == 2") for name in ("ensemble", "fedavg"))
+    mine = first.set_index("replicate")["nll"].loc[[1, 2]].to_numpy()
+    theirs = second.set_index("replicate")["nll"].loc[[0, 1]].to_numpy()
+    assert frame.loc["nll", "difference"] == pytest.approx((theirs - mine).mean())
+    assert frame.loc["nll", ["run_mean", "baseline_mean"]].tolist() == pytest.approx([theirs.mean(), mine.mean()])
+    assert (frame.loc["nll", "n"], frame.loc["nll", "over"]) == (2, "seeds")
+    assert frame.loc["nll", "low"] < frame.loc["nll", "difference"] < frame.loc["nll", "high"]
+
+
+def test_lengths_and_seeds_that_differ_are_named(runs: dict[str, fedray.Run]) -> None:
+    found = fedray.compare([runs["ensemble"], runs["fedavg"]])
+    assert found.notes == [
+        "The runs differ in their rounds: fed_ensemble 3, fedavg 2. They are compared by what each had reached in "
+        "round 2.",
+        "fed_ensemble and fedavg share the seeds 1, 2 only: fed_ensemble has 0, 1, 2, fedavg has 1, 2, 3.",
+    ]
+    assert all(note in found._repr_html_() and note in str(found) for note in found.notes)
+    assert fedray.compare([runs["ensemble"], runs["slow"]]).notes == []
+
+
+def test_runs_are_named_by_what_tells_them_apart_or_as_one_says(runs: dict[str, fedray.Run]) -> None:
+    by_key = fedray.compare([runs["ensemble"], runs["slow"]])
+    assert (by_key.pairs[0].baseline, by_key.pairs[0].run) == ("local.lr=0.05", "local.lr=0.01")
+    named = fedray.compare([str(runs["ensemble"].path), runs["slow"].path], names=["a", "b"])
+    assert (named.pairs[0].baseline, named.pairs[0].run) == ("a", "b")
+    assert [pair._replace(run="", baseline="") for pair in named.pairs] == [
+        pair._replace(run="", baseline="") for pair in by_key.pairs
+    ]
+    same = fedray.compare([runs["slow"], runs["slow"]])
+    assert same.pairs[0].run == "slow (2)" and same.pairs[0].difference is not None
+    assert same.pairs[0].difference[:3] == (0.0, 0.0, 0.0)
+
+
+def test_any_score_can_be_drawn(runs: dict[str, fedray.Run]) -> None:
+    found = fedray.compare([runs["ensemble"], runs["slow"], runs["fedavg"]], names=["a", "b", "c"])
+    for figure in (found.plot(), found.plot("accuracy", over="bytes"), found.plot("brier")):
+        assert len(figure.axes[0].get_lines()) >= 3
+    with pytest.raises(BadInput, match="plot 'rmse' over rounds: no run has this curve: the scores are accuracy,"):
+        found.plot("rmse")
+    with pytest.raises(BadInput, match="over = 'time'"):
+        found.plot("accuracy", over="time")
+
+
+def test_one_run_cannot_be_compared(runs: dict[str, fedray.Run]) -> None:
+    for wrong in ([runs["slow"]], runs["slow"], str(runs["slow"].path)):
+        with pytest.raises(BadInput, match="at least two runs"):
+            fedray.compare(wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="names = "):
+        fedray.compare([runs["slow"], runs["fedavg"]], names=["a", "a"])

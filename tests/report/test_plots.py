@@ -1,0 +1,72 @@
+"""Pictures one by one: those of the report, in colours that need no page, for the names that people say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex, to_rgba_array
+from matplotlib.figure import Figure
+from reports import without_report
+from small import copy_run, scenario
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError
+from fedray.report.plots import SHOWN, list_plots
+from fedray.report.read import read_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    keys = {"rounds": 2, "method": {"models": 2}, "replicates": 2, "evaluate": {"personal": True}}
+    with pytest.MonkeyPatch.context() as patch:
+        without_report(patch)
+        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("plots") / "run")
+
+
+def colors(figure: Figure) -> set[str]:
+    """The colours of all parts of a figure."""
+    found = set()
+    for artist in figure.findobj():
+        for what in ("get_color", "get_facecolor", "get_edgecolor"):
+            if (read := getattr(artist, what, None)) is not None:
+                try:
+                    found |= {to_hex(rgba) for rgba in to_rgba_array(read())}
+                except (TypeError, ValueError):
+                    continue
+    return found
+
+
+@pytest.mark.parametrize("name", ["accuracy", "calibration", "drift", "clients", "time", "nll"])
+def test_a_picture_is_a_figure_with_its_title_and_without_the_colours_of_the_page(run: fedray.Run, name: str) -> None:
+    figure = run.plot(name)
+    assert isinstance(figure, Figure) and figure.axes and figure.get_suptitle()
+    assert not colors(figure) & SHOWN.keys()
+
+
+def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
+    drawn = run.plot("nll").axes[0].lines[0]
+    rounds = run.metrics_dataframe.groupby("round")["nll"].mean()
+    assert drawn.get_xdata().tolist() == rounds.index.tolist()  # type: ignore[union-attr]
+    assert drawn.get_ydata().tolist() == pytest.approx(rounds.tolist())  # type: ignore[union-attr]
+
+
+def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> None:
+    with pytest.raises(BadInput, match="plot 'calibrasion': .* did you mean calibration") as caught:
+        run.plot("calibrasion")
+    names = list_plots(read_run(run.path))
+    assert all(name in str(caught.value) for name in names)
+    assert {"accuracy", "time", "clients", "drift", "confusion", "personal_p10"} <= set(names) and "rmse" not in names
+    with pytest.raises(BadInput, match="there is no such picture"):
+        run.plot("rmse")
+    with pytest.raises(FedrayError, match="plot pit: this run has no numbers for it"):
+        run.plot("pit")
+
+
+def test_a_run_shows_itself_as_a_table_and_its_curve(run: fedray.Run, tmp_path: Path) -> None:
+    html = run._repr_html_()
+    mean = 100 * run.summary["metrics"]["accuracy"]["mean"]
+    assert "<table" in html and "<svg" in html and f"{mean:.1f} " in html and "personalized accuracy" in html
+    cut = fedray.load(copy_run(run, tmp_path / "<cut>", None))
+    html = cut._repr_html_()
+    assert "Not finished." in html and "fedray resume" in html and "<cut>" not in html and "after round" in html
