@@ -14,7 +14,9 @@ def restored_flags() -> Iterator[None]:
     """The switches of torch, set back after the test."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    strict = torch.are_deterministic_algorithms_enabled()
     yield
+    torch.use_deterministic_algorithms(strict)
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
 
 
@@ -25,6 +27,7 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.Monk
     assert device_of(0.25) == "cuda"
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+    assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
     assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 

@@ -64,23 +64,29 @@ def test_the_manifest_is_the_client_actors_own(both: BothRuntimes) -> None:
 
 
 slow = pytest.mark.slow
-PACKINGS = {  # how clients are packed into actors, and how the scenario is changed
-    "1 actor": pytest.param({"actors": 1}, {}, marks=slow),
-    "3 actors": pytest.param({"actors": 3}, {}, marks=slow),
-    "an actor a client": pytest.param({"per_actor": 1}, {}, marks=slow),  # ten processes start
-    "cnn": pytest.param({"actors": 3}, CNN, marks=slow),
-    "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}}),
-    "private state": pytest.param({"actors": 2}, PRIVATE),
-    "walk": pytest.param({"actors": 3}, WALK, marks=slow),  # test_faults.py walks in two actors
-    "walkers": pytest.param({"per_actor": 1}, WALK, marks=slow),
-    "idle holders": pytest.param({"actors": 2}, IDLE),
+TORCH: dict[str, Any] = {"lanes": "torch"}
+PACKINGS = {  # how clients are packed into actors, how the scenario is changed, what trains where kernels were built
+    "1 actor": pytest.param({"actors": 1}, {}, "mlp-c", marks=slow),
+    "3 actors": pytest.param({"actors": 3}, {}, "mlp-c", marks=slow),
+    "an actor a client": pytest.param({"per_actor": 1}, {}, "mlp-c", marks=slow),  # ten processes start
+    "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=slow),
+    "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv"),
+    "private state": pytest.param({"actors": 2}, {**PRIVATE, **CNN}, "conv-c"),
+    "walk": pytest.param({"actors": 3}, WALK, "mlp-c", marks=slow),  # test_faults.py walks in two actors
+    "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=slow),
+    "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp"),
 }
 
 
-@pytest.mark.parametrize(("packing", "change"), PACKINGS.values(), ids=PACKINGS)
-def test_the_packing_never_changes_a_bit(packing: dict[str, Any], change: dict[str, Any]) -> None:
-    """Inline, any number of actors, one actor a client, tiers of other sizes: one hash."""
-    assert hashes(run(change, {"clients": packing})) == inline(change)
+@pytest.mark.parametrize(("packing", "change", "engine"), PACKINGS.values(), ids=PACKINGS)
+def test_the_packing_never_changes_a_bit(
+    packing: dict[str, Any], change: dict[str, Any], engine: str, tmp_path: Path
+) -> None:
+    """Inline, any number of actors, one actor a client, tiers of other sizes, compiled or not: one hash."""
+    done = run(change, {"clients": packing}, out=tmp_path / "run")
+    assert hashes(done) == inline(change)
+    trained = json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"]["name"]
+    assert trained == (engine if native.is_available() else engine.removesuffix("-c"))
 
 
 def test_more_than_the_cluster_has_is_one_line(tmp_path: Path) -> None:
