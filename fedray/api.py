@@ -11,27 +11,46 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from fedray.assembly.own_rules import take_rules
+from fedray.assembly.own_training import check_training, take_training
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
+from fedray.data.adaptation import adapt, is_plain, maps_clients, names_data, take_data_options
 from fedray.data.types import Dataset
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.predict import Prediction
+from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Run
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
-from fedray.scenario.loader import read_scenario
+from fedray.scenario.loader import names_partition, read_scenario
 
 __all__ = ["Prediction", "Run", "load", "resume", "run"]
 
 
 def load(
-    path: str | Path, *, data: Any = None, model: Any = None, method: Any = None, modules: Sequence[str] = ()
+    path: str | Path,
+    *,
+    data: Any = None,
+    model: Any = None,
+    method: Any = None,
+    partition: Any = None,
+    selection: Any = None,
+    schedule: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
+    modules: Sequence[str] = (),
 ) -> Run:
     """Opens a run directory.
 
@@ -40,6 +59,13 @@ def load(
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        partition: the function or the Flower partitioner that deals its rows, if one was given.
+        selection: the function that chooses its participants, if one was given.
+        schedule: the function that makes its schedule, if one was given.
+        loss: its loss, if it was given as an object; `optimizer`, `metrics` and `callbacks` likewise.
+        optimizer: see `loss`.
+        metrics: see `loss`.
+        callbacks: see `loss`.
         modules: your modules that register names it uses, to import first: `["mine"]`, or `["mine.py"]`.
 
     Raises:
@@ -50,20 +76,28 @@ def load(
     if not (folder / "scenario.yaml").is_file():
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
     refuse_links(folder)
-    return Run(folder, _check_objects(data, model, method, tuple(modules)))
+    own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))
+    own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
+    return Run(
+        folder, replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
+    )
 
 
-def _check_objects(data: Any, model: Any, method: Any, modules: tuple[str, ...] = ()) -> UserObjects:
-    """The user's objects, each of the kind that is needed."""
-    if data is not None and not isinstance(data, Dataset):
-        raise BadInput(
-            f"data is a {type(data).__name__}: give what fedray.data.types.classification makes, or data__name"
-        )
+def _check_objects(
+    data: Any, model: Any, method: Any, modules: tuple[str, ...] = (), reading: Mapping[str, Any] | None = None
+) -> UserObjects:
+    """The user's objects, each of the kind that is needed; `reading` says how data are read that are no `Dataset`."""
+    if isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
     for key, value in (("model", model), ("method", method)):
         if value is not None and not callable(value):
             made = "makes the network" if key == "model" else "composes the method from a Setting"
             raise BadInput(f"{key} is a {type(value).__name__}: give a function that {made}, or {key}__name")
-    return UserObjects(data, model, method, modules)
+    reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
+    dataset = None if data is None else adapt(data, **reading)
+    said = {key: value for key, value in reading.items() if is_plain(value)}
+    return UserObjects(dataset, model, method, modules, reading=said)
 
 
 def run(
@@ -73,6 +107,13 @@ def run(
     data: Any = None,
     model: Any = None,
     method: Any = None,
+    partition: Any = None,
+    selection: Any = None,
+    schedule: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
     address: str | None = None,
     watch: Watch | None = None,
     modules: Sequence[str] = (),
@@ -84,10 +125,22 @@ def run(
     Args:
         scenario: a dict, a YAML file, or YAML text.
         out: the run directory (a fresh one); None means a temporary directory.
-        data: a `fedray.data.types.Dataset` instead of the scenario's; a name or a mapping is an override.
+        data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`, whose options are
+            given as `data__target="ill"`; a name, or a mapping that has one, is an override.
         model: a function that makes an `nn.Module`; a name or a mapping is an override.
         method: a function from `fedray.methods.Setting` to `fedray.core.method.Method`; a name or a mapping is an
             override.
+        partition: a function (labels, clients, generator, options) that gives the rows of each client, or a partitioner
+            of `flwr_datasets`; a name or a mapping is an override of `data.partition`.
+        selection: a function (known, number, generator, options) that chooses participants; a name or a mapping is an
+            override of `participation.selection`.
+        schedule: a function (models, rows) that makes an assignment of models to participants; a name or a mapping is
+            an override.
+        loss: a loss for the clients, or the name of one that your module registers (docs/training.md).
+        optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
+        metrics: further metrics: functions by name, or a list of functions.
+        callbacks: a function (round, scores, models), or a list of them, called after each round; one that returns True
+            ends the run.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         watch: called with a snapshot after each evaluated round.
         modules: your modules that register names, imported first, by the workers of Ray too: `["mine"]`, or files.
@@ -102,11 +155,17 @@ def run(
     objects = {"data": data, "model": model, "method": method}
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
-        if isinstance(value, str | Mapping):  # keys of the scenario, as any other override
-            dotted[key], objects[key] = value, None
+        if names_data(value) if key == "data" else isinstance(value, str | Mapping):
+            dotted[key], objects[key] = value, None  # keys of the scenario, as any other override
+    rules = take_rules({"partition": partition, "selection": selection, "schedule": schedule}, dotted)
     import_modules(modules)
-    own = _check_objects(**objects, modules=tuple(modules))
+    reading = {} if objects["data"] is None else take_data_options(data, dotted)
+    own = _check_objects(**objects, modules=tuple(modules), reading=reading)
+    if maps_clients(data) and partition is None and not names_partition(scenario, dotted):
+        dotted["data.partition"] = {"name": "natural"}
+    own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]
+    own = replace(own, training=take_training(loss, optimizer, metrics, callbacks, dotted))
     wanted = read_scenario(scenario, dotted, own=mine)
     with show_if_wanted(progress, wanted.method.name, watch) as show:
         run_scenario(wanted, folder, own, show, address=address)
@@ -119,6 +178,13 @@ def resume(
     data: Any = None,
     model: Any = None,
     method: Any = None,
+    partition: Any = None,
+    selection: Any = None,
+    schedule: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
     modules: Sequence[str] = (),
     rounds: int | None = None,
     progress: bool | None = None,
@@ -130,6 +196,13 @@ def resume(
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        loss: its loss, if it was given as an object; `optimizer`, `metrics` and `callbacks` likewise.
+        optimizer: see `loss`.
+        metrics: see `loss`.
+        callbacks: see `loss`.
+        partition: the function or the Flower partitioner that deals its rows, if one was given.
+        selection: the function that chooses its participants, if one was given.
+        schedule: the function that makes its schedule, if one was given.
         modules: your modules that register names it uses, which the workers of Ray import too.
         rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
         progress: whether phases and rounds are printed to stderr; None means in a notebook only.
@@ -139,7 +212,10 @@ def resume(
         FedrayError: the run failed.
     """
     import_modules(modules)
-    own, folder = _check_objects(data, model, method, tuple(modules)), expand_user_path("path", str(path))
+    folder = expand_user_path("path", str(path))
+    own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))
+    own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
+    own = replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
     with show_if_wanted(progress, str(folder), None) as show:
         resume_run(folder, own, show, rounds=rounds)
     return Run(folder, own)

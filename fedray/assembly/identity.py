@@ -6,8 +6,8 @@ Example:
     >>> from fedray.scenario.loader import read_scenario
     >>> scenario = read_scenario({"clients": {"number": 4}})
     >>> digests = describe_study(scenario, UserObjects(), build_study(scenario))
-    >>> {part: len(found) for part, found in digests.items()}
-    {'data': 7, 'network': 3, 'method': 0, 'modules': 0, 'names': 0}
+    >>> {part: len(found) for part, found in digests.items() if found}
+    {'data': 7, 'network': 3}
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from typing import Any
 
 from torch import nn
 
+from fedray.assembly.own_training import functions_of, list_training_code, list_training_names
 from fedray.assembly.user_objects import UserObjects
+from fedray.components.schedule import KINDS
+from fedray.components.selection import find_selection
 from fedray.core.types import Net
 from fedray.data import catalogue
 from fedray.data.digest import hash_shards, sum_up
+from fedray.data.flower import is_partitioner
+from fedray.data.own_partition import find_partition
 from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
 from fedray.own_code.called_code import hash_called, hash_module_file
@@ -56,16 +61,41 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
         "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
+        **{kind: _describe_rule(thing) for kind, thing in _list_own_rules(scenario, own).items()},
+        "training": {
+            f"{kind} {name}": _hash_rule(thing) for kind, name, thing in list_training_code(scenario, own.training)
+        },
         "modules": hash_modules(own.modules),
         "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario)},
     }
 
 
+def _list_own_rules(scenario: Scenario, own: UserObjects) -> dict[str, Any]:
+    """The user's partition, selection and schedule, by kind; None where fedray's is used."""
+    kind = scenario.schedule.kind
+    return {
+        "partition": own.partition or find_partition(scenario.data.partition.name),
+        "selection": own.selection or find_selection(scenario.participation.selection.name),
+        "schedule": own.schedule or (KINDS[kind] if names.is_own("schedule", kind) else None),
+    }
+
+
+def _describe_rule(thing: Any) -> dict[str, str]:
+    """Digests of a user's rule; a partitioner of flwr_datasets is known by its rows, which are the data's part."""
+    return {} if thing is None or is_partitioner(thing) else {**_describe_code(thing), **_describe_called([thing])}
+
+
 def list_own_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
     """Kinds and names of what a scenario uses that a user registered."""
     wanted: list[tuple[names.NameKind, str]] = [
-        ("method", scenario.method.name), ("model", scenario.model.name), ("data", scenario.data.name)
-    ]  # fmt: skip
+        ("method", scenario.method.name),
+        ("model", scenario.model.name),
+        ("data", scenario.data.name),
+        ("partition", scenario.data.partition.name),
+        ("selection", scenario.participation.selection.name),
+        ("schedule", scenario.schedule.kind),
+    ]
+    wanted += list_training_names(scenario)
     bases = scenario.method.options.get("bases") or ()
     wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
     return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
@@ -118,6 +148,12 @@ def _describe_called(things: list[Any]) -> dict[str, str]:
         "code that it uses": _hash(" ".join(called)) if all(called) else "",
         "its file": _hash(" ".join(files)) if files else "",
     }
+
+
+def _hash_rule(thing: Any) -> str:
+    """A digest of the code of a loss, an optimizer, a metric or a callback; empty where a part is not to be had."""
+    parts = [digest for one in functions_of(thing) for digest in (hash_code(one), hash_called(one))]
+    return _hash(" ".join(map(str, parts))) if all(parts) else ""
 
 
 def _hash(text: str) -> str:

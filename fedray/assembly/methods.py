@@ -10,23 +10,29 @@ Example:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from fedray.assembly.compression import make_compression
-from fedray.assembly.devices import invited_per_tier, make_participation
+from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.models import make_network
 from fedray.assembly.own_methods import guard_method
+from fedray.assembly.own_schedule import guard_schedule
+from fedray.assembly.own_training import add_own_code
+from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
+from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.adaptive import remember_losses
 from fedray.components.distillation import make_learner
+from fedray.components.schedule import KINDS, Assignment
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.local import RateKind, RateSchedule
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
 from fedray.data.shards import Shards
@@ -40,13 +46,15 @@ from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
-from fedray.scenario.training import CompressKeys, ServerKeys
+from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 from fedray.training.choice import SLOWER, choose_engine
 
 
-def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...]) -> Setting:
+def make_setting(
+    scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
+) -> Setting:
     """The pieces a method is made of.
 
     Args:
@@ -55,17 +63,19 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices,
         shards: the clients' data.
         devices: the simulated devices.
         seeds: one for each world.
+        own: the user's objects; a loss, an optimizer, a selection and a schedule of theirs come first.
     """
-    clients = devices.clients
+    clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
+    seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d)
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
         clients=clients,
         seeds=seeds,
-        participation=make_participation(scenario, clients),
-        assign=scenario.schedule.kind,
+        participation=make_participation(scenario, own, clients, sizes, seconds),
+        assign=choose_assignment(scenario, own),
         rows=scenario.schedule.rows,
-        local=make_local(scenario),
+        local=add_own_code(local, scenario, own.training),
         weighting=scenario.server.weighting,  # type: ignore[arg-type]
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
@@ -79,6 +89,7 @@ def make_setting(scenario: Scenario, net: Net, shards: Shards, devices: Devices,
         distil=make_learner(net, shards, scenario.method.options),
         walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
+        private=find_private_layers(net, scenario.local.private or []),
     )
 
 
@@ -104,13 +115,14 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     return replace(pieces, stack=made)
 
 
-def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
+def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
     """The method, of as many models as the scenario asks for.
 
     Args:
         scenario: names it.
         own: the user's objects; a method of theirs comes first.
         pieces: of the method.
+        shards: the clients' data.
 
     Raises:
         BadInput: the method does not fit the data or the number of models.
@@ -121,9 +133,22 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting) -> Met
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
         )
+    if scenario.local.private and not method.phase.private:
+        raise BadInput(
+            f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
+            "fedray.methods.federated, or leave it out"
+        )
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
-        return remember_losses(method, len(pieces.seeds), pieces.clients.number)
-    return method
+        method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
+    return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
+
+
+def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[int, str], Assignment]:
+    """The kind of schedule: its name, or a user's own, whose assignments are checked."""
+    if own.schedule is not None:
+        return guard_schedule(own.schedule)
+    kind = scenario.schedule.kind
+    return guard_schedule(KINDS[kind]) if is_own("schedule", kind) else kind
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
@@ -175,7 +200,7 @@ def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any])
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
         pieces,
-        assign=None if scenario.schedule.kind == ScheduleKeys(**usual["schedule"]).kind else pieces.assign,
+        assign=None if pieces.assign == ScheduleKeys(**usual["schedule"]).kind else pieces.assign,
         compress=None if scenario.compress == CompressKeys(**usual["compress"]) else pieces.compress,
         coefficients=(
             None if scenario.server.coefficients == ServerKeys(**usual["server"]).coefficients else pieces.coefficients
@@ -206,4 +231,21 @@ def make_local(scenario: Scenario) -> Local:
         epochs=None if keys.steps is not None else keys.epochs or 1,
         steps=keys.steps,
         pull=keys.pull,
+        schedule=None if keys.schedule is None else make_rate_schedule(keys.schedule, scenario.rounds),
     )
+
+
+def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
+    """The course of the learning rate.
+
+    Args:
+        keys: of the scenario.
+        rounds: of the scenario, where the keys have none.
+
+    Raises:
+        BadInput: the rounds of a step are missing.
+    """
+    if keys.kind == "step" and not keys.at:
+        raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")
+    kind = cast(RateKind, keys.kind)
+    return RateSchedule(kind, keys.rounds or max(1, rounds), keys.floor, keys.warmup, tuple(keys.at), keys.gamma)

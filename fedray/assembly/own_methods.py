@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
+from fedray.core.local import LocalLoss, RateSchedule, Transform
 from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -96,9 +98,11 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
             known = ", ".join(about.layers)
             raise BadInput(f"{where}: private has the layer {layer!r}: the network's layers are {known}")
     _require(where, "personal", phase.personal, tuple)
+    _check_local(where, phase.local)
     for local in phase.personal:
         _check_local(where, local)
-    _check_local(where, phase.local)
+        if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
+            raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
     _require_function(where, "schedule", phase.schedule)
     ranges = {"client": about.clients, "model": phase.models, "world": about.worlds}
     own: dict[str, Callable[..., str | None]] = {
@@ -195,6 +199,15 @@ def _check_local(where: str, local: Any) -> None:
         raise BadInput(f"{where}: {both}: give one of them, and None for the other")
     if local.correction is not None:
         _require(where, "local.correction", local.correction, Correction)
+    if local.schedule is not None:
+        _require(where, "local.schedule", local.schedule, RateSchedule)
+    if local.loss is not None:
+        _require(where, "local.loss", local.loss, LocalLoss)
+        check_code("loss", f"{where}: local.loss", local.loss)
+    if local.gradient is not None:
+        _require(where, "local.gradient", local.gradient, Transform)
+    if local.step is not None:
+        check_code("optimizer", f"{where}: local.step", local.step)
 
 
 def _require(where: str, part: str, value: Any, kind: type) -> None:

@@ -2,9 +2,9 @@
 
 Example:
     >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
-    >>> register("layer", "my_layer", print)
+    >>> register("layer", "my_layer", print)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    fedray.core.errors.BadInput: kind = 'layer' cannot be registered: choose one of method, model, data
+    fedray.core.errors.BadInput: kind = 'layer' cannot be registered: choose one of method, model, data, partition, ...
 """
 
 from __future__ import annotations
@@ -16,25 +16,42 @@ from pathlib import Path
 from typing import Any
 
 from fedray import models
+from fedray.assembly import own_training
+from fedray.components.schedule import register_schedule
+from fedray.components.selection import register_selection
 from fedray.core.errors import BadInput
 from fedray.data import catalogue
+from fedray.data.own_partition import register_partition
 from fedray.methods import METHODS
 from fedray.own_code.user_code import name_type
 from fedray.scenario import names
 
+_FUNCTIONS: dict[str, tuple[str, Callable[[str, Any], None]]] = {  # kind -> what its function is, who keeps it
+    "method": ("method(setting)", METHODS.__setitem__),
+    "model": ("model(input_shape, outputs)", models.register_model),
+    "data": ("data(root)", catalogue.register_data),
+    "partition": ("partition(labels, clients, generator, options)", register_partition),
+    "selection": ("selection(known, number, generator, options)", register_selection),
+    "schedule": ("schedule(models, rows)", register_schedule),
+}
 
-def register(kind: str, name: str, thing: Callable[..., Any], *, options: Mapping[str, Any] | None = None) -> None:
+
+def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | None = None) -> None:
     """Gives your code a name, which scenario files can then use.
 
     The name is known in every process that imports the module which calls this: with `fedray run --import MODULE`, also
     with `tune` and `table`, and on the nodes of a cluster.
 
     Args:
-        kind: "method", "model" or "data".
+        kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer", "metric" or
+            "callback".
         name: a name that fedray does not have. One of yours may be given again: the newest function counts.
         thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
             `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a
-            `fedray.data.types.Dataset`.
+            `fedray.data.types.Dataset`. For a partition, `thing(labels, clients, generator, options)` gives the rows of
+            each client; for a selection, `thing(known, number, generator, options)` chooses `number` of the clients in
+            a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment as
+            those of `fedray.components.schedule` are. For the others see docs/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
             one is refused. None: they are not declared, and of a method those are refused that it does not read while
             it is composed.
@@ -42,18 +59,21 @@ def register(kind: str, name: str, thing: Callable[..., Any], *, options: Mappin
     Raises:
         BadInput: there is no such kind, the name cannot be used, or the thing is no function.
     """
-    if kind not in ("method", "model", "data"):
-        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of method, model, data")
-    if not callable(thing):
-        wanted = {"method": "method(setting)", "model": "model(input_shape, outputs)", "data": "data(root)"}[kind]
-        raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {wanted}")
+    known = (*_FUNCTIONS, *own_training.KINDS)
+    if kind not in known:
+        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(known)}")
+    if kind in own_training.KINDS:
+        own_training.check_code(kind, f"{kind} {name!r}", thing)
+        options = own_training.declare_options(kind, thing) if options is None else options
+    elif not callable(thing):
+        raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {_FUNCTIONS[kind][0]}")
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]
-    if kind == "method":
-        METHODS[name] = thing
+    if kind in own_training.KINDS:
+        own_training.keep_code(kind, name, thing)
     else:
-        (models.register_model if kind == "model" else catalogue.register_data)(name, thing)
+        _FUNCTIONS[kind][1](name, thing)
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
@@ -70,8 +90,10 @@ def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, An
     """The options of a name with their defaults, for `fedray list`."""
     if not isinstance(options, Mapping | None):
         return "not known"  # refused where it is kept
-    if options is None and kind == "method":
+    if options is None and kind in ("method", "partition", "selection"):
         return "those that it reads"
+    if kind == "schedule":
+        return "none"
     if options is None:
         try:
             parameters = list(inspect.signature(thing).parameters.values())[1 if kind == "data" else 2 :]

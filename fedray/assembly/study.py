@@ -18,6 +18,7 @@ from fedray.assembly import memory
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
+from fedray.assembly.own_training import try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -51,19 +52,20 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     require_objects(scenario, own)
     memory.check_memory(memory.estimate_scenario(scenario))
     with explaining_own_objects(scenario, own):
-        study = assemble(scenario, own, _find_pooled(asked, scenario))
+        study = assemble(scenario, own, _find_pooled(asked, scenario, own))
         memory.check_memory(memory.estimate_study(scenario, study))
+        try_own_code(study)
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study
 
 
-def _find_pooled(asked: Scenario, built: Scenario) -> Dealing | None:
+def _find_pooled(asked: Scenario, built: Scenario, own: UserObjects) -> Dealing | None:
     """The clients whose rows are pooled; None where the scenario is built as it was asked for."""
     if asked is built:
         return None
     part = asked.data.partition
-    return Dealing(part.name, dict(part.options), asked.clients.number)
+    return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
 
 def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None) -> Study:
@@ -82,13 +84,13 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
     seeds = [seed_world(seed, fold) for seed in replicates for fold in folds]
     net = make_network(scenario, data, own, len(seeds))
-    shards = deal_shards(scenario, data, replicates, folds, pooled)
+    shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
-    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, devices, tuple(seeds)))
+    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, devices, tuple(seeds), own=own))
     study = Study(
         name=scenario.method.name,
-        method=compose_method(scenario, own, pieces),
+        method=compose_method(scenario, own, pieces, shards),
         net=net,
         clients=clients,
         shards=shards,
@@ -132,7 +134,13 @@ def seed_world(seed: int, fold: int) -> int:
 
 
 def deal_shards(
-    scenario: Scenario, data: Dataset, seeds: list[int], folds: list[int], pooled: Dealing | None = None
+    scenario: Scenario,
+    data: Dataset,
+    seeds: list[int],
+    folds: list[int],
+    *,
+    pooled: Dealing | None = None,
+    own: UserObjects | None = None,
 ) -> Shards:
     """The clients' data, dealt as the scenario says.
 
@@ -142,6 +150,7 @@ def deal_shards(
         seeds: of the replicates.
         folds: the folds that are run.
         pooled: the clients whose rows one client has; None where nothing is pooled.
+        own: the user's objects; a partition of theirs comes first.
 
     Raises:
         BadInput: memory does not hold the tables, or no row would be held out.
@@ -157,6 +166,8 @@ def deal_shards(
         hold_out=scenario.data.hold_out,
         server=float(scenario.method.options.get("server_data", 0.0)),
         pooled=pooled,
+        own=None if own is None or pooled is not None else own.partition,
+        dealt=None if own is None else own.dealt,
     )
     if scenario.data.hold_out and not len(shards.holdout(0)[1]):
         raise BadInput(

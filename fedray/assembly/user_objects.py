@@ -8,20 +8,26 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
+from fedray.data.cut import Dealt
+from fedray.data.stored import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, find_user_line
 from fedray.scenario import names
+from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
+
+OBJECT_KINDS: tuple[names.NameKind, ...] = ("data", "model", "method", "partition", "selection", "schedule")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,12 @@ class UserObjects:
         rates: the learning rate of each world; empty where the scenario's own holds.
         grid: learning rates; every world is trained with each of them (`fedray.experiments.learning_rates`).
         devices: the simulated devices; None means those of the tiers and of the trace.
+        reading: how the data were read (`fedray.data.adapt`), as far as a file can say it.
+        partition: a function that deals the rows, or a partitioner of `flwr_datasets`.
+        selection: a function that chooses the participants of a round.
+        schedule: a function that makes the assignment of models to participants.
+        dealt: who holds which rows, as another process has dealt them; None means as the scenario says.
+        training: a loss, an optimizer, metrics and callbacks.
     """
 
     data: Dataset | None = None
@@ -45,10 +57,17 @@ class UserObjects:
     rates: tuple[float, ...] = ()
     grid: tuple[float, ...] = ()
     devices: Devices | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    partition: Any = None
+    selection: Any = None
+    schedule: Any = None
+    dealt: Dealt | None = None
+    training: OwnTraining = field(default_factory=OwnTraining)
 
     def shipped(self, study: Study) -> UserObjects:
-        """These objects with the data set and the devices as read here: other nodes may lack the files."""
-        return replace(self, data=study.shards.data, devices=study.devices)
+        """These objects with the data set, its partition and the devices as read here: other nodes may lack files."""
+        dealt = study.shards.dealt if isinstance(study.shards, StoredShards) else None
+        return replace(self, data=study.shards.data, devices=study.devices, dealt=dealt)
 
     def named(self) -> dict[str, str | None]:
         """What a scenario calls each object, by its section; None where there is none."""
@@ -56,6 +75,9 @@ class UserObjects:
             "data": None if self.data is None else self.data.name,
             "model": None if self.model is None else name_callable(self.model),
             "method": None if self.method is None else name_callable(self.method),
+            "partition": None if self.partition is None else name_callable(self.partition),
+            "selection": None if self.selection is None else name_callable(self.selection),
+            "schedule": None if self.schedule is None else name_callable(self.schedule),
         }
         return {key: None if name is None else _printable(name) for key, name in known.items()}
 
@@ -72,14 +94,39 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
     """
     names = own.named()
     if names["data"] is not None:
-        named = replace(scenario.data, name=names["data"], object=names["data"], options={}, root=None)
+        named = replace(scenario.data, name=names["data"], object=names["data"], options=dict(own.reading), root=None)
         scenario = replace(scenario, data=named)
     if names["model"] is not None:
         made = replace(scenario.model, name=names["model"], object=names["model"], options={})
         scenario = replace(scenario, model=made)
     if names["method"] is not None:
         scenario = replace(scenario, method=replace(scenario.method, object=names["method"]))
+    return _record_rules(record_training(scenario, own.training), names)
+
+
+def _record_rules(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
+    """The scenario with the user's partition, selection and schedule in place of what it names."""
+    if (found := names["partition"]) is not None:
+        kinds = {key: value for key, value in scenario.data.partition.options.items() if key in CLIENT_KINDS}
+        dealt = replace(scenario.data.partition, name=found, object=found, options=kinds)
+        scenario = replace(scenario, data=replace(scenario.data, partition=dealt))
+    if (found := names["selection"]) is not None:
+        chosen = replace(scenario.participation.selection, name=found, object=found, options={})
+        scenario = replace(scenario, participation=replace(scenario.participation, selection=chosen))
+    if (found := names["schedule"]) is not None:
+        scenario = replace(scenario, schedule=replace(scenario.schedule, object=found))
     return scenario
+
+
+def find_section(scenario: Scenario, kind: str) -> Any:
+    """The section of a scenario that names the object of a kind, and has an `object`.
+
+    Args:
+        scenario: the scenario.
+        kind: of the objects: data, model, method, partition, selection or schedule.
+    """
+    inner = {"partition": scenario.data.partition, "selection": scenario.participation.selection}
+    return inner[kind] if kind in inner else getattr(scenario, kind)
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
@@ -89,12 +136,13 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
         BadInput: names the object and what to do.
     """
     for key, name in own.named().items():
-        wanted = getattr(scenario, key).object
+        wanted = find_section(scenario, key).object
         if wanted is not None and name is None:
             raise BadInput(
                 f"{key}.object = {wanted}: this run was started with a Python object as its {key}: pass the same "
                 f"{key}= to fedray.resume or fedray.load"
             )
+    require_training(scenario, own.training)
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
@@ -104,9 +152,11 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
         BadInput: names the object and what the run was started with.
     """
     for key, name in own.named().items():
-        section = getattr(scenario, key)
+        section = find_section(scenario, key)
         if name is not None and section.object is None:
-            raise BadInput(f"{key}= was given, but the run was started with {key}.name = {section.name}: leave it out")
+            what = f"schedule.kind = {section.kind}" if key == "schedule" else f"{key}.name = {section.name}"
+            raise BadInput(f"{key}= was given, but the run was started with {what}: leave it out")
+    refuse_training(scenario, own.training)
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
@@ -122,7 +172,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     """
     if isinstance(error, FedrayError):
         return error
-    mine = [_describe_object(kind, scenario, own) for kind in ("data", "model", "method")]
+    mine = [_describe_object(kind, scenario, own) for kind in OBJECT_KINDS]
+    mine += [f"{key} = {name}" for key, name in own.training.named().items()]
     line = find_user_line(error)
     if not any(mine) or (line is None and isinstance(error, OSError | MemoryError)):
         return None
@@ -150,8 +201,9 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 def _describe_object(kind: names.NameKind, scenario: Scenario, own: UserObjects) -> str | None:
     """What messages call the user's object of a kind; None where fedray's is used."""
-    section = getattr(scenario, kind)
-    name = own.named()[kind] or (section.name if names.is_own(kind, section.name) else None)
+    section = find_section(scenario, kind)
+    named = section.kind if kind == "schedule" else section.name
+    name = own.named()[kind] or (named if names.is_own(kind, named) else None)
     return None if name is None else f"method {name}" if kind == "method" else f"{kind}.name = {name}"
 
 

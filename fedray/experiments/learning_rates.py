@@ -20,8 +20,9 @@ from fedray.core.errors import Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.files.sealed import read_sealed, write_sealed
 from fedray.runtime.session import Measure, Snapshot
+from fedray.scenario.evaluation import EvaluateKeys
 from fedray.scenario.loader import dump_scenario
-from fedray.scenario.schema import EvaluateKeys, Scenario
+from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.study import Study
 from fedray.storage import directory, tables

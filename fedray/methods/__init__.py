@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from fedray.core.method import Method, Phase
+from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
+from fedray.core.method import Local, Method, Phase
 from fedray.methods.base import federated
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.ditto import ditto
@@ -23,7 +24,10 @@ from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fednova import fednova
+from fedray.methods.fedper import fedbn, fedper, fedrep
+from fedray.methods.fedsam import fedsam
 from fedray.methods.lg_fedavg import lg_fedavg
+from fedray.methods.moon import moon
 from fedray.methods.random_walk import random_walk
 from fedray.methods.references import centralized, deep_ensemble, local_only
 from fedray.methods.scaffold import scaffold
@@ -35,9 +39,14 @@ from fedray.scenario.methods import METHOD_SPECS
 __all__ = [
     "METHODS",
     "Composition",
+    "Local",
+    "LocalLoss",
+    "LossContext",
     "Method",
     "Phase",
     "Setting",
+    "StepContext",
+    "Transform",
     "bayesian_linear",
     "centralized",
     "deep_ensemble",
@@ -47,17 +56,23 @@ __all__ = [
     "fedavg",
     "fedbe",
     "fedbe_nokd",
+    "fedbn",
     "feddyn",
     "feddyn_ensemble",
     "federated",
     "fednova",
+    "fedper",
     "fedprox",
+    "fedrep",
+    "fedsam",
     "lg_fedavg",
     "local_only",
+    "moon",
     "random_walk",
     "scaffold",
     "shefl",
     "stacking",
+    "start_empty",
 ]
 
 Composition = Callable[[Setting], Method]

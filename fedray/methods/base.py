@@ -25,6 +25,7 @@ from collections.abc import Callable
 from fedray.components import robust as centers
 from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
 from fedray.components.compression import dense
+from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
@@ -60,18 +61,21 @@ def federated(
         local=setting.local if local is None else local,
         server=make_server(setting, merge),
         compress=make_compressor(setting, compress),
+        private=setting.private,
     )
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Who trains which model in each round: the scenario's participants, and its assignment or the given one."""
-    assignment = (assign if setting.assign is None else KINDS[setting.assign])(setting.models, setting.rows)
+    kind = setting.assign
+    make = assign if kind is None else KINDS[kind] if isinstance(kind, str) else kind
+    assignment = make(setting.models, setting.rows)
     return schedule(setting.clients, setting.models, setting.seeds, setting.participation, assignment)
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """How uploads are compressed: as the scenario says, or in the given way."""
-    return (compress if setting.compress is None else setting.compress)(setting.layout)
+    """How uploads are compressed: as the scenario says, or in the given way; private layers are not sent."""
+    return compress_rest(setting.compress or compress, setting.layout, setting.private)
 
 
 def make_server(setting: Setting, merge: Merge = mean) -> Server:

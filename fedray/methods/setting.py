@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from fedray.components.aggregation import Rows, Weighting
-from fedray.components.schedule import Participation
+from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.method import Compress, Local, Walk
 from fedray.core.rng import Keys
@@ -63,7 +63,7 @@ class Setting:
         seeds: one for each world.
         participation: who takes part in a round.
         local: how a client trains.
-        assign: the kind of schedule: permutation, random, balanced, adaptive; or None.
+        assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
         rows: what a row of the schedule is: client, slot or stratum.
         weighting: of the uploads in a mean: uniform or examples.
         coefficients: of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
@@ -76,6 +76,7 @@ class Setting:
         distil: (world, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else None.
         walk: where the models are, if there is no server.
         stack: of stacking: the base networks and the meta model.
+        private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.
     """
 
@@ -83,9 +84,9 @@ class Setting:
     layout: Layout
     clients: Clients
     seeds: tuple[int, ...]
-    participation: Participation
+    participation: Participation | Informed
     local: Local
-    assign: str | None = None
+    assign: str | Callable[[int, str], Assignment] | None = None
     rows: str = "client"
     weighting: Weighting = "uniform"
     coefficients: str | None = None
@@ -98,6 +99,7 @@ class Setting:
     distil: Callable[[int, Tensor, Keys], Tensor] | None = None
     walk: Walk | None = None
     stack: Stack | None = None
+    private: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+NORMS_OF_ROWS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 def linear(
@@ -43,23 +44,28 @@ def mlp(
     *,
     hidden: Sequence[int] = (50,),
     activation: str = "relu",
+    norm: str | None = None,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Flatten, then Linear and activation for each hidden layer, then Linear.
+    """Flatten, then Linear, normalization if any, and activation for each hidden layer, then Linear.
 
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
         hidden: Widths of the hidden layers; the default is FedAG's.
         activation: relu or tanh.
+        norm: Which normalization there is, batch or layer; None: none.
         weight_sd: As in `linear`.
     """
+    if norm is not None and norm not in NORMS_OF_ROWS:
+        raise BadInput(f"model.norm = {norm}: choose one of {', '.join(NORMS_OF_ROWS)}")
     if activation not in ACTIVATIONS:
         raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
     widths = [math.prod(input_shape), *check_widths("hidden", hidden)]
     layers: list[nn.Module] = [nn.Flatten()]
     for inside, outside in itertools.pairwise(widths):
-        layers += [nn.Linear(inside, outside), ACTIVATIONS[activation]()]
+        norms = [] if norm is None else [NORMS_OF_ROWS[norm](outside)]
+        layers += [nn.Linear(inside, outside), *norms, ACTIVATIONS[activation]()]
     return _normal(nn.Sequential(*layers, nn.Linear(widths[-1], outputs)), weight_sd)
 
 
@@ -128,6 +134,6 @@ def check_widths(key: str, value: Sequence[int]) -> list[int]:
 
 def _normal(module: nn.Sequential, weight_sd: float | None) -> nn.Sequential:
     if weight_sd is not None:
-        for parameter in module.parameters():
+        for parameter in (p for part in module if isinstance(part, nn.Linear) for p in part.parameters()):
             nn.init.normal_(parameter, std=weight_sd)
     return module

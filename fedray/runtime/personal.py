@@ -72,7 +72,7 @@ def find_reading(private: Private, local: Local, t: int, plan: Plan, broadcast: 
         local: How the clients train.
         t: The round, from 0.
         plan: The jobs, `[J]`.
-        broadcast: The broadcast models of the jobs, `[J, d]`.
+        broadcast: The models that the jobs received, `[J, d]`, with the clients' own layers in them.
     """
     if not local.has_code:
         return None

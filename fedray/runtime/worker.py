@@ -182,7 +182,7 @@ class Worker:
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             source=data.source,
             wants_change=gives_change(self.engine) and not phase.private,
-            reading=personal.find_reading(self.private, local, t, jobs.plan, broadcast),
+            reading=personal.find_reading(self.private, local, t, jobs.plan, start),
         )
         trained = self.engine.train(study.net, block)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()

@@ -147,6 +147,15 @@ DATA_SPECS: dict[str, DataSpec] = {
             **_LIMIT,
         },
     ),
+    "union": DataSpec(
+        "several data sets of the same inputs as one, with the column `domain` (data.sets)",
+        {
+            "sets": Option(REQUIRED, list_of(text, 20)),
+            "classes": Option("shared", one_of("shared", "apart")),
+            **_LIMIT,
+        },
+        task=_CLASSES,
+    ),
     "uci/NAME": DataSpec("a UCI regression set in the standard split layout: uci/energy, uci/kin8nm, ..."),
 }
 

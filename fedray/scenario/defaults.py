@@ -37,6 +37,9 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
+    if _part(out, "local", "schedule").get("kind") in ("cosine", "linear"):
+        out["local"] = dict(out["local"])
+        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
     if data_spec_of(data.get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
     everyone = _part(out, "clients").get("number", ...)
@@ -78,7 +81,8 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
     if made is not None:
         given = _part(tree, "data").get("clients")
         return given if isinstance(given, int) and not isinstance(given, bool) else made
-    if partition in GIVES_CLIENTS or "file" in _part(tree, "data", "partition"):
+    given = _part(tree, "data", "partition")
+    if partition in GIVES_CLIENTS or "file" in given or str(given.get("object")).startswith("flwr_datasets."):
         return None
     return method_spec_of(method).clients
 

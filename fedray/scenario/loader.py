@@ -28,7 +28,7 @@ from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import Place, judge_keys
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
-from fedray.scenario.options import fold_options
+from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rules import check_scenario
 from fedray.scenario.schema import (
     CellKeys,
@@ -44,11 +44,15 @@ _SHORT = {  # what a section means that is one word or one number: `method: feda
     "method": "name",
     "data": "name",
     "data.partition": "name",
+    "participation.selection": "name",
     "model": "name",
     "clients": "number",
+    "local.schedule": "kind",
 }
+_NAMED = {"selection": {"name": "uniform"}}  # what a nested section is called without a name
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
-_OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name
+_NESTED = {"data": "partition", "participation": "selection"}  # sections with a name inside of others
+_OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name, beside the nested ones
 _ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _MOST_CELLS = 1000
 
@@ -98,6 +102,12 @@ def read_scenario(
     return replace(base, table=table, published=outer.published)
 
 
+def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> bool:
+    """Whether a scenario or its overrides, as `read_scenario` takes them, say how rows are dealt to clients."""
+    data = merge_keys(merge_keys({}, _tree(source)), _overrides(overrides)).get("data")
+    return isinstance(data, Mapping) and data.get("partition") is not None
+
+
 def read_cells(scenario: Scenario) -> list[NamedCell]:
     """The cells of the table, each a scenario without a table; a scenario without a table is one cell, `base`."""
     base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
@@ -119,6 +129,9 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
     for section in _OBJECT_SECTIONS:
         if "object" in out[section]:  # no name says what a Python object is
             del out[section]["name"]
+    for outer, inner in _NESTED.items():
+        if "object" in out[outer][inner]:
+            del out[outer][inner]["name"]
     return out
 
 
@@ -158,8 +171,8 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
     for key, value in tree.items():
         short = _SHORT.get(f"{path}{key}")
         if isinstance(value, Mapping):
-            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" == "data" else value
-        elif short is not None and isinstance(value, str if short == "name" else int | float):
+            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" in (*_NESTED, "local") else value
+        elif short is not None and isinstance(value, int | float if short == "number" else str):
             out[key] = {short: value}
         else:
             out[key] = value
@@ -171,9 +184,14 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
     for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
         if isinstance(tree[path], Mapping):
             tree[path] = fold_options(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
-    partition = tree["data"].get("partition") if isinstance(tree["data"], Mapping) else None
-    if isinstance(partition, Mapping):
-        tree["data"]["partition"] = fold_options("partition", "data.partition", partition, ("name",))
+    for outer, inner in _NESTED.items():
+        section = tree[outer].get(inner) if isinstance(tree.get(outer), Mapping) else None
+        if isinstance(section, Mapping):
+            named = {"name": section["object"], **section} if section.get("object") is not None else section
+            folded = fold_options(inner, f"{outer}.{inner}", {**_NAMED.get(inner, {}), **named}, ("name", "object"))  # type: ignore[arg-type]
+            tree[outer] = {**tree[outer], inner: folded}
+    if isinstance(tree.get("local"), Mapping):
+        tree["local"] = fold_local_options(tree["local"], section_fields("local"))
     scenario = validate_scenario(tree)
     check_scenario(scenario)
     return scenario

@@ -15,60 +15,15 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from fedray.scenario.spec import Needs, Option, OptionSpecs
+from fedray.scenario.spec import MethodSpec, Needs, Option
 from fedray.scenario.stacking import check_bases
 from fedray.scenario.validators import either, list_of, one_of, real, whole
 
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """What fedray knows of a method by its name.
-
-    Attributes:
-        text: one line for `fedray list methods` and the README's table.
-        module: the file in `fedray/methods/` that defines the function of the method's name; None: of the same name.
-        models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
-        options: its own keys in the section `method`.
-        defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
-        clients: N where neither the scenario nor the data says it.
-        robust: whether `server.robust` may take the place of its mean.
-        optimizer: whether `server.optimizer` may act on its mean delta.
-        pooled: whether one client holds all rows (references without a federation).
-        walks: whether models walk over a graph of clients instead of meeting at a server.
-        trains: whether clients train in rounds, so that `local`, `compress` and `server` act.
-        averages: whether uploads of several clients meet in one mean, so that `server.weighting` acts.
-        coefficients: whether `server.coefficients` may weigh the tiers in that mean.
-        schedules: whether `schedule.kind` says who trains which model.
-        samples: whether an answer is an average even if there is one model.
-        own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
-        private: which state its clients keep for themselves between rounds, in words; empty: none.
-    """
-
-    text: str
-    module: str | None = None
-    models: Literal["any", "one", "clients"] = "any"
-    options: OptionSpecs = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    clients: int = 100
-    robust: bool = True
-    optimizer: bool = True
-    pooled: bool = False
-    walks: bool = False
-    trains: bool = True
-    averages: bool = True
-    coefficients: bool = True
-    schedules: bool = True
-    samples: bool = False
-    own_models: bool = False
-    private: str = ""
-
-
 _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
 _BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the paper weighs each upload by n_i
+_HEAD: dict[str, Any] = {"local": {"private": ["head"]}}
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
 _META = Needs("method.meta", ("softmax", "mlp"))
@@ -80,11 +35,13 @@ _TIERS: dict[str, Any] = {
 METHOD_SPECS: dict[str, MethodSpec] = {
     "fed_ensemble": MethodSpec(
         "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
+        splits=True,
     ),
     "fedavg": MethodSpec(
         "federated averaging: one model that every client trains (McMahan et al. 2017)",
         models="one",
         defaults={**_ONE, **_BY_EXAMPLES},
+        splits=True,
     ),
     "fedprox": MethodSpec(
         "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
@@ -92,11 +49,50 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         models="one",
         options={"mu": Option(0.01, real("[0, inf)"))},
         defaults={**_ONE, **_BY_EXAMPLES},
+        splits=True,
     ),
     "fednova": MethodSpec(
         "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
         defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,
+        splits=True,
+    ),
+    "moon": MethodSpec(
+        "MOON: features near those of the broadcast model, away from the client's last ones (Li et al. 2021)",
+        options={"mu": Option(1.0, real("[0, inf)")), "temperature": Option(0.5, real("(0, inf)"))},
+        defaults={**_ONE, **_BY_EXAMPLES},
+        splits=True,
+        private="the model that it trained last",
+    ),
+    "fedsam": MethodSpec(
+        "FedSAM: clients descend by the gradient at the worst point nearby (Qu et al. 2022)",
+        options={"rho": Option(0.05, real("[0, inf)"))},
+        defaults={**_ONE, **_BY_EXAMPLES},
+        splits=True,
+    ),
+    "fedper": MethodSpec(
+        "FedPer: the last layer stays with the client, the others are averaged (Arivazhagan et al. 2019)",
+        defaults={**_ONE, **_BY_EXAMPLES, **_HEAD},
+        splits=True,
+        private="the last layer",
+        own_models=True,
+    ),
+    "fedbn": MethodSpec(
+        "FedBN: normalization layers stay with the client, the others are averaged (Li et al. 2021)",
+        module="fedper",
+        defaults={**_ONE, **_BY_EXAMPLES, "local": {"private": ["norm"]}},
+        splits=True,
+        private="normalization layers",
+        own_models=True,
+    ),
+    "fedrep": MethodSpec(
+        "FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
+        module="fedper",
+        options={"body_epochs": Option(1, whole(1, 10**6))},
+        defaults={**_ONE, **_BY_EXAMPLES, **_HEAD},
+        splits=True,
+        private="the last layer",
+        own_models=True,
     ),
     "shefl": MethodSpec(
         "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
@@ -106,6 +102,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
             "compress": {"kind": "topk", "ratio": 0.1},
             "server": {"coefficients": "equal_groups"},
         },
+        splits=True,
         private="correction, if `alpha` > 0",
     ),
     "fedag": MethodSpec(
@@ -262,7 +259,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         own_models=True,
     ),
 }
-_UNKNOWN = MethodSpec("your own")
+_UNKNOWN = MethodSpec("your own", splits=True)
 
 
 def method_spec_of(name: object) -> MethodSpec:

@@ -28,7 +28,12 @@ MODEL_SPECS: dict[str, NameSpec] = {
     ),
     "mlp": NameSpec(
         "fully connected layers",
-        {"hidden": Option([50], _WIDTHS), "activation": Option("relu", one_of("relu", "tanh")), **_WEIGHT_SD},
+        {
+            "hidden": Option([50], _WIDTHS),
+            "activation": Option("relu", one_of("relu", "tanh")),
+            "norm": Option(None, one_of("batch", "layer")),
+            **_WEIGHT_SD,
+        },
     ),
     "cnn": NameSpec(
         "small convolutional network, 2 layers by default",

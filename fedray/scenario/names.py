@@ -11,12 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 from fedray.core.errors import BadInput
 from fedray.scenario.data import DATA_SPECS, DataSpec
-from fedray.scenario.methods import METHOD_SPECS, MethodSpec
+from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.partition import PARTITION_SPECS
-from fedray.scenario.spec import NameSpec
+from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
+from fedray.scenario.spec import MethodSpec, NameSpec
 
-NameKind = Literal["method", "data", "model", "partition"]
+NameKind = Literal[
+    "method", "data", "model", "partition", "selection", "schedule", "optimizer", "loss", "metric", "callback"
+]  # fmt: skip
 
 
 class Origin(NamedTuple):
@@ -38,8 +41,17 @@ SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
     "data": DATA_SPECS,
     "model": MODEL_SPECS,
     "partition": PARTITION_SPECS,
+    "selection": SELECTION_SPECS,
+    "schedule": SCHEDULE_SPECS,
+    "optimizer": {
+        "sgd": NameSpec("stochastic gradient descent, with `local.momentum`"),
+        "adam": NameSpec("Adam (Kingma and Ba 2015), with its usual constants"),
+    },
+    "loss": {},
+    "metric": {},
+    "callback": {},
 }
-_OWN: dict[NameKind, dict[str, str]] = {"method": {}, "data": {}, "model": {}, "partition": {}}
+_OWN: dict[NameKind, dict[str, str]] = {kind: {} for kind in SPECS}
 _DECLARED: dict[tuple[NameKind, str], dict[str, Any]] = {}  # options of own names, with their defaults
 _ORIGINS: dict[tuple[NameKind, str], Origin] = {}  # of own names, where it is known
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
@@ -94,7 +106,7 @@ def allow_name(
     """Lets scenarios use a name of yours.
 
     Args:
-        kind: method, data, model or partition.
+        kind: one of `NameKind`.
         name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name that fedray has.
         text: one line for `fedray list`.
         options: its options with their defaults; None: any plain values are taken.

@@ -13,6 +13,7 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value
 from fedray.scenario import names
+from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.spec import REQUIRED, NameSpec, Option
 from fedray.scenario.validators import Check, flag, real, text
 
@@ -29,14 +30,14 @@ def fold_options(
         fields: the section's keys beside its options.
     """
     name = section["name"]
-    is_object = kind in ("data", "model") and section.get("object") is not None
+    is_object = kind in ("data", "model", "partition", "selection") and section.get("object") is not None
     if not is_object and (not isinstance(name, str) or not names.is_known(kind, name)):
         if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
             remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
         near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
-        if not near and kind != "partition":
+        if not near:
             remedy += ", or --import the module that registers it"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
@@ -46,7 +47,7 @@ def fold_options(
         return {**out, "options": given}
     options_of = names.SPECS[kind].get(name)
     own = {key: Option(default, alike(default)) for key, default in (declared or {}).items()}
-    table = own if options_of is None else options_of.options
+    table = {**own, **(CLIENT_KINDS if kind == "partition" else {})} if options_of is None else options_of.options
     more = isinstance(options_of, NameSpec) and options_of.more
     for key in given:
         if key not in table and not more:
@@ -54,6 +55,28 @@ def fold_options(
     options = {key: _option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
+
+
+def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """The section `local` with the options of a user's own loss and optimizer in `options`.
+
+    Args:
+        section: the section; unknown keys stay where they are, to be refused.
+        fields: its keys beside `options`.
+
+    Example:
+        >>> names.allow_name("loss", "smooth", options={"smoothing": 0.1})
+        >>> fold_local_options({"lr": 0.1, "loss": "smooth", "smoothing": 0.2}, ("lr", "loss", "optimizer"))
+        {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
+    """
+    kinds: tuple[names.NameKind, ...] = ("loss", "optimizer")
+    own = [(kind, name) for kind in kinds if isinstance(name := section.get(kind), str)]
+    declared = {key: value for one in own for key, value in (names.declared_options(*one) or {}).items()}
+    table = {key: Option(default, alike(default)) for key, default in declared.items() if key not in fields}
+    options = {key: _option("local", key, section, option) for key, option in table.items()}
+    rest = {key: value for key, value in section.items() if key not in table}
+    kept = {key: value for key, value in options.items() if value is not None}
+    return {**rest, "options": kept} if kept else rest
 
 
 _SERVER_OPTIMIZERS = {
@@ -64,6 +87,7 @@ _SERVER_OPTIMIZERS = {
     "fedopt": "write method.name=fedavg server.optimizer=adam, yogi or momentum",
 }
 _WORD = {"method": "method", "data": "data set", "model": "model", "partition": "partition"}
+_WORD |= {"selection": "client selection", "schedule": "schedule"}
 
 
 def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> Any:

@@ -20,21 +20,24 @@ from typing import Any, NamedTuple, get_type_hints
 from fedray.core.text import quote_value
 from fedray.scenario.clients import ClientKeys, TierKeys
 from fedray.scenario.data import data_spec_of
-from fedray.scenario.methods import MethodSpec, method_spec_of
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import Scenario, section_types
-from fedray.scenario.spec import Needs
+from fedray.scenario.spec import MethodSpec, Needs
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
 _NOTHING = {  # a key that says "nothing is done" says the truth wherever it stands
     "server.weighting": "uniform",
     "server.coefficients": "fedavg",
     "schedule.kind": "permutation",
+    "participation.selection.name": "uniform",
     "participation.overcommit": 1,
     "participation.fraction": 1,
     "local.lr_decay": 1,
+    "local.schedule.kind": "constant",
+    "local.schedule.floor": 0,
     "predict.gamma": math.inf,
     "predict.average": "probabilities",
     "vary": "all",
@@ -125,7 +128,9 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
         strata = key == "schedule.rows" and scenario.schedule.rows == "stratum"
         partial = strata and not _is_full(scenario) and not spec.walks and not spec.pooled
         return "" if partial else f"{name} says by itself who trains which model"
-    if spec.own_models and key == "predict.gamma":
+    if key == "local.private" and not spec.splits:
+        return f"{name} keeps no layers of its network at the clients"
+    if (spec.own_models or scenario.local.private) and key == "predict.gamma":
         return f"a known client of {name} answers with a model of its own"
     if key.startswith("model.") and scenario.method.options.get("bases"):
         return "method.bases names the networks"
@@ -212,12 +217,15 @@ def _by_population(key: str, scenario: Scenario) -> str:
             "no tier trains several models a round (clients.tiers.*.models_per_round)",
         ),
         "participation.overcommit": (full, "all clients take part in every round"),
+        "participation.selection": (full, "all clients take part in every round"),
         "schedule.rows": (full and not permuted, f"schedule.kind is {scenario.schedule.kind}"),
         "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
         "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
         "vary": (scenario.replicates == 1, "replicates is 1"),
     }
-    idle, why = tested.get(key, (False, ""))
+    idle, why = tested.get(
+        "participation.selection" if key.startswith("participation.selection.") else key, (False, "")
+    )
     if key.endswith(".side_by_side") and not _trains_several_parts(scenario):
         tier = scenario.clients.tiers.get(key.split(".")[2], TierKeys())
         idle, why = tier.models_per_round == 1, "the tier trains one model a round"

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from fedray.core.errors import BadInput
+from fedray.core.text import find_nearest, quote_value
 from fedray.core.types import Tier
+from fedray.scenario import names
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import PartitionKeys, Scenario
+from fedray.scenario.selection import check_selection
 from fedray.scenario.stacking import check_stacking
 
 
@@ -35,7 +38,9 @@ def check_scenario(scenario: Scenario) -> None:
             f"{participation.per_round}: give one of the two"
         )
     _check_server(scenario)
+    _check_schedule(scenario)
     _check_walk(scenario)
+    check_selection(scenario)
     check_stacking(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
@@ -73,6 +78,16 @@ def _check_server(scenario: Scenario) -> None:
                 f"server.robust = {keys.robust}, but server.{key} is {value}, and a robust server gives uploads the "
                 f"same weight: set server.{key} to {plain}"
             )
+
+
+def _check_schedule(scenario: Scenario) -> None:
+    """An unknown kind of schedule."""
+    kind = scenario.schedule.kind
+    if not names.is_known("schedule", kind):
+        known = names.known_names("schedule")
+        near = find_nearest(kind, known)
+        remedy = f"did you mean {near}?" if near else "choose one, or --import the module that registers it"
+        raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
 
 
 def _check_walk(scenario: Scenario) -> None:

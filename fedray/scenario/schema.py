@@ -19,15 +19,15 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
-from fedray.core.types import EVALUATED_CLIENTS, Lanes
-from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, TierKeys
+from fedray.core.types import Lanes
+from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
+from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, StopKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
-from fedray.scenario.training import CompressKeys, LocalKeys, ServerKeys
+from fedray.scenario.training import CompressKeys, LocalKeys, RateKeys, ServerKeys, named
 from fedray.scenario.validators import (
     either,
     flag,
-    label,
     list_of,
     logger,
     maybe,
@@ -71,10 +71,12 @@ class PartitionKeys:
 
     Attributes:
         name: name of the partition (`fedray list partitions`).
+        object: what fedray writes in place of the name where it is a Python function or a Flower partitioner.
         options: the partition's own options (shards, classes, alpha, column, ...).
     """
 
     name: Annotated[str, _V(text)] = "iid"
+    object: Annotated[str | None, _V(maybe(text))] = None
     options: OptionValues = field(default_factory=dict)
 
 
@@ -134,52 +136,6 @@ class PredictKeys:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class StopKeys:
-    """A metric and a value that it shall reach.
-
-    Attributes:
-        metric: its name in `rounds.parquet`.
-        value: the value that it is to reach.
-    """
-
-    metric: Annotated[str, _V(label)]
-    value: Annotated[float, _V(real("(-inf, inf)"))]
-
-
-@dataclass(frozen=True, config=_STRICT)
-class EvaluateKeys:
-    """What is measured, and when.
-
-    Attributes:
-        every: rounds between evaluations.
-        stop_at: ends the run when a metric reaches a value.
-        target: the summary says at which round, virtual second and byte a metric first reached a value.
-        personal: whether every known client is evaluated with its own weights or model.
-        clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
-            many, evenly spread over their ids; None: none.
-    """
-
-    every: Annotated[int, _V(whole(1, 10**7))] = 1
-    stop_at: StopKeys | None = None
-    target: StopKeys | None = None
-    personal: Annotated[bool, _V(flag)] = False
-    clients: Annotated[int | str | None, _V(maybe(either("all", whole(1, EVALUATED_CLIENTS))))] = None
-
-
-@dataclass(frozen=True, config=_STRICT)
-class CheckpointKeys:
-    """When the state is saved.
-
-    Attributes:
-        every: rounds between checkpoints.
-        keep: how many checkpoints stay on the disk, the newest ones.
-    """
-
-    every: Annotated[int, _V(whole(1, 10**7))] = 10
-    keep: Annotated[int, _V(whole(1, 10**6))] = 2
-
-
-@dataclass(frozen=True, config=_STRICT)
 class CellKeys:
     """One cell of a table.
 
@@ -226,6 +182,8 @@ class Scenario:
             every process of the run, `compiled` takes nothing else, and `torch` never takes them.
         table: the cells of a table.
         published: the paper's figures for the scenario itself, by metric.
+        callbacks: functions that your module registers, called after each round; they may end the run.
+        own: what fedray writes where Python objects were passed for training and evaluation.
     """
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0
@@ -253,6 +211,8 @@ class Scenario:
     lanes: Annotated[Lanes, _V(one_of("auto", "compiled", "torch"))] = "auto"
     table: list[CellKeys] = field(default_factory=list)
     published: OptionValues = field(default_factory=dict)
+    callbacks: Annotated[list[str] | None, _V(maybe(list_of(named("callback"), 100, scalar=True)))] = None
+    own: OwnKeys | None = None
 
 
 _ADAPTER = TypeAdapter(Scenario)
@@ -260,7 +220,10 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "": Scenario,
     **{f.name: f.default_factory for f in fields(Scenario) if is_dataclass(f.default_factory)},
     "data.partition": PartitionKeys,
+    "participation.selection": SelectionKeys,
     "clients.tiers.*": TierKeys,
+    "local.schedule": RateKeys,
+    "own": OwnKeys,
     "evaluate.stop_at": StopKeys,
     "evaluate.target": StopKeys,
     "table.*": CellKeys,

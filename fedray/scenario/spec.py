@@ -1,4 +1,4 @@
-"""What a name in a scenario stands for: a line of text, and the options that stand beside the name.
+"""What a name in a scenario stands for: a line of text, the options that stand beside the name, and more of a method.
 
 Example:
     >>> from fedray.scenario.validators import real
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedray.scenario.validators import Check
 
@@ -62,3 +62,48 @@ class NameSpec:
     text: str
     options: OptionSpecs = field(default_factory=dict)
     more: bool = False
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What fedray knows of a method by its name.
+
+    Attributes:
+        text: one line for `fedray list methods` and the README's table.
+        module: the file in `fedray/methods/` that defines the function of the method's name; None: of the same name.
+        models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
+        options: its own keys in the section `method`.
+        defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
+        clients: N where neither the scenario nor the data says it.
+        robust: whether `server.robust` may take the place of its mean.
+        optimizer: whether `server.optimizer` may act on its mean delta.
+        pooled: whether one client holds all rows (references without a federation).
+        walks: whether models walk over a graph of clients instead of meeting at a server.
+        trains: whether clients train in rounds, so that `local`, `compress` and `server` act.
+        averages: whether uploads of several clients meet in one mean, so that `server.weighting` acts.
+        coefficients: whether `server.coefficients` may weigh the tiers in that mean.
+        schedules: whether `schedule.kind` says who trains which model.
+        samples: whether an answer is an average even if there is one model.
+        splits: whether layers of its network may stay with the clients (`local.private`).
+        own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
+        private: which state its clients keep for themselves between rounds, in words; empty: none.
+    """
+
+    text: str
+    module: str | None = None
+    models: Literal["any", "one", "clients"] = "any"
+    options: OptionSpecs = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    clients: int = 100
+    robust: bool = True
+    optimizer: bool = True
+    pooled: bool = False
+    walks: bool = False
+    trains: bool = True
+    averages: bool = True
+    coefficients: bool = True
+    schedules: bool = True
+    samples: bool = False
+    splits: bool = False
+    own_models: bool = False
+    private: str = ""

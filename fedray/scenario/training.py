@@ -8,13 +8,15 @@ Example:
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.core.text import find_nearest
+from fedray.scenario import names
 from fedray.scenario.spec import Needs
-from fedray.scenario.validators import either, flag, list_of, maybe, one_of, real, whole
+from fedray.scenario.validators import Check, either, flag, list_of, maybe, one_of, real, text, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
@@ -26,12 +28,59 @@ _TRIMMED = Needs("server.robust", ("trimmed_mean",))
 _KRUM = Needs("server.robust", ("krum", "multi_krum"))
 
 
+_FALLS = Needs("local.schedule.kind", ("cosine", "linear"))
+_FALLS_AT = Needs("local.schedule.kind", ("step",))
+
+
+def named(kind: names.NameKind) -> Check:
+    """A name of a kind, fedray's or a user's own.
+
+    Args:
+        kind: loss, optimizer, metric or callback.
+
+    Example:
+        >>> named("optimizer")("adam")
+        'adam'
+    """
+
+    def check(value: Any) -> str:
+        known = names.known_names(kind)
+        if isinstance(value, str) and value in known:
+            return value
+        near = find_nearest(value, known) if isinstance(value, str) else None
+        remedy = f"did you mean {near}?" if near else f"--import the module that registers the {kind}"
+        raise ValueError(f"is not one of {', '.join(known)}: {remedy}" if known else f"is not known: {remedy}")
+
+    return check
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RateKeys:
+    """A course of the learning rate, as a factor of `lr`.
+
+    Attributes:
+        kind: constant, cosine, linear (both fall from the first round on), or step (falls at some rounds).
+        rounds: the fall ends after so many rounds, and the rate stays; default: the rounds of the scenario.
+        floor: the factor at the end of the fall.
+        warmup: rounds in which the rate rises: in round t, from 0, it is (t + 1) / warmup of what it else is.
+        at: the rounds, from 0, in which the rate of `step` falls.
+        gamma: the factor of each of these falls.
+    """
+
+    kind: Annotated[str, _V(one_of("constant", "cosine", "linear", "step"))] = "constant"
+    rounds: Annotated[int | None, _V(maybe(whole(1, 10**7))), _FALLS] = None
+    floor: Annotated[float, _V(real("[0, 1]")), _FALLS] = 0.0
+    warmup: Annotated[int, _V(whole(0, 10**7))] = 0
+    at: Annotated[list[int], _V(list_of(whole(1, 10**7), 100, scalar=True)), _FALLS_AT] = field(default_factory=list)
+    gamma: Annotated[float, _V(real("(0, 1]")), _FALLS_AT] = 0.1
+
+
 @dataclass(frozen=True, config=_STRICT)
 class LocalKeys:
     """How a client trains.
 
     Attributes:
-        optimizer: the optimizer, sgd or adam.
+        optimizer: the optimizer: sgd, adam, or one that your module registers.
         lr: learning rate.
         lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows.
         lr_decay: factor of the learning rate; 1: it stays.
@@ -42,9 +91,13 @@ class LocalKeys:
         epochs: passes over the client's rows in a round.
         steps: optimizer steps in a round, in the place of epochs.
         pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
+        loss: a loss that your module registers, in the place of the network's.
+        schedule: a course of the learning rate over the rounds.
+        private: layers that stay with the clients: `norm`, `head`, or patterns of the layers' names.
+        options: the options of a loss and of an optimizer that your module registers.
     """
 
-    optimizer: Annotated[str, _V(one_of("sgd", "adam"))] = "sgd"
+    optimizer: Annotated[str, _V(named("optimizer"))] = "sgd"
     lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
     lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
     lr_decay: Annotated[float, _V(real("(0, 1]"))] = 1.0
@@ -55,6 +108,10 @@ class LocalKeys:
     epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
     steps: Annotated[int | None, _V(maybe(whole(1, 10**7)))] = None
     pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    loss: Annotated[str | None, _V(maybe(named("loss")))] = None
+    schedule: RateKeys | None = None
+    private: Annotated[list[str] | None, _V(maybe(list_of(text, 100, scalar=True)))] = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -38,12 +38,22 @@ _LINES = {
     "data": "the data are not those the run began with",
     "network": "the network is not the one the run began with",
     "method": "the method is not the one the run began with",
+    "partition": "the partition is not the one the run began with",
+    "selection": "the client selection is not the one the run began with",
+    "schedule": "the schedule is not the one the run began with",
+    "training": "a loss, optimizer, metric or callback is not the one the run began with",
     "engine": "the engine is not the one the run began with",
 }
 
 
 FILE_KEY = "its file"  # the digest of the file that a user's function is in
-_KINDS = {"data": "data ", "network": "model ", "method": "method "}  # how names begin
+_KINDS: dict[str, str | tuple[str, ...]] = {
+    "data": "data ",
+    "network": "model ",
+    "method": "method ",
+    "training": ("loss ", "optimizer ", "metric ", "callback "),
+}
+_KINDS |= {kind: f"{kind} " for kind in ("partition", "selection", "schedule", "engine")}  # how names begin
 
 
 def confirm_identity(out: Path, digests: Digests) -> None:

@@ -45,9 +45,34 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
         anchor: What the parameters are pulled towards, `[W, p]`.
         offset: What is added to the gradients, `[W, p]`; None: nothing.
     """
-    local, lr, t = code.block.local, code.block.lr, code.round
+    local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
-    complete, states = make_complete(local, *terms), dict[Transform, Any]()
+    complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
+    if local.step is None:
+        optimize = make_optimizer(local, lr, *terms)
+    elif not isinstance(local.step, Transform):
+        optimize = _make_torch_step(local.step, code.net.layout, lr, complete)
+
+    def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
+        lanes = len(batch.weight)
+        now = rows[:lanes]
+        g, loss = over(gradients.step)(now, batch)
+        if local.gradient is not None:
+            g = transform(local.gradient, g, now, batch, step)
+        if isinstance(local.step, Transform):
+            (g,) = complete([now], [g], lanes)
+            now.sub_(transform(local.step, g, now, batch, step), alpha=lr)
+        else:
+            optimize([rows], [g], lanes)
+        found: Tensor = loss
+        return found
+
+    return advance
+
+
+def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
+    """A function (transformation, gradients `[W, p]`, parameters, batches, step) -> what becomes of the gradients."""
+    lr, t, states = code.block.lr, code.round, dict[Transform, Any]()
 
     def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
         def update(g: Tensor, state: Any, now: Tensor, batch: LaneBatch) -> tuple[Tensor, Any]:
@@ -70,26 +95,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
         g, states[rule] = over(update)(g, kept, now, batch)
         return g
 
-    if local.step is None:
-        optimize = make_optimizer(local, lr, *terms)
-    elif not isinstance(local.step, Transform):
-        optimize = _make_torch_step(local.step, code.net.layout, lr, complete)
-
-    def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
-        lanes = len(batch.weight)
-        now = rows[:lanes]
-        g, loss = over(gradients.step)(now, batch)
-        if local.gradient is not None:
-            g = transform(local.gradient, g, now, batch, step)
-        if isinstance(local.step, Transform):
-            (g,) = complete([now], [g], lanes)
-            now.sub_(transform(local.step, g, now, batch, step), alpha=lr)
-        else:
-            optimize([rows], [g], lanes)
-        found: Tensor = loss
-        return found
-
-    return advance
+    return transform
 
 
 def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:

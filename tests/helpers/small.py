@@ -33,6 +33,8 @@ NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small sce
     "fedbe": {"method": {"server_data": 0.2}},
     "bayesian_linear": {"data": {"name": "cubic"}, "model": {"name": "linear"}},
     "deep_ensemble": {"data": {"name": "cubic"}},
+    "fedbn": {"model": {"norm": "layer"}},
+    "fedrep": {"local": {"epochs": 2}},
 }
 CLOCK = ("wall_seconds",)  # columns that differ between two runs of one scenario
 

@@ -18,7 +18,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import Plan
 from fedray.evaluation.clients import own_test_rows, pick_best_pass, summarize_clients
 from fedray.files.plain import hash_tensors
-from fedray.methods.lg_fedavg import trained_layers
+from fedray.components.private_layers import trained_layers
 from fedray.report.clients import figure_client_rmse
 from fedray.report.read import read_run
 from fedray.runtime.inline import Inline

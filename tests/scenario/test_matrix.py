@@ -18,7 +18,7 @@ from fedray.scenario.schema import section_fields, section_types
 
 NEVER = (  # they say where, when or how visibly something is computed, and change no result
     "runtime", "report", "loggers", "checkpoint.", "evaluate.", "clients.per_actor", "clients.actors", "client_timeout",
-    "on_client_error", "data.root", "table", "published", "lanes",
+    "on_client_error", "data.root", "table", "published", "lanes", "own", "stop",
 )  # fmt: skip
 CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.predict` answers to one client
     "predict.gamma": "predict(client=...)",
@@ -39,6 +39,10 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "data.partition.name": [{"data.partition": {"name": "iid"}}],
     "data.partition.alpha": [{"data.partition.alpha": 0.3}],
     "data.partition.flipped": [{"data.partition.flipped": 0.5}],
+    "data.partition.min_rows": [{"data.partition.min_rows": 9}],
+    "data.partition.rotation": [{"data.partition.rotation": 4}],
+    "data.partition.feature_noise": [{"data.partition.feature_noise": 1.0}],
+    "data.partition.permute_labels": [{"data.partition.permute_labels": 2}],
     "model.objective": [{"model.objective": "gaussian_nll"}, {"model.objective": "mse"}],
     "model.hidden": [{"model.hidden": [5]}],
     "model.activation": [{"model.activation": "tanh"}],
@@ -60,6 +64,13 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     ],
     "participation.per_round": [{"participation.per_round": 3}],
     "participation.fraction": [{"participation.fraction": 0.5}],
+    "participation.selection.name": [
+        {"participation.selection.name": "fair"},
+        *(
+            {"participation.selection.name": name, "participation.per_round": 3}
+            for name in ("fair", "examples", "oort")
+        ),
+    ],
     "participation.overcommit": [
         {"participation.overcommit": 1.5},
         {"participation.overcommit": 1.5, "participation.per_round": 3},
@@ -83,6 +94,25 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "local.epochs": [{"local.epochs": 2}],
     "local.steps": [{"local.steps": 3}],
     "local.pull": [{"local.pull": 1.0}],
+    "local.private": [{"local.private": ["1"]}],
+    "local.schedule.kind": [{"local.schedule.kind": kind} for kind in ("cosine", "linear")],
+    "local.schedule.rounds": [
+        {"local.schedule.rounds": 3},
+        {"local.schedule.rounds": 3, "local.schedule.kind": "cosine"},
+    ],
+    "local.schedule.floor": [
+        {"local.schedule.floor": 0.5},
+        {"local.schedule.floor": 0.5, "local.schedule.kind": "linear"},
+    ],
+    "local.schedule.warmup": [{"local.schedule.warmup": 3}],
+    "local.schedule.at": [
+        {"local.schedule.at": [1]},
+        {"local.schedule": {"kind": "step", "at": [1]}},
+    ],
+    "local.schedule.gamma": [
+        {"local.schedule.gamma": 0.5},
+        {"local.schedule.gamma": 0.5, "local.schedule.kind": "step", "local.schedule.at": [1]},
+    ],
     "compress.kind": [{"compress.kind": kind} for kind in ("topk", "randomk", "int8")],
     "compress.ratio": [{"compress.ratio": 0.5}, {"compress.ratio": 0.5, "compress.kind": "topk"}],
     "compress.resource_ratio": [
@@ -113,12 +143,13 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "graph.edge_failure": [{"graph.edge_failure": 0.5}],
 }
 FILES = ("clients.trace", "graph.edges", "graph.failures")  # need a file; tests of their own
+CODE = ("local.loss", "callbacks")  # need a user's own code; tests of their own
 OPTIONS: dict[str, list[Any]] = {
     "mu": [0.5], "alpha": [0.5], "sampling": ["omc"], "samples": [3], "beta": ["target", "residual"],
     "sampler": ["dirichlet"], "temperature": [2.0], "server_data": [0.3], "distil_epochs": [1], "distil_lr": [0.1],
     "distil_batch": [4], "lambda": [2.0], "shared_layers": [2], "bases": [[{"name": "linear"}]], "folds": ["within"],
     "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
-    "precisions": ["evidence"],
+    "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
 }  # fmt: skip
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
 
@@ -132,7 +163,7 @@ def test_the_matrix_has_a_row_for_every_key() -> None:
         if f"{section}.{key}".lstrip(".") not in section_types()
     }
     named = {key for key in keys if key.endswith((".name", ".object"))} - {"data.partition.name"}
-    covered = {key for key in VALUES if key in keys} | set(FILES)
+    covered = {key for key in VALUES if key in keys} | set(FILES) | set(CODE)
     assert {key for key in keys - covered - named if not key.startswith(NEVER)} == set()
     assert {option for spec in METHOD_SPECS.values() for option in spec.options} == OPTIONS.keys()
 
@@ -159,6 +190,7 @@ WRITTEN = (
     "method.name",
     "method.server_data",
     "model.name",
+    "model.norm",
     "local.lr",
     "local.batch_size",
     "local.epochs",

@@ -1,0 +1,52 @@
+"""Which layers of a network stay with the clients (`local.private`).
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
+    >>> find_private_layers(net, ["head"]), find_private_layers(net, ["*"])
+    (('3',), ('1', '3'))
+    >>> find_private_layers(net, ["conv*"])
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: local.private = conv*: the network mlp has no such layer: its layers are 1, 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from fedray.components.private_layers import trained_layers
+from fedray.core.errors import BadInput
+from fedray.core.types import Net
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
+
+
+def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The layers of a network that some words name.
+
+    Args:
+        net: the network.
+        wanted: `norm`: normalization layers; `head`: the last layer; else patterns of the layers' names, such as `fc*`.
+
+    Raises:
+        BadInput: a word names no layer.
+    """
+    layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in net.layout.names))
+    found: set[str] = set()
+    for word in wanted:
+        if word == "norm":
+            mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
+        elif word == "head":
+            mine = {trained_layers(net.layout)[-1]}
+        else:
+            mine = {name for name in layers if fnmatchcase(name, word)}
+        if not mine:
+            what = "no normalization layers" if word == "norm" else "no such layer"
+            raise BadInput(
+                f"local.private = {word}: the network {net.name} has {what}: its layers are {', '.join(layers)[:300]}"
+            )
+        found |= mine
+    return tuple(name for name in layers if name in found)

@@ -1,0 +1,76 @@
+"""Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns.
+
+Example:
+    >>> import torch
+    >>> rule = train_in_turns(torch.tensor([True, False]), body=1, epochs=2, momentum=0.0)
+    >>> context = StepContext(0, torch.tensor(0), 3, torch.tensor(4), 0.1, torch.tensor(8), torch.neg, torch.neg)
+    >>> rule.update(torch.ones(2), torch.zeros(2), torch.zeros(2), context)[0]  # step 3 of 4: the body
+    tensor([0., 1.])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedray.core.local import StepContext, Transform, start_empty
+
+_TINY = 1e-12  # under the norm of a gradient that may be 0
+
+
+def sharpness_aware(rho: float) -> Transform:
+    """The gradient at `w + rho g / |g|` in the place of the gradient g at w.
+
+    Source: Foret, Kleiner, Mobahi, Neyshabur, *Sharpness-Aware Minimization*, ICLR 2021, equations 2 and 3.
+
+    Args:
+        rho: radius of the neighborhood, at least 0.
+    """
+
+    def update(
+        gradient: Tensor, state: tuple[()], parameters: Tensor, context: StepContext
+    ) -> tuple[Tensor, tuple[()]]:
+        away = gradient * (rho / gradient.norm().clamp(min=_TINY))
+        return context.gradient_at(parameters + away), state
+
+    return Transform(start_empty, update, name="sharpness_aware")
+
+
+def chain(*rules: Transform | None) -> Transform | None:
+    """Transformations one after another, the first one on the data's gradient; None where there is none."""
+    known = [rule for rule in rules if rule is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+
+    def init(parameters: Tensor) -> tuple[Any, ...]:
+        return tuple(rule.init(parameters) for rule in known)
+
+    def update(gradient: Tensor, state: Any, parameters: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        states = []
+        for rule, own in zip(known, state, strict=True):
+            gradient, own = rule.update(gradient, own, parameters, context)
+            states.append(own)
+        return gradient, tuple(states)
+
+    return Transform(init, update, any(rule.noise for rule in known), ", then ".join(rule.name for rule in known))
+
+
+def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
+    """SGD that trains the head first, and in the last epochs everything but the head.
+
+    Args:
+        head: which parameters belong to the head, `[p]`.
+        body: epochs of the body, at most `epochs`.
+        epochs: epochs of a local training.
+        momentum: of SGD, 0 to 1; what rests has none.
+    """
+
+    def update(gradient: Tensor, state: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
+        is_body = context.step >= context.steps - context.steps * body // epochs
+        active = (head.to(gradient.device) != is_body).to(gradient)
+        velocity = active * (momentum * state + gradient)
+        return velocity, velocity
+
+    return Transform(torch.zeros_like, update, name="train_in_turns")

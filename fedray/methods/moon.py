@@ -1,0 +1,50 @@
+"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
+
+Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
+
+Deviations:
+    1. The features z are the inputs of the network's last layer, whatever the network is; the paper adds a projection
+       head to its networks.
+    2. A client that trains for the first time has no model of its own before: the broadcast one stands there, and the
+       second term has no gradient at the first step.
+    3. Virtual time counts a step as a step; the two more forward passes of the real method are not counted.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03, "epochs": 2}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, method={"name": "moon", "mu": 1.0}, report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.8
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedray.components.aggregation import mean
+from fedray.components.compression import dense
+from fedray.components.contrast import contrast_models
+from fedray.components.schedule import permutation
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
+from fedray.methods.base import federated
+from fedray.methods.setting import Setting
+
+
+def moon(setting: Setting) -> Method:
+    """One or K models `[K, d]` over N clients, each of which keeps the model `[d]` that it trained last.
+
+    Raises:
+        BadInput: the scenario names a loss of its own.
+    """
+    if setting.local.loss is not None:
+        raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")
+    loss = contrast_models(setting.options["mu"], setting.options["temperature"])
+    phase = federated(
+        setting,
+        assign=permutation,  # line 3: the parties
+        local=replace(setting.local, loss=loss),  # lines 13-20: l = l_sup + mu l_con
+        compress=dense,
+        merge=mean,  # line 8: w_{t+1} <- sum of |D_i| / |D| w_i
+    )
+    return Method("moon", phase)

@@ -1,0 +1,85 @@
+"""The keys that say what is measured and kept: scores, checkpoints, and the user's own objects.
+
+Example:
+    >>> EvaluateKeys(stop_at=StopKeys("accuracy", 0.9)).every
+    1
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from fedray.core.types import EVALUATED_CLIENTS
+from fedray.scenario.training import named
+from fedray.scenario.validators import either, flag, label, list_of, maybe, real, text, whole
+
+_STRICT = ConfigDict(extra="forbid")
+_V = PlainValidator
+
+
+@dataclass(frozen=True, config=_STRICT)
+class StopKeys:
+    """A metric and a value that it shall reach.
+
+    Attributes:
+        metric: its name in `rounds.parquet`.
+        value: the value that it is to reach.
+    """
+
+    metric: Annotated[str, _V(label)]
+    value: Annotated[float, _V(real("(-inf, inf)"))]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EvaluateKeys:
+    """What is measured, and when.
+
+    Attributes:
+        every: rounds between evaluations.
+        stop_at: ends the run when a metric reaches a value.
+        target: the summary says at which round, virtual second and byte a metric first reached a value.
+        personal: whether every known client is evaluated with its own weights or model.
+        clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
+            many, evenly spread over their ids; None: none.
+        metrics: further metrics, which your module registers.
+    """
+
+    every: Annotated[int, _V(whole(1, 10**7))] = 1
+    stop_at: StopKeys | None = None
+    target: StopKeys | None = None
+    personal: Annotated[bool, _V(flag)] = False
+    clients: Annotated[int | str | None, _V(maybe(either("all", whole(1, EVALUATED_CLIENTS))))] = None
+    metrics: Annotated[list[str] | None, _V(maybe(list_of(named("metric"), 100, scalar=True)))] = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CheckpointKeys:
+    """When the state is saved.
+
+    Attributes:
+        every: rounds between checkpoints.
+        keep: how many checkpoints stay on the disk, the newest ones.
+    """
+
+    every: Annotated[int, _V(whole(1, 10**7))] = 10
+    keep: Annotated[int, _V(whole(1, 10**6))] = 2
+
+
+@dataclass(frozen=True, config=_STRICT)
+class OwnKeys:
+    """What fedray writes where Python objects were passed for training and evaluation.
+
+    Attributes:
+        loss: name of the loss.
+        optimizer: name of the optimizer.
+        metrics: names of the metrics.
+        callbacks: names of the callbacks.
+    """
+
+    loss: Annotated[str | None, _V(maybe(text))] = None
+    optimizer: Annotated[str | None, _V(maybe(text))] = None
+    metrics: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
+    callbacks: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None

@@ -1,0 +1,149 @@
+"""Methods made of code in local training and of private layers: where they are FedAvg, and where they are not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from small import rows, scenario, spell_out
+from torch import Tensor, nn
+
+import fedray
+from fedray.core.errors import BadInput
+
+pytestmark = pytest.mark.usefixtures("no_report")
+FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
+LAYERS: dict[str, Any] = {"model": {"name": "mlp", "norm": "layer", "hidden": [8]}}
+
+
+class Residual(nn.Module):
+    """A network that is mapped over lanes also where clients train without code."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first, self.middle, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1)).relu()
+        out: Tensor = self.last(h + self.middle(h).relu())
+        return out
+
+
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    return fedray.run(spell_out(scenario({"rounds": 2}, *changes)), **options)
+
+
+def models(run: fedray.Run) -> Tensor:
+    return run.progress.state.models
+
+
+@pytest.mark.parametrize(
+    ("limit", "other"),
+    [({"name": "moon", "mu": 0.0}, {"mu": 5.0}), ({"name": "fedsam", "rho": 0.0}, {"rho": 0.5})],
+    ids=["moon", "fedsam"],
+)
+def test_a_term_of_weight_zero_is_fedavg_to_the_bit(limit: dict[str, Any], other: dict[str, Any]) -> None:
+    terms = {"local": {"momentum": 0.5, "weight_decay": 0.01}}
+    plain = run(FED_AVG, terms, model=Residual)
+    without = run({"method": limit}, terms, model=Residual)
+    assert json.loads((without.path / "manifest.json").read_text())["engine"]["name"] == "vmap"
+    assert torch.equal(models(plain), models(without))
+    assert rows(plain.rounds) == rows(without.rounds)
+    assert not torch.equal(models(plain), models(run({"method": {**limit, **other}}, terms, model=Residual)))
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedbn"])
+def test_with_nothing_private_a_split_method_is_fedavg_to_the_bit(method: str) -> None:
+    whole = run({"method": {"name": method}, "local": {"private": []}})
+    plain = run(FED_AVG)
+    assert torch.equal(models(whole), models(plain))
+    assert rows(whole.clients) == rows(plain.clients)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fednova", "moon", "fedsam", "fedper"])
+def test_the_key_and_lg_fedavg_keep_the_same_layers(method: str) -> None:
+    """The first layer of two is private: the bits of LG-FedAvg; other methods have the same bytes."""
+    known = run({"method": {"name": "lg_fedavg", "shared_layers": 1}})
+    split = run({"method": {"name": method}, "local": {"private": ["1"]}})
+    assert split.clients["up_bytes"].to_pylist() == known.clients["up_bytes"].to_pylist()
+    if method in ("fedavg", "fedper"):
+        assert split.summary["state_hash"] == known.summary["state_hash"]
+        assert split.summary["metrics"] == known.summary["metrics"]
+
+
+class Constant(nn.Module):
+    """A network whose first parameters are always the same, so that N models and one model begin alike."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first, self.last = nn.Linear(64, 4), nn.Linear(4, 10)
+        with torch.no_grad():
+            for part in self.parameters():
+                part.copy_(torch.linspace(-0.3, 0.4, part.numel()).view_as(part).cos())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x.flatten(1)).tanh())
+        return out
+
+
+def test_with_everything_private_nothing_is_sent_and_each_client_trains_alone() -> None:
+    """Each client's model is its model of `local_only`, up to the order of the rows in its one batch."""
+    full = {"local": {"batch_size": "full"}}
+    alone = run({"method": {"name": "local_only"}}, full, model=Constant)
+    kept = run({"method": {"name": "fedper"}, "local": {"private": ["*"]}}, full, model=Constant)
+    assert set(kept.clients["up_bytes"].to_pylist()) == {0}
+    assert torch.equal(models(kept), models(run({"rounds": 0}, FED_AVG, model=Constant)))
+    from safetensors.torch import load_file
+
+    private = load_file(kept.path / "checkpoints" / "round-000002" / "state.safetensors")["private/layers/rows"]
+    torch.testing.assert_close(private, models(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
+    """Also their running statistics; where there are none, the key is refused."""
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
+
+    even = {"data": {"partition": {"name": "iid"}}}
+    split = run({"method": {"name": "fedbn"}}, even, model=network)
+    layout = split.study.net.layout
+    mask = torch.from_numpy(layout.mask(("2",)))
+    first = models(run({"rounds": 0}, {"method": {"name": "fedbn"}}, even, model=network))
+    assert int(mask.sum()) == 4 * 6
+    assert torch.equal(models(split)[:, mask], first[:, mask])
+    assert not torch.equal(models(split)[:, ~mask], first[:, ~mask])
+    assert set(split.clients["up_bytes"].to_pylist()) == {4 * int((~mask).sum())}
+    with pytest.raises(BadInput, match="no normalization layers"):
+        run({"method": {"name": "fedbn"}})
+
+
+def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
+    """With all but one epoch for the head: in the local training of one client each part rests in its turn."""
+    from fedray.components.gradients import train_in_turns
+    from fedray.core.local import StepContext
+
+    rule = train_in_turns(torch.tensor([False, True, True]), body=1, epochs=4, momentum=0.5)
+    state, moved = torch.zeros(3), []
+    for step in range(8):  # two steps an epoch
+        none = torch.neg
+        context = StepContext(0, torch.tensor(0), step, torch.tensor(8), 0.1, torch.tensor(4), none, none)
+        change, state = rule.update(torch.ones(3), state, torch.zeros(3), context)
+        moved.append((change != 0).tolist())
+    assert moved == [[False, True, True]] * 6 + [[True, False, False]] * 2
+    split = run({"method": {"name": "fedrep"}, "local": {"epochs": 4}})
+    assert split.study.method.phase.private == ("3",)
+    with pytest.raises(BadInput, match="FedRep trains with SGD"):
+        run({"method": {"name": "fedrep"}, "local": {"epochs": 4, "optimizer": "adam"}})
+    with pytest.raises(BadInput, match=r"body_epochs = 1, but local\.epochs is 1"):
+        run({"method": {"name": "fedrep"}, "local": {"epochs": 1}})
+
+
+def test_private_layers_are_refused_where_no_method_reads_them() -> None:
+    for method in ("scaffold", "feddyn", "ditto", "lg_fedavg"):
+        with pytest.raises(BadInput, match=r"local\.private = .* cannot act"):
+            fedray.run(scenario({"method": {"name": method}, "local": {"private": "head"}}))
+    with pytest.raises(BadInput, match="its layers are 1, 3"):
+        run(FED_AVG, {"local": {"private": "fc*"}})
