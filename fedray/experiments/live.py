@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere.
+"""What a person sees while a run goes on: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
 
 Example:
     >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}
@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 import time
@@ -26,6 +27,17 @@ LINES_EVERY = 2.0  # seconds between plain lines
 METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
 
 
+def is_in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook.
+
+    Example:
+        >>> is_in_notebook()
+        False
+    """
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
     """How much longer the run takes, if the coming rounds take as long as those so far; empty before the first."""
     done, total = snapshot["round"], snapshot["rounds"]
@@ -36,10 +48,14 @@ def estimate_time_left(snapshot: dict[str, Any]) -> str:
 
 def describe_snapshot(snapshot: dict[str, Any]) -> str:
     """One snapshot as one line."""
-    scores = "  ".join(f"{name_score(n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
+    scores = _describe_scores(snapshot)
     left = f"  {estimate_time_left(snapshot)} left" if 0 < snapshot["round"] < snapshot["rounds"] else ""
     up = f"{name_score('up_bytes')} {format_bytes(snapshot['up_bytes'])}"
     return f"round {snapshot['round']}/{snapshot['rounds']}  {scores}  {up}{left}"
+
+
+def _describe_scores(snapshot: dict[str, Any]) -> str:
+    return "  ".join(f"{name_score(n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
 
 
 @contextmanager
@@ -60,7 +76,11 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
     from rich.text import Text
 
     console = Console(stderr=True)
-    if not console.is_terminal or console.is_jupyter:
+    if console.is_jupyter:
+        with _show_bar(title, heard) as show:
+            yield show
+        return
+    if not console.is_terminal:
         yield _make_line_printer(heard, note)
         return
     rows: list[dict[str, Any]] = []
@@ -91,11 +111,11 @@ def show_if_wanted(
     """A function that shows snapshots, where that is wanted, and then calls the user's own.
 
     Args:
-        wanted: whether phases and rounds are printed to stderr; None means in a notebook only.
+        wanted: whether phases and rounds are shown on stderr, in a notebook as a bar; None means in a notebook only.
         title: of the table.
         watch: the user's own function, if any.
     """
-    if not ("ipykernel" in sys.modules if wanted is None else wanted):
+    if not (is_in_notebook() if wanted is None else wanted):
         yield watch or (lambda _snapshot: None)
         return
     with show_phases(partial(print, file=sys.stderr, flush=True)) as heard, watch_run(title, heard) as show:
@@ -106,6 +126,33 @@ def show_if_wanted(
                 watch(snapshot)
 
         yield both
+
+
+@contextmanager
+def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that moves the bar of a notebook; the phase stands before it, the newest scores behind it."""
+    if importlib.util.find_spec("ipywidgets") is None:
+        from tqdm import tqdm
+    else:
+        from tqdm.notebook import tqdm
+    with tqdm(total=None, desc=title, unit=" rounds", file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def tell(phase: str) -> None:
+            bar.set_description_str(f"{title}: {phase}" if phase else title)
+
+        def show(snapshot: dict[str, Any]) -> None:
+            if bar.total != snapshot["rounds"]:
+                bar.reset(snapshot["rounds"])
+            bar.update(snapshot["round"] - bar.n)
+            bar.set_postfix_str(_describe_scores(snapshot))
+
+        tell(heard.phase)
+        heard.shown, heard.tell = True, tell
+        try:
+            yield show
+        finally:
+            heard.shown, heard.tell = False, lambda _phase: None
+            tell("")
 
 
 def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:

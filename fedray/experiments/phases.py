@@ -36,15 +36,18 @@ class Heard:
         said: whether the phase was said.
         pause: how many seconds may pass without a line.
         shown: whether a live display shows the phase, so that no line is needed.
+        tell: called with each new phase, by a display that does not look itself.
     """
 
     def __init__(self) -> None:
         self.phase, self.began, self.said = "", time.monotonic(), True
         self.spoke, self.pause, self.shown = self.began, SILENCE, False
+        self.tell: Callable[[str], object] = lambda _phase: None
 
     def begin(self, phase: str) -> None:
         """Another phase begins."""
         self.phase, self.began, self.said, self.pause = phase, time.monotonic(), False, SILENCE
+        self.tell(phase)
 
     def speak(self) -> None:
         """A line is written by somebody else, so that the next one can wait."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run, to_frame
 from fedray.files.bounded import is_present, read_json_object, read_parquet_files, say_damaged
 from fedray.files.parts import refuse_links
@@ -228,7 +229,7 @@ def tune(
         FedrayError: no trial came to its end; `SweepResult.from_path` has their errors.
     """
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "sweep" if out is None else expand_user_path("out", str(out))
-    shown = "ipykernel" in sys.modules if progress is None else progress
+    shown = is_in_notebook() if progress is None else progress
 
     def say(line: str) -> None:
         if shown:
