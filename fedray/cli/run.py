@@ -102,7 +102,10 @@ def resume_command(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.address
 @options.modules
-def check_command(scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...]) -> None:
+@click.option("--plot", type=options.path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
+def check_command(
+    scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...], plot: Path | None
+) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
     from fedray.runtime.environment import refuse_unused_address
     from fedray.scenario.loader import read_cells, read_scenario
@@ -113,7 +116,7 @@ def check_command(scenario: str, overrides: tuple[str, ...], address: str | None
     with import_quickly():
         from fedray.experiments.check import explain_scenario
 
-    click.echo(explain_scenario(wanted, address))
+    click.echo(explain_scenario(wanted, address, plot))
     for cell in read_cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
 from fedray.data.forms import hf_files, pictures
 from fedray.data.types import Dataset
+from fedray.data.union import join_datasets
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -69,6 +70,7 @@ _SOURCES: dict[str, Source] = {
     "cubic": Source(synthetic.make_cubic),
     "synthetic": Source(synthetic.make_population),
     "table": Source(tables.load_table, _find_table_file),
+    "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
     "folder": Source(pictures.load_folder, _find_picture_folder),
     "hf": Source(hf_files.load_hf, hf_files.find_hf_files),
 }
@@ -136,6 +138,13 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     if name not in DATA_NAMES:  # files of the user's own
         check_dataset(data)
     return data
+
+
+def _load_union(root: Path | None, sets: Sequence[str], classes: str) -> Dataset:
+    """Several data sets as one."""
+    if "union" in sets:
+        raise BadInput("data.sets holds union: name the sets that it is made of")
+    return join_datasets([load_data(name, root) for name in sets], apart=classes == "apart")
 
 
 def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from fedray.assembly import memory
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.core import native
-from fedray.core.text import format_bytes
+from fedray.core.errors import BadInput
+from fedray.core.text import format_bytes, quote_value
 from fedray.core.types import Tier
 from fedray.experiments.settings import list_data_facts, list_training_facts
+from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
@@ -29,12 +32,13 @@ from fedray.training.choice import choose_engine
 ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measured 180 to 315 MB)
 
 
-def explain_scenario(scenario: Scenario, address: str | None = None) -> str:
+def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
     """The resolved plan as text: clients, tiers, actors, memory, bytes a round.
 
     Args:
         scenario: The scenario.
         address: A Ray cluster on which it will run; None means this machine.
+        plot: Where the picture of the partition goes, a PNG; None: nowhere.
 
     Raises:
         BadInput: The scenario cannot be run here; one line with the remedy.
@@ -45,7 +49,39 @@ def explain_scenario(scenario: Scenario, address: str | None = None) -> str:
     elif address is None:
         check_machine(study.clients.tiers, count_gpus())
     warn_of_limits(study)
+    if plot is not None:
+        plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))
+
+
+def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
+    """Draws who has how many rows of each class in the first world, and the sizes of all clients, as a PNG.
+
+    Args:
+        scenario: The study's.
+        study: Has the partition.
+        path: Where the picture goes.
+
+    Raises:
+        BadInput: The path is not that of a PNG, or cannot be written.
+    """
+    from fedray.report.partition import draw_png  # matplotlib is slow to import
+
+    if path.suffix.lower() != ".png":
+        raise BadInput(f"--plot {path}: the picture is a PNG: give a name that ends with .png")
+    shards, client = study.shards, np.arange(study.clients.number)
+    sizes = shards.sizes(np.zeros_like(client), client)
+    image = draw_png(describe_partition_keys(scenario, study), shards.label_counts(0), sizes, shards.data.class_names)
+    make_parent(path)
+    write_atomically(path, image)
+
+
+def describe_partition_keys(scenario: Scenario, study: Study) -> str:
+    """The data, the number of clients, and the keys of the partition, in a line."""
+    keys = scenario.data.partition
+    options = ", ".join(f"{key} {quote_value(value)}" for key, value in keys.options.items() if value is not False)
+    title = f"{study.shards.data.name}, {study.clients.number:,} clients by {keys.name}"
+    return f"{title} ({options[:80]})" if options else title
 
 
 def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = None) -> list[tuple[str, str]]:

@@ -16,11 +16,18 @@ import numpy as np
 
 from fedray.assembly import memory
 from fedray.core.method import Local
+from fedray.data.stored import StoredShards
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
 MOST_NAMED = 12  # columns that are named
+
+
+def _count_left_rows(shards: StoredShards) -> int:
+    """Training rows of the first world that nobody has: a Flower partitioner or one of your own may leave some."""
+    rows = len(shards.data.folds[0][0]) if shards.data.folds else len(shards.data.train.y)
+    return rows - len(shards.dealt.owned[0].rows)
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
@@ -29,6 +36,8 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
     yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
+    if isinstance(study.shards, StoredShards) and (left := _count_left_rows(study.shards)):
+        yield "not dealt", f"{left:,} training rows, which the partition gives to nobody"
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
     options = scenario.data.options

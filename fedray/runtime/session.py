@@ -180,8 +180,9 @@ def _manifest(
     """Writes the manifest; `seconds` are those of this process, by what they were spent on, once they are known."""
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
-    size = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
-    size |= {"partition": describe_partition(study)}
+    size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
+    size["partition"] = describe_partition(study)
+    size["class_names"] = list(study.shards.data.class_names)
     write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 

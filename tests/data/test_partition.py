@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import partition
+from fedray.data import grouping, partition
 from fedray.data.cut import Cut, count_withheld, withhold
 
 
@@ -100,7 +100,7 @@ def test_dirichlet_tends_to_iid_and_to_one_client_a_class() -> None:
 def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
     labels: IntArray, fraction: float, seed: int
 ) -> None:
-    cut = partition.natural(labels, None)
+    cut = grouping.natural(labels, None)
     kept, rest = withhold(cut, fraction, rng.stream(seed, "hold_out"))
     assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
     size = np.diff(cut.offsets)
@@ -129,7 +129,7 @@ def test_a_class_has_equally_many_holders() -> None:
 
 def test_natural_and_column_keep_groups_together() -> None:
     names = np.array(["b", "a", "b", "c"])
-    for cut in (partition.natural(names, None), partition.column(names, 3)):
+    for cut in (grouping.natural(names, None), grouping.column(names, 3)):
         assert cut.rows.tolist() == [1, 0, 2, 3]
         assert cut.offsets.tolist() == [0, 1, 3, 4]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.data import catalogue
+from fedray.components import schedule, selection
+from fedray.data import catalogue, own_partition
 from fedray.methods import METHODS
 from fedray.models import catalogue as networks
 from fedray.scenario import names
@@ -15,7 +16,8 @@ from fedray.scenario import names
 
 def _tables() -> list[dict[Any, Any]]:
     """Where names are kept."""
-    return [*names._OWN.values(), names._DECLARED, names._ORIGINS, catalogue._SOURCES, networks._BUILDERS, METHODS]
+    return [*names._OWN.values(), names._DECLARED, names._ORIGINS, catalogue._SOURCES, networks._BUILDERS, METHODS,
+            own_partition._FUNCTIONS, selection._OWN_RULES, schedule.KINDS]  # fmt: skip
 
 
 @contextmanager

@@ -1,0 +1,77 @@
+"""Flower's partitioners through the adapter give exactly their own index lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small import scenario
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.data.catalogue import load_data
+from fedray.data.deal import build_shards
+from fedray.data.stored import StoredShards
+
+flwr = pytest.importorskip("flwr_datasets.partitioner", reason="needs pip install 'fedray[flower]'")
+datasets = pytest.importorskip("datasets")
+N = 10
+pytestmark = pytest.mark.filterwarnings("ignore")  # what flwr_datasets and datasets say about themselves
+PARTITIONERS: dict[str, dict[str, Any]] = {
+    "DirichletPartitioner": {"alpha": 0.5, "min_partition_size": 5, "seed": 3},
+    "PathologicalPartitioner": {"num_classes_per_partition": 2, "seed": 3},
+    "ShardPartitioner": {"num_shards_per_partition": 2, "seed": 3},
+    "IidPartitioner": {},
+}
+
+
+def own_lists(name: str, labels: np.ndarray) -> list[list[int]]:
+    """What flwr_datasets gives by itself."""
+    more = {} if name == "IidPartitioner" else {"partition_by": "label"}
+    partitioner = getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name])
+    partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
+    return [partitioner.load_partition(i)["index"][:] for i in range(N)]
+
+
+def dealt(own: Any = None, options: dict[str, Any] | None = None) -> list[list[int]]:
+    shards = build_shards(load_data("digits"), "flower", options or {}, N, [0, 1], own=own)
+    assert isinstance(shards, StoredShards)
+    one, two = shards.dealt.kept  # replicates share Flower's seed
+    assert np.array_equal(one.rows, two.rows)
+    return [one.rows[a:b].tolist() for a, b in zip(one.offsets[:-1], one.offsets[1:], strict=True)]
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_the_index_lists_are_those_of_flwr_datasets(name: str) -> None:
+    wanted = own_lists(name, load_data("digits").train.y)
+    assert dealt(options={"partitioner": name, **PARTITIONERS[name]}) == wanted
+    more = {} if name == "IidPartitioner" else {"partition_by": "label"}
+    assert dealt(own=getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name])) == wanted
+
+
+def test_a_partitioner_as_a_name_and_as_an_object_give_the_same_run() -> None:
+    keys = scenario({"rounds": 1, "report": False})
+    named = {"name": "flower", "partitioner": "DirichletPartitioner", "alpha": 1.0, "min_partition_size": 1}
+    one = fedray.run({**keys, "data": {**keys["data"], "partition": named}})
+    del keys["data"]["partition"]
+    own = flwr.DirichletPartitioner(num_partitions=6, partition_by="label", alpha=1.0, min_partition_size=1)
+    two = fedray.run({**keys, "clients": {}}, partition=own)
+    assert one.summary["model_hash"] == two.summary["model_hash"]
+    assert two.study.clients.number == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partitioner": "DirichletPartitoner"}, "did you mean DirichletPartitioner"),
+        ({"partitioner": "DirichletPartitioner", "alfa": 1}, "data.partition.alfa is not an argument of Dirichlet"),
+        ({"partitioner": "DirichletPartitioner", "alpha": -1.0}, "DirichletPartitioner: ValueError: Alpha values"),
+        ({"partitioner": "DirichletPartitioner", "alpha": 1.0, "partition_by": "y"}, "the columns are label"),
+        ({"partitioner": "IidPartitioner", "num_partitions": 3}, "IidPartitioner makes 3 partitions"),
+    ],
+)
+def test_what_flower_refuses_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as error:
+        dealt(options=options)
+    assert message in str(error.value) and "\n" not in str(error.value)
