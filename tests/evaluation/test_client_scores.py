@@ -63,6 +63,7 @@ def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_amon
     assert sum(sizes) == 240 and max(sizes) > min(sizes)
 
 
+@pytest.mark.slow
 def test_a_stack_answers_every_client_with_its_own_answer() -> None:
     keys = {"method": {"name": "stacking", "folds": "within", "fold_number": 2, "meta_rounds": 1}, "rounds": 1}
     run = recorded({**keys, "data": {"partition": {"name": "iid"}}, "clients": {"number": 6}})
