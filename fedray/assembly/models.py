@@ -60,6 +60,8 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
         memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
+    if name == "lstm" and own.model is None and data.kind == "tokens":
+        _check_vocabulary(data, options.get("vocabulary") or outputs)
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, make, worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
@@ -74,6 +76,15 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if is_own:
         try_training(net, rows)
     return net
+
+
+def _check_vocabulary(data: Dataset, known: int) -> None:
+    """Refuses tokens that the embedding of an LSTM does not have."""
+    most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
+    if most >= known:
+        raise BadInput(
+            f"model.vocabulary = {known}, but the tokens of {data.name} go up to {most}: set it to {most + 1}"
+        )
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:

@@ -74,17 +74,28 @@ def adapt(
         BadInput: The data are of no such form, or cannot be read; one line with the remedy.
     """
     if isinstance(thing, Dataset):
-        data = thing
+        return thing
+    reading = ReadOptions(target, input, group, test, test_fraction, task, missing, tokenizer, length, size)
+    known = _find_key(thing, reading)
+    if known is None:
+        data = _keep_rows(read_form(thing, reading))
     else:
-        reading = ReadOptions(target, input, group, test, test_fraction, task, missing, tokenizer, length, size)
-        known = _find_key(thing, reading)
-        if known is None:
-            data = _keep_rows(read_form(thing, reading))
-        else:
-            data = keep_dataset(*known, lambda: read_form(thing, reading))
+        data = keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in data.remarks:
         warnings.warn(remark, stacklevel=2)
     return data
+
+
+def names_data(thing: Any) -> bool:
+    """Whether `data=` is a name or keys of a scenario, and not the data themselves.
+
+    Example:
+        >>> names_data("digits"), names_data({"name": "digits"}), names_data([[1.0], [2.0]])
+        (True, True, False)
+    """
+    if isinstance(thing, str):
+        return True
+    return isinstance(thing, Mapping) and not is_hugging_face(thing) and not maps_clients(thing)
 
 
 def maps_clients(thing: Any) -> bool:

@@ -139,7 +139,8 @@ def _check_parts(data: Dataset) -> None:
     if not data.population and not len(train.y):
         raise BadInput(f"{where}: train has no rows: give some")
     if not data.folds and not len(test.y):
-        raise BadInput(f"{where}: test has no rows, so nothing can be scored: give some")
+        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
+        raise BadInput(f"{where}: test has no rows, so nothing can be scored: {remedy}")
     if len(data.class_names) != data.classes:
         raise BadInput(f"{where}: {data.classes} classes, but {len(data.class_names)} class names: name each class")
     for name, values in data.columns.items():

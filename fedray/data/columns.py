@@ -169,7 +169,7 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None) -> tuple[lis
             _refuse_stray(frame, column, "data.path", "correct it, or name the inputs in data.features")
             if not _holds_words(values):
                 others.append(str(column))
-            elif values.nunique() > min(MOST_VALUES, max(2, len(values) // 4)):
+            elif values.nunique() > min(MOST_VALUES, max(2, values.count() // 4)):
                 many.append(str(column))
             else:
                 inputs.append(column)

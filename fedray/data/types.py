@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -178,11 +179,12 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     """
     train, test = _convert(name, train, test)
     require_arrays(name, train, test)
-    remarks: tuple[str, ...] = ()
     if len(train.x) == len(train.y) and not all(_are_numbered(part.y, len(names)) for part in (train, test)):
         labels = read_labels(train.y, test.y, "classification", names)
-        train, remarks = train._replace(y=labels.train), labels.remarks
+        train = train._replace(y=labels.train)
         test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
+        for remark in labels.remarks:
+            warnings.warn(remark, stacklevel=2)
     if find_kind(train.x) == "images":
         shift, scale = pixel_moments(train.x)
     elif find_kind(train.x) == "tokens":
@@ -190,7 +192,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     else:
         shift, scale = column_moments(train.x)
     none, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
-    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one, remarks=remarks)
+    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one)
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:

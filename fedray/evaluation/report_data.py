@@ -24,6 +24,7 @@ from fedray.evaluation.loss_plane import measure_loss_plane
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.stacking import collect_stack_report
 from fedray.files import plain
+from fedray.files.run_files import MOST_TEXT
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.drift import Drift
 from fedray.simulation.interfaces import Progress, Runtime
@@ -76,6 +77,7 @@ def _class_arrays(study: Study, outputs: Tensor, y: IntArray) -> dict[str, Any]:
     members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average)
     table = classification.calibration(mean, y)
     return {
+        "class_names": np.array([name[:MOST_TEXT] for name in study.shards.data.class_names], dtype=str),
         "confusion": classification.confusion(mean, y),
         "calibration": np.stack([table.confidence, table.accuracy, table.samples.astype(np.float64)], axis=1),
         "disagreement": compare_members(members),

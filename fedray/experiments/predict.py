@@ -33,7 +33,7 @@ class Prediction:
     """What an ensemble answers for n inputs.
 
     Attributes:
-        mean: probabilities `[n, C]`, or targets `[n, q]` in original units.
+        mean: probabilities `[n, C]`, in the order of `Run.class_names`, or targets `[n, q]` in original units.
         variance: of the same shape: the population variance of the models' answers (knowledge uncertainty, Fed-ensemble
             section V-B), plus the mean of the variances that the models predict themselves (Gaussian heads, closed
             forms), without observation noise.

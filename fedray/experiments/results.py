@@ -26,6 +26,7 @@ from fedray.experiments.reopen import reopen_study
 from fedray.files.parts import FILES_KEY, find_checkpoints, refuse_links
 from fedray.files.plain import expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import SUMMARY_FILE, read_summary
+from fedray.files.sealed import read_sealed
 from fedray.models import net as nets
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
@@ -100,6 +101,12 @@ class Run:
         if not os.path.lexists(self.path / SUMMARY_FILE):
             raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
         return {key: value for key, value in read_summary(self.path).items() if key != FILES_KEY}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the columns of `predict(x).probabilities`; empty for a regression."""
+        study = read_sealed(self.path / "manifest.json").get("study", {})
+        return tuple(study["class_names"]) if "class_names" in study else self.study.shards.data.class_names
 
     @property
     def rounds(self) -> pa.Table:
@@ -203,7 +210,7 @@ class Run:
         return show_run(read_run(self.path), self.error)
 
     def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
-        """The ensemble's answer for raw inputs.
+        """The ensemble's answer for raw inputs; column c of its probabilities is for the class `class_names[c]`.
 
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 

@@ -28,7 +28,7 @@ from fedray.models.net import layout_of
 from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
 
 _REMEDIES = {  # networks for each kind of inputs
-    "tokens": "choose lstm, or a network that begins with an embedding",
+    "tokens": "choose lstm or a network that begins with an embedding, or give inputs as float32 if they are numbers",
     "features": "choose linear or mlp, or a network for such inputs",
     "images": "choose linear, mlp or cnn, or a network for such inputs",
 }

@@ -49,9 +49,9 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
     """
     classes = list_classes(values)
     if isinstance(values, np.ma.MaskedArray):
-        raise BadInput(f"{where} is a masked array: give x.filled(np.nan), and say data.missing")
+        raise BadInput(f"{where} is a masked array: give it as .filled(np.nan), and write data.missing")
     if any(name.startswith("scipy.") for name in classes):
-        raise BadInput(f"{where} is sparse: give {where}.toarray()")
+        raise BadInput(f"{where} is sparse: give it as .toarray()")
     array: NDArray[Any]
     if "torch.Tensor" in classes:
         plain = values.detach().cpu()

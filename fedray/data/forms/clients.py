@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.columns import require_columns
 from fedray.data.forms.frames import ENDINGS, as_frame, build_table, is_frame, read_frame
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
 from fedray.data.spool import Spool, read_pieces
@@ -98,7 +97,10 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
     parts = []
     for frame, client in zip(frames, names, strict=True):
         frame.attrs["file"] = f"client {client}"
-        require_columns(frame, first)
+        if missing := [key for key in first if key not in list(frame)]:
+            raise BadInput(
+                f"data: client {client} has no column {missing[0]}, but {names[0]} has: give all the same ones"
+            )
         parts.append(pd.DataFrame({key: frame[key].reset_index(drop=True) for key in first}))
     whole = pd.concat([part.assign(**{column: i}) for i, part in enumerate(parts)], ignore_index=True)
     whole.attrs["file"] = "the table of all clients"

@@ -156,8 +156,8 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
     known = [str(value) for value in different.tolist()]
     if len(different) > MOST_CLASSES and len(different) > len(parts[0]) / 2:
         what = "whole numbers" if is_number else "texts"
-        remedy = "data.task: regression" if is_number else "another target"
-        raise BadInput(f"data: the labels are {len(different)} different {what} in {len(parts[0])} rows: give {remedy}")
+        remedy = "write data.task: regression" if is_number else "choose another target"
+        raise BadInput(f"data: the labels are {len(different)} different {what} in {len(parts[0])} rows: {remedy}")
     if names:
         return _match(parts, different, tuple(map(str, names)))
     if is_number and different[0] == 0 and different[-1] == len(different) - 1:

@@ -1,0 +1,89 @@
+"""A table as people have it, from one command to a report."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import run_command
+
+import fedray
+from fedray.report.predictions import read_class_names
+from fedray.report.read import read_run
+
+
+def write_passengers(path: Path, rows: int = 120) -> None:
+    """Titanic's columns, made up: text, categories, gaps, and names that are all different."""
+    draw = np.random.default_rng(0)
+    header = [
+        "PassengerId",
+        "Survived",
+        "Pclass",
+        "Name",
+        "Sex",
+        "Age",
+        "SibSp",
+        "Parch",
+        "Ticket",
+        "Fare",
+        "Cabin",
+        "Embarked",
+    ]
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(header)
+        for i in range(rows):
+            sex = ("male", "female")[i % 2]
+            survived = int(draw.random() < (0.2, 0.8)[i % 2])
+            age = "" if i % 5 == 0 else round(float(draw.uniform(1, 80)), 1)
+            cabin = f"C{i}" if i % 4 == 0 else ""
+            port = "" if i == 7 else "SCQ"[int(draw.integers(3))]
+            name = f'Passenger, "{i}"'
+            fare = round(float(draw.exponential(30)), 4)
+            table.writerow([i + 1, survived, 1 + i % 3, name, sex, age, i % 2, 0, f"A/{i}", fare, cabin, port])
+
+
+QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+KEYS = ("data.name=table", "data.target=Survived", "data.partition.name=iid", "runtime=inline", "rounds=3", "clients=5")
+
+
+@pytest.mark.filterwarnings("ignore:data. columns? ")
+def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_path: Path) -> None:
+    write_passengers(tmp_path / "titanic.csv")
+    given: list[str | Path] = [
+        "run",
+        QUICKSTART,
+        *KEYS,
+        f"data.path={tmp_path / 'titanic.csv'}",
+        "--out",
+        tmp_path / "run",
+    ]
+    refused = run_command(*given)
+    assert refused.status == 2
+    assert "columns Age (24), Embarked (1) have missing values: write data.missing: mean" in refused.err
+    with pytest.warns(UserWarning, match="data: ") as said:
+        done = run_command(*given, "data.missing=mean")
+    assert done.status == 0, done.err
+    remarks = " ".join(str(one.message) for one in said)
+    assert "columns Sex, Embarked are text, read as categories" in remarks
+    assert "columns Name, Ticket, Cabin are text of too many different values and no input" in remarks
+    run = fedray.load(tmp_path / "run")
+    inputs = run.study.shards.data.features
+    assert inputs[3:5] == ("Sex=female", "Sex=male") or "Sex=male" in inputs
+    assert {"Embarked=C", "Embarked=Q", "Embarked=S", "Embarked=missing"} <= set(inputs)
+    assert run.class_names == ("0", "1")
+    assert run.summary["metrics"]["accuracy"]["mean"] > 0.6
+    assert "accuracy" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:data. columns? ")
+def test_the_names_of_the_classes_are_kept_and_shown(tmp_path: Path) -> None:
+    """The report numbered the classes of a table."""
+    write_passengers(tmp_path / "titanic.csv")
+    keys = {"name": "table", "path": str(tmp_path / "titanic.csv"), "target": "Sex", "features": ["Fare", "Pclass"]}
+    scenario = {"rounds": 1, "runtime": "inline", "clients": 4, "method": "fedavg", "report": False}
+    run = fedray.run(scenario, data=keys, out=tmp_path / "run", report=True)
+    assert run.class_names == ("female", "male")
+    assert read_class_names(read_run(tmp_path / "run"), 2) == ["female", "male"]

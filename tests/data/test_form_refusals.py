@@ -1,0 +1,134 @@
+"""Own data in a form that cannot be used, or not as it is: one line that says what it is and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import scenario
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.data import Split, adapt, classification
+
+X, Y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+FRAME = pd.DataFrame({"age": X[:, 0], "city": ["Rome", "Oslo", "Bonn"] * 20, "ill": Y})
+GAPS = FRAME.assign(age=FRAME["age"].where(FRAME["ill"] > 0), city=FRAME["city"].where(FRAME.index > 4))
+HUB = datasets.Dataset.from_dict({"a": X[:, 0], "b": X[:, 1], "kind": Y})
+NAN = np.where(X > 2, np.nan, X)
+
+
+class Dicts(torch.utils.data.Dataset[dict[str, int]]):
+    """Items that are no pairs."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> dict[str, int]:
+        return {"x": i}
+
+
+FORMS: list[tuple[Any, dict[str, Any], str]] = [
+    (X, {}, "data is a ndarray without labels: give a pair"),
+    ((X, X, Y, Y), {}, "data is a tuple of 4 .*: give a pair"),
+    ("mnist", {}, r"data is text: give pathlib.Path\('mnist'\)"),
+    ((X, Y[:50]), {}, "data has 60 inputs, but 50 labels"),
+    ((NAN, Y), {}, "rows have missing inputs: write data.missing: mean, or drop"),
+    (
+        (X, np.array(["a", None, "b"] * 20, dtype=object)),
+        {},
+        "20 of 60 rows have no label .*: write data.missing",
+    ),
+    ((X, np.arange(60) / 7), {"task": "classification"}, "data.task = classification, but the labels are real numbers"),
+    (
+        (np.zeros((3000, 1)), np.arange(3000)),
+        {},
+        "3000 different whole numbers in 3000 rows: write data.task",
+    ),
+    (([[1.0, 2.0], [3.0]] * 30, Y), {}, "x has rows of different lengths"),
+    ((["good", "bad", "so"] * 20, Y), {}, "the inputs are text: give data.tokenizer"),
+    (FRAME, {}, "data.target is missing: name the column to predict: age, city, ill"),
+    (FRAME, {"target": "il"}, r"has no column il: did you mean ill\? \(its columns: age, city, ill\)"),
+    (
+        FRAME,
+        {"target": "ill", "input": ["agee"]},
+        r"no column agee: did you mean age\? \(its columns: age, city",
+    ),
+    (FRAME, {"target": "ill", "missing": "median"}, "data.missing = 'median': choose one of refuse, mean, drop"),
+    (GAPS, {"target": "ill"}, r"columns age \(20\), city \(5\) have missing values: write data.missing: mean"),
+    (
+        GAPS,
+        {"target": "city", "missing": "mean"},
+        "city has 5 missing values, and a target or a client has no mean",
+    ),
+    (FRAME.assign(day=pd.Timestamp(0)), {"target": "ill", "input": ["day"]}, "column day is of type datetime64"),
+    (HUB, {}, "data.target is missing: name the column to predict: a, b, kind"),
+    (HUB.to_iterable_dataset(), {}, "data is read as a stream: load it without streaming=True"),
+    (datasets.DatasetDict({"a": HUB, "b": HUB}), {}, "say which split has the training rows: a, b"),
+    (
+        datasets.DatasetDict({"train": HUB}),
+        {"target": "kind", "test": "tst"},
+        "data.test = tst: there is no such",
+    ),
+    (torch.utils.data.DataLoader(Dicts()), {}, "data is a DataLoader: give its data set, loader.dataset"),
+    (Dicts(), {}, "item 0 is a dict: give pairs of an input and a label"),
+    ({"a": (X, Y), "b": (X[:, :3], Y)}, {}, "client b has rows of shape .*: give all clients' inputs one shape"),
+    ({"a": FRAME, "b": FRAME[["ill"]]}, {"target": "ill"}, "client b has no column age, but a has"),
+    (Path("nowhere.csv"), {}, "data = nowhere.csv: there is no such file or folder"),
+]
+
+
+@pytest.mark.parametrize(("thing", "options", "line"), FORMS, ids=[line[:40] for *_, line in FORMS])
+def test_what_cannot_be_read_is_one_line(thing: Any, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput, match=line) as error:
+        adapt(thing, **options)
+    assert "\n" not in str(error.value)
+
+
+RUNS: list[tuple[dict[str, Any], str]] = [
+    ({"data": FRAME, "data__features": ["age"]}, r"data.features is no option of data .*: did you mean data.input\?"),
+    (
+        {"data": adapt((X, Y)), "data__target": "ill"},
+        "data.target cannot act, because the data are a fedray",
+    ),
+    ({"data": {"naem": "digits"}}, r"data.naem is not a key of data set digits: did you mean data.name\?"),
+    (
+        {"data": (X, Y), "model": torch.nn.Linear(4, 3)},
+        r"model is a module, Linear\(...\): give a function that",
+    ),
+    ({"data": (X, Y), "model": lambda: torch.nn.Linear(5, 3)}, r"cannot read the data, features of shape \[4\]"),
+    ({"data": (X.astype(int) % 9, Y)}, "tokens of shape .*, or give inputs as float32 if they are numbers"),
+    ({"data": (X.astype(int) % 9, Y), "model": {"name": "lstm"}}, "model.vocabulary = 3, .* go up to 8: set it to 9"),
+    (
+        {"data": FRAME, "data__target": "ill", "data__partition": {"name": "column", "column": "citty"}},
+        "no such column in table; its columns: age, city, ill",
+    ),
+    (
+        {"data": classification("mine", Split(X, Y), Split(X[:0], Y[:0]), ("a", "b", "c"))},
+        r"test has no rows, .*: give some, or data=\(x, y\), of which a fifth is kept",
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore:data. column city is text")
+@pytest.mark.parametrize(("arguments", "line"), RUNS, ids=[line[:40] for _, line in RUNS])
+def test_a_run_says_in_one_line_what_its_data_cannot_be_used_for(arguments: dict[str, Any], line: str) -> None:
+    keys = {key: value for key, value in scenario().items() if key not in ("data", "model")}
+    with pytest.raises(BadInput, match=line) as error:
+        fedray.run(keys, **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_program_says_how_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with pytest.raises(BadInput, match=r".xlsx files are not read: convert it once, pandas.read_excel"):
+        adapt(tmp_path / "a.xlsx", target="ill")
+    with pytest.raises(BadInput, match=r"it has no folders: put the pictures of each class into a folder"):
+        fedray.run(scenario(), data={"name": "folder", "path": str(tmp_path)})
+    with pytest.raises(BadInput, match=r"data.path = imdb: no such folder, and no such name in .*data.download: true"):
+        fedray.run({"rounds": 1}, data={"name": "hf", "path": "imdb"})
