@@ -78,6 +78,16 @@ def test_every_python_example_runs(block: str, workplace: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_the_examples_of_the_page_on_results_run_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks("python", page("results_api")))
+    exec(compile(code, "results_api.md", "exec"), {"__name__": "results_api"})  # in this process: it saves seconds
+    said = capsys.readouterr().out
+    assert "'mean': " in said and "round-000006" in said and "[PosixPath" not in said and "2 ['complete'" in said
+
+
 PAGES = [TEXT, *(page(name) for name in SCENARIO_PAGES)]
 SCENARIOS = [block for text in PAGES for block in blocks("yaml", text)]
 
