@@ -19,6 +19,7 @@ from fedray.files.plain import expand_user_path
 from fedray.scenario.schema import Scenario
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices, diurnal_availability, read_trace
+from fedray.simulation.profiles import make_profile
 
 
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
@@ -44,7 +45,10 @@ def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
     """What each simulated device is like."""
     keys = scenario.clients
-    devices = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
+    if keys.profile is not None:
+        devices = make_profile(keys.profile, clients, scenario.seed)
+    else:
+        devices = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
     if keys.availability == "diurnal":
         if devices.available is not None:
             raise BadInput("clients.availability = diurnal, but clients.trace has such times: leave one of the two out")

@@ -118,7 +118,8 @@ def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need
     """What grows with the N clients and with the jobs of a round."""
     partition = scenario.data.partition.options
     jobs, everyone = count_jobs(scenario, number, worlds)
-    each = 64.0 if scenario.clients.trace else 16.0 * everyone  # bytes a client
+    measured = scenario.clients.trace or scenario.clients.profile
+    each = 64.0 if measured else 16.0 * everyone  # bytes a client
     if scenario.schedule.rows == "stratum":
         each += 16.0 * min(worlds, 64)
     if "flipped" in partition or "noisy" in partition:

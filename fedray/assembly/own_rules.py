@@ -15,6 +15,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.data.flower import is_partitioner
+from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type
 
 _KEYS = {"partition": "data.partition", "selection": "participation.selection", "schedule": "schedule"}
@@ -43,4 +44,6 @@ def take_rules(given: Mapping[str, Any], keys: dict[str, Any] | None = None) -> 
             if not callable(thing) and not (kind == "partition" and is_partitioner(thing)):
                 raise BadInput(f"{kind} is {name_type(thing)}: give {_WANTED[kind]}, or {_KEYS[kind]} as a key")
             found[kind] = thing
+            if keys is not None and is_partitioner(thing):  # it says by itself how many clients there are
+                keys["data.partition.object"] = name_callable(thing)
     return found

@@ -17,7 +17,11 @@ from fedray.own_code.user_modules import import_modules
 
 @click.command(name="list")
 @click.argument(
-    "kind", type=click.Choice(["methods", "datasets", "models", "partitions", "classifiers", "columns"]), required=False
+    "kind",
+    type=click.Choice(
+        ["methods", "datasets", "models", "partitions", "selections", "schedules", "classifiers", "columns"]
+    ),
+    required=False,
 )
 @options.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
@@ -41,6 +45,8 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
         "datasets": names.known_names("data"),
         "models": names.known_names("model"),
         "partitions": names.known_names("partition"),
+        "selections": names.known_names("selection"),
+        "schedules": names.known_names("schedule"),
         "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
     }
     for title, known in tables.items():

@@ -27,6 +27,7 @@ from fedray.cli.options import loudness
 from fedray.cli.results import export_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
+from fedray.cli.traces import traces_group
 from fedray.cli.tune import tune_command
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.phases import log, show_phases
@@ -73,6 +74,7 @@ for _command in (
     list_command,
     bench_command,
     data_group,
+    traces_group,
     export_command,
     clean_command,
 ):

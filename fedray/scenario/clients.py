@@ -64,6 +64,7 @@ class ClientKeys:
         per_actor: how many clients an actor hosts, or `auto`.
         actors: how many actors the run has, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/traces.md`).
+        profile: a population of devices with published figures, drawn for each client: `phones` (`docs/traces.md`).
         availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
         tiers: the classes of devices by name.
     """
@@ -72,6 +73,7 @@ class ClientKeys:
     per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
     actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
     trace: Annotated[str | None, _V(maybe(text))] = None
+    profile: Annotated[str | None, _V(maybe(one_of("phones")))] = None
     availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
     tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
 

@@ -43,6 +43,7 @@ _NOTHING = {  # a key that says "nothing is done" says the truth wherever it sta
     "vary": "all",
     "graph.transition": "uniform",
 }
+PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
 _MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
 _TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
 _POPULATION = ("clients.", "participation.", "schedule.", "data.partition.", *_MEAN)
@@ -207,7 +208,8 @@ def _by_population(key: str, scenario: Scenario) -> str:
     """What needs several tiers, other links, a part of the clients or several replicates."""
     tiers = list(scenario.clients.tiers.values()) or [TierKeys()]
     full, permuted = _is_full(scenario), scenario.schedule.kind == "permutation"
-    links = len({one.uplink for one in tiers}) > 1 or scenario.clients.trace is not None
+    keys = scenario.clients
+    links = len({one.uplink for one in tiers}) > 1 or keys.trace is not None or keys.profile is not None
     pooled = method_spec_of(scenario.method.name).pooled
     tested = {
         "server.coefficients": (len(tiers) == 1, "there is one tier of clients"),
@@ -226,6 +228,8 @@ def _by_population(key: str, scenario: Scenario) -> str:
     idle, why = tested.get(
         "participation.selection" if key.startswith("participation.selection.") else key, (False, "")
     )
+    if key.startswith("clients.tiers.") and key.endswith(PROFILED) and scenario.clients.profile is not None:
+        idle, why = True, f"clients.profile = {scenario.clients.profile} gives every client figures of its own"
     if key.endswith(".side_by_side") and not _trains_several_parts(scenario):
         tier = scenario.clients.tiers.get(key.split(".")[2], TierKeys())
         idle, why = tier.models_per_round == 1, "the tier trains one model a round"

@@ -39,6 +39,11 @@ def check_scenario(scenario: Scenario) -> None:
         )
     _check_server(scenario)
     _check_schedule(scenario)
+    if scenario.clients.profile is not None and scenario.clients.trace is not None:
+        raise BadInput(
+            f"clients.profile = {scenario.clients.profile}, but clients.trace says what the devices are like: leave "
+            "one of the two out"
+        )
     _check_walk(scenario)
     check_selection(scenario)
     check_stacking(scenario)

@@ -1,9 +1,9 @@
 """Virtual seconds of a round, and which uploads the server will use: pure functions of plan, devices and seed.
 
 A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness`, where a batch counts the
-samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`. A client trains its models
-one after another or side by side (a setting of its tier). Models that are trained side by side share the client's link,
-so each upload finishes only when all of the client's uploads have.
+samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`, as its link is when the
+round begins. A client trains its models one after another or side by side (a setting of its tier). Models that are
+trained side by side share the client's link, so each upload finishes only when all of the client's uploads have.
 
 The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
 out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out;
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray, Plan
-from fedray.simulation.devices import Devices
+from fedray.simulation.devices import LINK, Devices
 
 OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED = range(7)
 STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed")
@@ -124,8 +124,8 @@ def time_round(
     if costs.samples is not None:
         compute = compute + costs.samples * devices.figure("seconds_per_sample", plan.client)
     compute = compute * devices.slowness(seed, plan.client)
-    up, down = devices.figure("uplink", plan.client), devices.figure("downlink", plan.client)
-    transfer = 2 * devices.figure("latency", plan.client) + costs.up / up + costs.down / down
+    up, down, latency = (devices.figure(name, plan.client, now[plan.world]) for name in LINK)
+    transfer = 2 * latency + costs.up / up + costs.down / down
     member = plan.world * clients.number + plan.client
     if (np.diff(member) > 0).all():  # one job a client, in order
         first = index = np.arange(len(member))

@@ -1,8 +1,9 @@
 """What each simulated device is like: its tier's figures, its own spread, a measured trace, and when it is available.
 
-A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample` (s),
-`uplink`, `downlink` (bytes/s), `available_from`, `available_to` (virtual s). Several rows of a client are several
-windows; figures are read from its first row; what a trace leaves out comes from the tier (docs/traces.md).
+A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
+`latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual s).
+Several rows of a client are several windows, or several links; other figures are read from its first row; what a trace
+leaves out comes from the tier (docs/traces.md).
 
 Example:
     A measured uplink wins over the tier's, and NaN leaves the tier's in place.
@@ -25,10 +26,12 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.files.number_tables import read_number_table
+from fedray.simulation.links import Links
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
-COLUMNS = (*TIMES, "uplink", "downlink")
+LINK = ("uplink", "downlink", "latency")
+COLUMNS = (*TIMES, *LINK)
 Available = Callable[[IntArray, IntArray, FloatArray], FloatArray]  # (seeds, clients, now) -> seconds to wait, `[J]`
 
 
@@ -39,6 +42,7 @@ class Devices:
     Attributes:
         clients: The population, whose tiers have figures of their own.
         figures: Values by name that win over the tier's, `[N]` each; NaN leaves the tier's in place.
+        links: Links that change over time; None: they do not.
         available: A function (seed of the world, client, virtual seconds now) -> virtual seconds until the client is
             available, `[J]` each; 0: it is. None: every client is always available.
     """
@@ -46,9 +50,16 @@ class Devices:
     clients: Clients
     figures: dict[str, FloatArray] = field(default_factory=dict)
     available: Available | None = None
+    links: Links | None = None
 
-    def figure(self, name: str, client: IntArray) -> FloatArray:
-        """A figure of each client, `[J]`; the names are those of `Tier`."""
+    def figure(self, name: str, client: IntArray, now: FloatArray | None = None) -> FloatArray:
+        """A figure of each client, `[J]`; the names are those of `Tier`.
+
+        Args:
+            name: Of the figure.
+            client: Clients, `[J]`.
+            now: Virtual seconds, `[J]`, for links that change over time; None: those at the start.
+        """
         tiers = self.clients.tiers
         if len(tiers) == 1:
             values = np.full(len(client), float(getattr(tiers[0], name)))
@@ -56,6 +67,9 @@ class Devices:
             values = np.array([float(getattr(one, name)) for one in tiers])[self.clients.tier_of(client)]
         if name in self.figures:
             own = self.figures[name][client]
+            values = np.where(np.isnan(own), values, own)
+        if self.links is not None and name in LINK:
+            own = self.links.find(name, client, np.zeros(len(client)) if now is None else now)
             values = np.where(np.isnan(own), values, own)
         return values
 
@@ -86,13 +100,16 @@ def diurnal_availability(share: float = 0.5, period: float = DAY) -> Available:
     return wait
 
 
-def window_availability(client: IntArray, start: FloatArray, end: FloatArray) -> Available:
+def window_availability(
+    client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
+) -> Available:
     """Each client is available in its own windows; one without windows always is.
 
     Args:
         client: The client of each window, `[n]`.
         start: Virtual second at which the window begins, `[n]`.
         end: Virtual second at which it ends, `[n]`; may be infinite.
+        period: Virtual seconds after which the window comes again, `[n]`; NaN: it does not. None: no window does.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -101,13 +118,19 @@ def window_availability(client: IntArray, start: FloatArray, end: FloatArray) ->
     """
     order = np.argsort(client, kind="stable")
     client, start, end = client[order], start[order], end[order]
+    again = np.full(len(client), np.nan) if period is None else period[order]
+    repeats = ~np.isnan(again)
 
     def wait(_seeds: IntArray, clients: IntArray, now: FloatArray) -> FloatArray:
         first = np.searchsorted(client, clients, side="left")
         number = np.searchsorted(client, clients, side="right") - first
         row = np.repeat(np.arange(len(clients)), number)
         window = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
-        seconds = np.where(now[row] < end[window], np.maximum(start[window] - now[row], 0.0), np.inf)
+        length = np.where(repeats[window], again[window], np.inf)
+        at = np.where(repeats[window], np.mod(now[row], np.where(repeats[window], again[window], 1.0)), now[row])
+        past = length - at + start[window]  # until the window comes again; infinite where it does not
+        seconds = np.where(at < end[window], np.maximum(start[window] - at, 0.0), past)
+        seconds = np.where(repeats[window] & (seconds > 0), seconds + 1e-9 * length, seconds)  # past it, once rounded
         soonest = np.where(number > 0, np.inf, 0.0)
         np.minimum.at(soonest, row, seconds)
         return soonest
@@ -124,27 +147,69 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
     Raises:
         BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
-            that is not above 0 or a window that ends before it begins.
+            that is not above 0 or a window that ends before it begins or after its period.
     """
-    table = read_number_table("clients.trace", path, ("client",), (*COLUMNS, "available_from", "available_to"))
+    more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
+    table = read_number_table("clients.trace", path, ("client",), more)
     client = _read_ids(table["client"], clients.number, path)
-    figures = {}
-    known, first = np.unique(client, return_index=True)
+    _check_figures(table, path)
+    nothing = np.full(len(client), np.nan)
+    moment = table.get("link_from", nothing)
+    changing = ~np.isnan(moment)
+    figures, usual = {}, ~changing if "link_from" in table else np.ones(len(client), dtype=bool)
     for name in COLUMNS:
         if name in table:
+            rows = usual if name in LINK else np.ones(len(client), dtype=bool)
+            known, first = np.unique(client[rows], return_index=True)
             figures[name] = np.full(clients.number, np.nan)
-            figures[name][known] = table[name][first]
-            if not (np.isnan(table[name]) | (np.isfinite(table[name]) & (table[name] > 0))).all():
-                raise BadInput(f"clients.trace = {path}: column {name} has values that are not above 0: correct them")
+            figures[name][known] = table[name][rows][first]
+    period = table.get("period", nothing)
+    links = _make_links(clients, client, table, period) if changing.any() else None
+    windows = np.zeros(len(client), dtype=bool)
+    for name in ("available_from", "available_to"):
+        windows |= ~np.isnan(table[name]) if name in table else windows
     if not {"available_from", "available_to"} & set(table):
-        return Devices(clients, figures)
-    start, end = np.zeros(len(client)), np.full(len(client), np.inf)  # an empty cell leaves the window open
-    start = np.where(np.isnan(given := table.get("available_from", start)), start, given)
-    end = np.where(np.isnan(given := table.get("available_to", end)), end, given)
+        return Devices(clients, figures, links=links)
+    windows |= ~changing  # a row without both is always there, unless it says a link alone
+    available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
+    return Devices(clients, figures, available, links)
+
+
+def _check_figures(table: dict[str, FloatArray], path: Path) -> None:
+    """Refuses figures that are not above 0 (latency may be 0), and moments that are negative."""
+    for name, values in table.items():
+        least = 0.0 if name in ("latency", "link_from", "available_from") else np.nextafter(0.0, 1.0)
+        if name in (*COLUMNS, "period", "link_from"):
+            right = np.isnan(values) | (np.isfinite(values) & (values >= least))
+            if not right.all():
+                what = "negative" if least == 0.0 else "not above 0"
+                raise BadInput(f"clients.trace = {path}: column {name} has values that are {what}: correct them")
+
+
+def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
+    """The windows of a trace; an empty cell leaves a window open, or without a period."""
+    nothing = np.full(len(client), np.nan)
+    start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
+    start = np.where(np.isnan(start), 0.0, start)
+    end = np.where(np.isnan(end), np.where(np.isnan(period), np.inf, period), end)
     if not (start < end).all():
         wrong = int(client[np.argmin(start < end)])
         raise BadInput(f"clients.trace = {path}: a window of client {wrong} ends before it begins: correct it")
-    return Devices(clients, figures, window_availability(client, start, end))
+    if (end > np.where(np.isnan(period), np.inf, period)).any():
+        wrong = int(client[np.argmax(end > np.where(np.isnan(period), np.inf, period))])
+        raise BadInput(f"clients.trace = {path}: a window of client {wrong} ends after its period: cut it in two")
+    return window_availability(client, start, end, period)
+
+
+def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], period: FloatArray) -> Links:
+    """The links that change over time: the rows with `link_from`."""
+    rows = np.flatnonzero(~np.isnan(table["link_from"]))
+    rows = rows[np.lexsort((table["link_from"][rows], client[rows]))]
+    each = np.full(clients.number, np.nan)
+    known, first = np.unique(client, return_index=True)
+    each[known] = period[first]
+    values = {name: table[name][rows] for name in LINK if name in table}
+    return Links(client[rows], table["link_from"][rows], each, values)
 
 
 def _read_ids(column: FloatArray, number: int, path: Path) -> IntArray:

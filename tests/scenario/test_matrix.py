@@ -49,6 +49,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "model.weight_sd": [{"model.weight_sd": 0.5}],
     "clients.number": [{"clients.number": 5}],
     "clients.availability": [{"clients.availability": "diurnal"}],
+    "clients.profile": [{"clients.profile": "phones"}],
     "clients.tiers": [
         {f"clients.tiers.a.{key}": value}
         for key, value in {
