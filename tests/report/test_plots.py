@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> No
         run.plot("rmse")
     with pytest.raises(FedrayError, match="plot pit: this run has no numbers for it"):
         run.plot("pit")
+
+
+def test_the_pictures_that_the_page_on_results_names_are_there(run: fedray.Run) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results_api.md").read_text()
+    table = page[page.index("| name | needs |") : page.index("An unknown name is")]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:] if line]
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert len(named) > 20 and set(named) - {"rmse"} <= set(list_plots(read_run(run.path)))
 
 
 def test_a_run_shows_itself_as_a_table_and_its_curve(run: fedray.Run, tmp_path: Path) -> None:
