@@ -28,7 +28,6 @@ from fedray.experiments.predict import Prediction
 from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Run
 from fedray.experiments.run import resume_run, run_scenario
-from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
@@ -51,6 +50,7 @@ def load(
     metrics: Any = None,
     callbacks: Any = None,
     modules: Sequence[str] = (),
+    best: bool = False,
 ) -> Run:
     """Opens a run directory.
 
@@ -67,20 +67,17 @@ def load(
         metrics: see `loss`.
         callbacks: see `loss`.
         modules: your modules that register names it uses, to import first: `["mine"]`, or `["mine.py"]`.
+        best: whether its models are those of its best round (`checkpoint.best`), and not the newest ones.
 
     Raises:
         BadInput: this is no run directory, or a module cannot be imported.
     """
     import_modules(modules)
-    folder = expand_user_path("path", str(path))
-    if not (folder / "scenario.yaml").is_file():
-        raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
-    refuse_links(folder)
+    folder = Run.from_path(path).path
     own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))
     own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
-    return Run(
-        folder, replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
-    )
+    own = replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
+    return Run(folder, own).best if best else Run(folder, own)
 
 
 def _check_objects(

@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -207,6 +208,34 @@ def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
     if changes and scenario.method.name == "stacking":
         raise BadInput(f"local.{min(changes)}: a stack trains with losses and optimizers of its own: leave yours out")
     return replace(local, **changes) if changes else local
+
+
+def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[..., Any]]:
+    """The user's metrics by name: those that the scenario names, and those that were passed.
+
+    Raises:
+        BadInput: a name cannot be that of a column.
+    """
+    named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
+    for name in (found := {**named, **own.metrics}):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
+            raise BadInput(f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_'")
+    return found
+
+
+def find_callbacks(scenario: Scenario, own: OwnTraining) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """Names and functions that are called after each round; what they raise is one line."""
+    named = [(name, find_code("callback", name)) for name in scenario.callbacks or ()]
+    passed = [(name_thing(one), one) for one in own.callbacks]
+    return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
+
+
+def drop_watchers(scenario: Scenario, own: OwnTraining) -> tuple[Scenario, OwnTraining]:
+    """A scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
+    kept = replace(scenario.own, callbacks=None) if scenario.own is not None else None
+    checkpoint = replace(scenario.checkpoint, best=None)
+    scenario = replace(scenario, own=kept, callbacks=None, stop=None, checkpoint=checkpoint)
+    return scenario, replace(own, callbacks=())
 
 
 def try_own_code(study: Study) -> None:

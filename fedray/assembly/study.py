@@ -18,7 +18,7 @@ from fedray.assembly import memory
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.own_training import try_own_code
+from fedray.assembly.own_training import OwnTraining, find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -35,7 +35,7 @@ from fedray.scenario.loader import to_plain
 from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.stacking import build_stack_study
-from fedray.simulation.study import Evaluation, Study
+from fedray.simulation.study import Evaluation, Patience, Study
 
 
 def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
@@ -100,7 +100,8 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         input_shape=data.input_shape,
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
-        evaluation=make_evaluation(scenario, data.classes),
+        evaluation=make_evaluation(scenario, data.classes, own.training),
+        callbacks=find_callbacks(scenario, own.training),
         devices=devices,
         rule=make_counting_rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
@@ -206,13 +207,26 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     return [int(fold)]
 
 
-def make_evaluation(scenario: Scenario, classes: int) -> Evaluation:
-    """What is measured, and when."""
+def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = None) -> Evaluation:
+    """What is measured, and when.
+
+    Args:
+        scenario: the scenario.
+        classes: C; 0 for regression.
+        own: the user's objects; their metrics are measured too.
+    """
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
-    for key, wanted in (("stop_at", scenario.evaluate.stop_at), ("target", scenario.evaluate.target)):
-        if wanted and not names.fits_task(wanted.metric, classes):
+    patience, best = scenario.stop, scenario.checkpoint.best
+    wanted = {
+        "evaluate.stop_at.metric": stop and stop.metric,
+        "evaluate.target.metric": scenario.evaluate.target and scenario.evaluate.target.metric,
+        "stop.metric": patience and patience.metric,
+        "checkpoint.best": best,
+    }
+    for key, metric in wanted.items():
+        if metric and not names.fits_task(metric, classes):
             has = "has classes" if classes else "has none"
-            raise BadInput(f"evaluate.{key}.metric = {wanted.metric}, but {scenario.data.name} {has}: choose another")
+            raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
     gamma = scenario.predict.gamma
     return Evaluation(
         every=scenario.evaluate.every,
@@ -221,5 +235,8 @@ def make_evaluation(scenario: Scenario, classes: int) -> Evaluation:
         noise=scenario.predict.noise,
         stop_at=(stop.metric, stop.value) if stop else None,
         target=(target.metric, target.value) if target else None,
+        patience=Patience(patience.metric, patience.patience, patience.min_delta) if patience else None,
+        best=best,
+        metrics=find_metrics(scenario, own or OwnTraining()),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
     )

@@ -199,6 +199,9 @@ class Unrecorded:
     def checkpoint(self, progress: Progress) -> None:
         """Takes the state after a round."""
 
+    def keep_best(self, progress: Progress) -> None:
+        """Takes the state after the best round."""
+
 
 def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Work, Progress]:
     """A function that simulates further rounds of a study, and the progress it updates.

@@ -25,6 +25,7 @@ from fedray.evaluation.clients import (
     summarize_clients,
     weigh_models,
 )
+from fedray.evaluation.own_metrics import score_own_metrics
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
@@ -116,6 +117,7 @@ def _score_world(
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in splits}
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
+        scores |= score_own_metrics(study, world, outputs[split], split, answer, known=scores)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
     each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
     for prefix, values in each.items():

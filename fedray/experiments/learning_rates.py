@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedray.assembly.own_training import drop_watchers
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
@@ -61,7 +62,8 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 
 def _score_candidates(scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train) -> Scores:
     """The held-out score of every candidate that trains, the smallest first, by (replicate, fold)."""
-    trial = make_candidate_scenario(scenario)
+    trial, training = drop_watchers(make_candidate_scenario(scenario), own.training)
+    own = replace(own, training=training)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
         if (candidates / "diverged").exists():

@@ -43,14 +43,15 @@ if TYPE_CHECKING:  # matplotlib is slow to import
 class Run:
     """A run directory, finished or still written."""
 
-    def __init__(self, path: Path, own: UserObjects | None = None) -> None:
+    def __init__(self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints") -> None:
         """Opens a run directory; nothing is read yet.
 
         Args:
             path: the directory.
             own: the Python objects the run was started with.
+            folder: where its models are read: `checkpoints`, the newest ones, or `best`.
         """
-        self.path = path
+        self.path, self._folder = path, folder
         self._own = own or UserObjects()
         self._study: Study | None = None
         self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
@@ -86,9 +87,20 @@ class Run:
     @property
     def checkpoint(self) -> Path | None:
         """The folder of the newest checkpoint; None where the run has none."""
-        folder = self.path / "checkpoints"
+        folder = self.path / self._folder
         found = [folder / f"round-{round:06d}" for round in find_checkpoints(folder)]
         return found[-1] if found else None
+
+    @property
+    def best(self) -> Run:
+        """The same run with the models of its best round (`checkpoint.best`) in the place of the newest ones.
+
+        Raises:
+            FedrayError: the run keeps none.
+        """
+        if not find_checkpoints(self.path / tables.BEST_FOLDER):
+            raise FedrayError(f"{self.path} keeps no best round: start a run with checkpoint.best = accuracy, say")
+        return Run(self.path, self._own, tables.BEST_FOLDER)
 
     @property
     def error(self) -> FedrayError | None:
@@ -153,13 +165,13 @@ class Run:
     def progress(self) -> Progress:
         """The newest checkpoint."""
         self._require_newest_checkpoint()
-        return checkpoint.load_checkpoint(self.path / "checkpoints")[0]
+        return checkpoint.load_checkpoint(self.path / self._folder)[0]
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
         """Plain torch state dicts, one a model: replicate, then fold, then model."""
         self._require_newest_checkpoint()
-        state, layout = load_fitting_checkpoint(self.path, self.study)[0].state, self.study.net.layout
+        state, layout = load_fitting_checkpoint(self.path, self.study, self._folder)[0].state, self.study.net.layout
         return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
 
     def export(self, out: str | Path | None = None) -> list[Path]:
@@ -229,6 +241,8 @@ class Run:
 
     def _require_newest_checkpoint(self) -> None:
         """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""
+        if self._folder != "checkpoints":
+            return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
         summary = read_summary(self.path) if file.is_file() else {}
         if FILES_KEY in summary and newest != summary["rounds"]:
@@ -237,13 +251,13 @@ class Run:
 
     def _newest_predictor(self) -> Predictor:
         """The worker and the models of the newest checkpoint, kept until there is a newer one."""
-        folder, version = self.path / "checkpoints", None
+        folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
-            progress, private = load_fitting_checkpoint(self.path, self.study)
+            progress, private = load_fitting_checkpoint(self.path, self.study, self._folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
 

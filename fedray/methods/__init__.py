@@ -34,6 +34,7 @@ from fedray.methods.scaffold import scaffold
 from fedray.methods.setting import Setting
 from fedray.methods.shefl import shefl
 from fedray.methods.stacking import stacking
+from fedray.metrics.scored import Scored
 from fedray.scenario.methods import METHOD_SPECS
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "LossContext",
     "Method",
     "Phase",
+    "Scored",
     "Setting",
     "StepContext",
     "Transform",

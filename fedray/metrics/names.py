@@ -29,11 +29,13 @@ def fits_task(name: str, classes: int) -> bool:
 def lower_is_better(name: str) -> bool:
     """Whether lower values of a score are better; the score may be of the answer, of members, or on held-out rows.
 
+    Of a user's own metrics lower values are better where the name ends with `_error` or `_loss`.
+
     Example:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
         [False, True, True, False]
     """
-    return name.removeprefix("hold_out_").startswith(LOWER_IS_BETTER)
+    return name.removeprefix("hold_out_").startswith(LOWER_IS_BETTER) or name.endswith(("_error", "_loss"))
 
 
 def reaches_target(name: str, value: float, target: float) -> bool:

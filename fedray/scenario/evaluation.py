@@ -56,16 +56,33 @@ class EvaluateKeys:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class PatienceKeys:
+    """Ends a run that gets no better.
+
+    Attributes:
+        metric: its name in `rounds.parquet`.
+        patience: rounds that may pass without a better value, in every replicate and fold.
+        min_delta: by how much a value must be better to count.
+    """
+
+    metric: Annotated[str, _V(label)]
+    patience: Annotated[int, _V(whole(1, 10**7))] = 10
+    min_delta: Annotated[float, _V(real("[0, inf)"))] = 0.0
+
+
+@dataclass(frozen=True, config=_STRICT)
 class CheckpointKeys:
     """When the state is saved.
 
     Attributes:
         every: rounds between checkpoints.
         keep: how many checkpoints stay on the disk, the newest ones.
+        best: the metric whose best round keeps its models too (the mean over replicates and folds counts).
     """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 10
     keep: Annotated[int, _V(whole(1, 10**6))] = 2
+    best: Annotated[str | None, _V(maybe(label))] = None
 
 
 @dataclass(frozen=True, config=_STRICT)

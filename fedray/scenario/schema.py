@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from fedray.core.errors import BadInput
 from fedray.core.types import Lanes
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
-from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, StopKeys
+from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, PatienceKeys, StopKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.training import CompressKeys, LocalKeys, RateKeys, ServerKeys, named
@@ -172,6 +172,7 @@ class Scenario:
         replicates: repetitions with seeds of their own.
         vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
         evaluate: what is measured, and when.
+        stop: when a run ends that gets no better.
         checkpoint: when the state is saved.
         report: whether the finished run gets its page.
         loggers: other tools that get every evaluated round.
@@ -203,6 +204,7 @@ class Scenario:
     replicates: Annotated[int, _V(whole(1, 10**5))] = 1
     vary: Annotated[str, _V(one_of("all", "init"))] = "all"
     evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
+    stop: PatienceKeys | None = None
     checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
     report: Annotated[bool, _V(flag)] = True
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
@@ -224,6 +226,7 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "clients.tiers.*": TierKeys,
     "local.schedule": RateKeys,
     "own": OwnKeys,
+    "stop": PatienceKeys,
     "evaluate.stop_at": StopKeys,
     "evaluate.target": StopKeys,
     "table.*": CellKeys,

@@ -109,6 +109,8 @@ class Progress:
         wall_seconds: Real seconds since the start, those of earlier processes of a resumed run included.
         metrics: The newest row of metrics of each world; empty before the first evaluation.
         failed: Jobs that were left out because they failed.
+        courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.ending`).
+        stopped: Why the run ended before its last round; empty where it did not.
     """
 
     round: int
@@ -119,6 +121,8 @@ class Progress:
     wall_seconds: float = 0.0
     metrics: list[dict[str, Any]] = field(default_factory=list)
     failed: int = 0
+    courses: dict[str, list[list[float]]] = field(default_factory=dict)
+    stopped: str = ""
 
 
 class Recorder(Protocol):
@@ -138,6 +142,9 @@ class Recorder(Protocol):
 
     def checkpoint(self, progress: Progress) -> None:
         """Keeps all that is needed to resume the run from here."""
+
+    def keep_best(self, progress: Progress) -> None:
+        """Keeps the models of the best round so far."""
 
 
 class ClientScores(NamedTuple):

@@ -25,6 +25,7 @@ from fedray.core.method import Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
 from fedray.metrics.names import reaches_target
 from fedray.simulation import clock
+from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
@@ -73,7 +74,7 @@ def run_rounds(
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
 ) -> Progress:
-    """Runs a study from `progress` to its end, or until it reaches `evaluate.stop_at`, and returns where it stands.
+    """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns where it stands.
 
     Args:
         study: What runs.
@@ -84,9 +85,21 @@ def run_rounds(
     """
     phase = study.method.phase
     began = time.perf_counter() - progress.wall_seconds
-    if progress.round == 0:
+
+    def gather() -> None:
+        progress.state = runtime.gather(progress.state)
+
+    def measure() -> None:
         _measure(study, recorder, evaluate, progress, began)
-    done = progress.round >= study.rounds or has_reached_target(study, progress)
+        if follow_metrics(study, progress):
+            recorder.keep_best(progress)
+
+    every = study.evaluation.every
+    if progress.round == 0:
+        measure()
+    if progress.round % every == 0:
+        progress.stopped = progress.stopped or find_stop(study, progress)
+    done = progress.round >= study.rounds or bool(progress.stopped)
     if done and progress.round == 0:
         recorder.checkpoint(progress)
     while not done:
@@ -94,14 +107,20 @@ def run_rounds(
         add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - began
         recorder.jobs(progress.round, result.plan, result.table)
-        done = progress.round >= study.rounds
-        measured = done or progress.round % study.evaluation.every == 0
-        kept = done or progress.round % study.checkpoint_every == 0
+        last = progress.round >= study.rounds
+        measured = last or progress.round % every == 0
+        kept = last or progress.round % study.checkpoint_every == 0
         if measured or kept:
-            progress.state = runtime.gather(progress.state)
+            gather()
         if measured:
-            _measure(study, recorder, evaluate, progress, began)
-            done = done or has_reached_target(study, progress)
+            measure()
+            progress.stopped = find_stop(study, progress)
+        asked = ask_callbacks(study, progress, measured=measured, gather=gather)
+        if asked and not measured:
+            gather()
+            measure()
+        progress.stopped = progress.stopped or asked
+        done = last or bool(progress.stopped)
         if done or kept:
             recorder.checkpoint(progress)
     return progress
@@ -240,14 +259,6 @@ def _measure(
     if study.evaluation.target is not None and progress.metrics:
         meets_target(progress.metrics[0], study.evaluation.target, "target")
     recorder.evaluated(progress, progress.metrics)
-
-
-def has_reached_target(study: Study, progress: Progress) -> bool:
-    """Whether every world has reached the target metric."""
-    target = study.evaluation.stop_at
-    if target is None or not progress.metrics:
-        return False
-    return all(meets_target(row, target) for row in progress.metrics)
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:

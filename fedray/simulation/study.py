@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,20 @@ from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 
 
+class Patience(NamedTuple):
+    """When a run ends because it gets no better.
+
+    Attributes:
+        metric: Whose values are watched.
+        rounds: How many rounds may pass without a better value, in every world.
+        min_delta: By how much a value must be better to count.
+    """
+
+    metric: str
+    rounds: int
+    min_delta: float = 0.0
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What is measured, and when.
@@ -38,6 +52,9 @@ class Evaluation:
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
         stop_at: (metric, value) that ends the run early when every world has reached it.
         target: (metric, value); the summary tells which round reached it first.
+        patience: Ends the run when a metric gets no better; None: nothing does.
+        best: The metric whose best round keeps its models; None: no round does.
+        metrics: The user's own metrics by name.
         clients: How many known clients have their scores recorded one by one; there may be fewer.
     """
 
@@ -47,6 +64,9 @@ class Evaluation:
     noise: str = "none"
     stop_at: tuple[str, float] | None = None
     target: tuple[str, float] | None = None
+    patience: Patience | None = None
+    best: str | None = None
+    metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     clients: int = 0
 
 
@@ -112,6 +132,7 @@ class Study:
         rates: Learning rate of each world, `[worlds]`, where worlds have their own (`local.lr_grid`); None: the one of
             `Local`.
         parts: Of a stack: its bases, then its meta model. A row of the state holds all of them for one world.
+        callbacks: Names and functions of a user's own that are called after each round.
     """
 
     name: str
@@ -138,6 +159,7 @@ class Study:
     starts: IntArray | None = None
     rates: FloatArray | None = None
     parts: tuple[Part, ...] = ()
+    callbacks: tuple[tuple[str, Callable[..., Any]], ...] = ()
 
     @property
     def example(self) -> Tensor:

@@ -74,6 +74,8 @@ def save_checkpoint(
         "shapes": _list_shapes(tensors),
         "parts": parts,
     }
+    totals |= {"courses": progress.courses} if progress.courses else {}
+    totals |= {"stopped": progress.stopped} if progress.stopped else {}
     if parts is None:
         del totals["parts"]
     totals[SEAL] = seal_entries(totals)
@@ -164,7 +166,8 @@ def _make_progress(totals: dict[str, Any], state: State) -> Progress:
     if not isinstance(metrics, list) or not all(isinstance(row, dict) for row in metrics):
         raise ValueError("its metrics are no rows")
     last = (float(totals["wall_seconds"]), metrics, int(totals.get("failed", 0)))
-    return Progress(int(totals["round"]), state, up, down, seconds, *last)
+    courses = {str(key): [[float(a), float(b)] for a, b in rows] for key, rows in totals.get("courses", {}).items()}
+    return Progress(int(totals["round"]), state, up, down, seconds, *last, courses, str(totals.get("stopped", "")))
 
 
 def _load_tensors(file: Path, totals: dict[str, Any], remedy: str) -> dict[str, torch.Tensor]:

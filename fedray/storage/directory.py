@@ -111,7 +111,7 @@ def _confirm_place(out: Path, began: tuple[int, int]) -> None:
 
 def _drop_unfinished_files(out: Path) -> None:
     """Removes temporary files and folders that a killed process left where only the holder of the lock writes."""
-    for folder in ("checkpoints", *TABLES):
+    for folder in ("checkpoints", "best", *TABLES):
         for path in (out / folder).glob(".*.part"):
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -20,18 +20,21 @@ from fedray.simulation.study import Study
 from fedray.storage.checkpoint import load_checkpoint
 
 
-def load_fitting_checkpoint(out: Path, study: Study) -> tuple[Progress, dict[str, torch.Tensor]]:
+def load_fitting_checkpoint(
+    out: Path, study: Study, folder: str = "checkpoints"
+) -> tuple[Progress, dict[str, torch.Tensor]]:
     """The newest checkpoint of a run directory, and the private client state saved with it.
 
     Args:
         out: the run directory.
         study: what was trained.
+        folder: of the run directory, `checkpoints` or `best`.
 
     Raises:
         Damaged: a file of the checkpoint is missing or was changed.
         FedrayError: there is none, or it is that of another study.
     """
-    progress, private = load_checkpoint(out / "checkpoints")
+    progress, private = load_checkpoint(out / folder)
     models, worlds = study.worlds * study.method.phase.models, len(progress.sim_seconds)
     wanted = {"models": (models, study.net.layout.d), "counters": (models, len(study.net.layout.counters))}
     for name, shape in wanted.items():

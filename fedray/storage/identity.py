@@ -25,7 +25,7 @@ from typing import Any
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
 from fedray.core.types import Lanes
-from fedray.files.parts import find_checkpoints
+from fedray.files.parts import find_checkpoints, read_totals
 from fedray.files.plain import write_atomically
 from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
@@ -177,6 +177,13 @@ def extend_rounds(out: Path, rounds: int) -> None:
     method = tree.get("method")
     if isinstance(method, dict) and method.get("name") == "stacking":
         raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
+    stopped = read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it").get("stopped") if done else None
+    if stopped and rounds > done:
+        raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
+    if rounds > done and _rate_has_ended(tree, rounds):
+        raise BadInput(
+            f"--rounds {rounds}: local.schedule ends with a learning rate of 0: start a new run with a longer one"
+        )
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
@@ -185,6 +192,15 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if tree.get("rounds") != rounds:
         write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # of the shorter run
+
+
+def _rate_has_ended(tree: Mapping[str, Any], rounds: int) -> bool:
+    """Whether the learning rate of a scenario is 0 in the last of so many rounds."""
+    local = tree.get("local")
+    keys: Any = local.get("schedule") if isinstance(local, dict) else None
+    if not isinstance(keys, dict) or keys.get("kind") not in ("cosine", "linear") or keys.get("floor"):
+        return False
+    return rounds > int(keys.get("rounds") or rounds)
 
 
 def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:

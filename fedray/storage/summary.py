@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.simulation.ending import BEST
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.rounds import meets_target
 from fedray.simulation.study import Study
@@ -73,6 +74,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         state_hash: of `checkpoint.hash_state`.
     """
     metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
+    more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
+    if study.evaluation.best is not None and progress.courses.get(BEST):
+        value, round = progress.courses[BEST][0]
+        more["best"] = {"metric": study.evaluation.best, "value": value, "round": int(round)}
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -88,6 +93,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         },
         "model_hash": model_hash,
         "state_hash": state_hash,
+        **more,
     }
 
 

@@ -37,6 +37,7 @@ from fedray.simulation.study import Study
 from fedray.storage import checkpoint
 
 FLUSH_ROWS = 200_000
+BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
 
 
 class RunRecorder:
@@ -139,6 +140,12 @@ class RunRecorder:
         self._confirm_place()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
         checkpoint.save_checkpoint(folder, progress, self._private(), keep, parts=self._sums)
+
+    def keep_best(self, progress: Progress) -> None:
+        """Saves the state of the best round so far, in the place of the one before."""
+        self._confirm_place()
+        plain.make_folder(self.out / BEST_FOLDER)
+        checkpoint.save_checkpoint(self.out / BEST_FOLDER, progress, self._private(), keep=1)
 
     def flush(self, round: int) -> None:
         """Writes what is buffered as one part of each table."""

@@ -66,7 +66,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("evaluate: {stop_at: {metric: accuracy}}", ["evaluate.stop_at.value is missing"]),
     ("method: {options: {mu: 1}}", ["method.options is not a key"]),
     ("method: {name: fedprox, muu: 1}", ["method.muu is not a key of method fedprox: did you mean method.mu?"]),
-    ("method: {name: fedavg, mu: 1}", ["method.mu is not a key of method fedavg, but of fedprox, shefl"]),
+    ("method: {name: fedavg, mu: 1}", ["method.mu is not a key of method fedavg, but of fedprox, moon, shefl"]),
     ("method: {name: fedavgg}", ["method.name = 'fedavgg' is not a known method: did you mean fedavg?"]),
     ("method: {name: [fedavg]}", ["method.name = ['fedavg'] is not a known method"]),
     ("data: {name: minst}", ["data.name = 'minst' is not a known data set: did you mean mnist?"]),

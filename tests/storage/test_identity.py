@@ -245,7 +245,7 @@ def test_a_damaged_identity_is_one_line(plain: fedray.Run, tmp_path: Path) -> No
 def test_a_scenario_has_the_same_keys_in_yaml_of_any_reader(plain: fedray.Run) -> None:
     """The report reads YAML 1.1, everything else YAML 1.2."""
     before = json.loads((plain.path / "identity.json").read_text())
-    parts = {part: before[part] for part in ("data", "network", "method", "modules", "names", "engine")}
+    parts = {part: found for part, found in before.items() if isinstance(found, dict) and part != "scenario"}
     write_identity(plain.path, parts)
     assert json.loads((plain.path / "identity.json").read_text()) == before
     read_run(plain.path)

@@ -73,6 +73,7 @@ def check_sendable(own: UserObjects) -> None:
             cloudpickle.dumps(thing)
         except Exception as error:
             raise BadInput(
-                f"{kind} = {own.named().get(kind) or name_thing(thing)}: it cannot be sent to the actors of Ray ({describe_exception(error)}): "
-                "open files, locks and loggers inside the function, or set runtime: inline"
+                f"{kind} = {own.named().get(kind) or name_thing(thing)}: it cannot be sent to the actors of Ray "
+                f"({describe_exception(error)}): open files, locks and loggers inside the function, or set runtime: "
+                "inline"
             ) from None

@@ -1,0 +1,71 @@
+"""Metrics of a user's own, beside fedray's: a number for each world and split.
+
+Example:
+    >>> import fedray
+    >>> def hard(scored):
+    ...     return (scored.prediction.max(axis=1) < 0.5).mean()
+    >>> keys = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
+    >>> run = fedray.run(keys, metrics={"hard": hard})
+    >>> [0 <= value <= 1 for value in run.rounds["hard"].to_pylist()]
+    [True, True]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from torch import Tensor
+
+from fedray.core.errors import BadInput
+from fedray.core.method import Answer
+from fedray.core.types import FloatArray
+from fedray.evaluation.regression import read_members
+from fedray.metrics import ensemble
+from fedray.metrics.scored import Scored, read_metric
+from fedray.simulation.study import Study
+
+
+def score_own_metrics(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, known: Collection[str]
+) -> dict[str, float]:
+    """The values of the user's metrics by name; empty without any.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer, on the whole split.
+        split: `test` or `hold_out`.
+        answer: the models that answer.
+        known: names that fedray's own metrics have.
+
+    Raises:
+        BadInput: a metric has the name of one of fedray's.
+    """
+    metrics = study.evaluation.metrics
+    for name in metrics:
+        if name in known:
+            raise BadInput(f"evaluate.metrics = {name} is a metric of fedray's own: choose another name")
+    if not metrics:
+        return {}
+    x, y = study.split(split, world)
+    members, prediction = _answer_rows(study, world, outputs, split, answer)
+    where = world // study.per_replicate, int(study.folds[world])
+    targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
+    scored = Scored(prediction, targets, members, x.numpy(), split, *where)
+    return {name: read_metric(name, function, scored) for name, function in metrics.items()}
+
+
+def _answer_rows(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer
+) -> tuple[FloatArray, FloatArray]:
+    """The members' answers, and the ensemble's."""
+    if study.parts:
+        probs = ensemble.probabilities(outputs.numpy())
+        return probs[1:], probs[0]
+    present = outputs if answer.weights is None else outputs[np.flatnonzero(answer.weights[world] > 0)]
+    if study.classes:
+        members, mean = ensemble.answer_classes(present.numpy(), study.evaluation.average)
+        return members, mean
+    of = read_members(study, world, present, split, answer)
+    return of.means, of.answer.mean

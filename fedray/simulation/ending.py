@@ -1,0 +1,166 @@
+"""When a run ends before its last round, and which of its rounds was the best.
+
+Example:
+    The best value of round 4 was not passed in three rounds.
+
+    >>> course = Course("accuracy", [[0.8, 4.0]])
+    >>> follow_course(course, [0.79], round=7, min_delta=0.0)
+    False
+    >>> is_out_of_patience(course, 7, patience=3)
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from fedray.core.errors import BadInput
+from fedray.metrics.names import lower_is_better, reaches_target
+from fedray.models import net as nets
+from fedray.own_code.user_code import name_type
+from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
+
+PATIENCE, BEST = "stop", "best"  # what the courses of a run are kept for
+
+
+class Course(NamedTuple):
+    """The best values of a metric so far.
+
+    Attributes:
+        metric: its name.
+        best: value and round, for each world, or for their mean.
+    """
+
+    metric: str
+    best: list[list[float]]
+
+
+def read_value(row: dict[str, Any], name: str, key: str) -> float | None:
+    """The value of a metric in a row; None where it was not measured in this round.
+
+    Args:
+        row: metrics by name.
+        name: of the metric.
+        key: the scenario's, for the error message.
+
+    Raises:
+        BadInput: there is no such metric in this run.
+    """
+    if name not in row:
+        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+        raise BadInput(f"{key} = {name}: this run has no such metric: choose one of {known}")
+    value: float | None = row[name]
+    return value
+
+
+def follow_course(course: Course, values: Sequence[float | None], round: int, min_delta: float) -> bool:
+    """Keeps the values that are better than all before, and says whether there is one.
+
+    Args:
+        course: what is known; it is changed in place.
+        values: of the round, one for each entry of the course.
+        round: the round.
+        min_delta: by how much a value must be better.
+    """
+    sign, found = -1.0 if lower_is_better(course.metric) else 1.0, False
+    for place, value in enumerate(values):
+        if value is None or np.isnan(value):
+            continue
+        if len(course.best) <= place:
+            course.best.append([value, float(round)])
+            found = True
+        elif sign * (value - course.best[place][0]) > min_delta:
+            course.best[place] = [value, float(round)]
+            found = True
+    return found
+
+
+def is_out_of_patience(course: Course, round: int, patience: int) -> bool:
+    """Whether no entry of a course got better in the last rounds.
+
+    Args:
+        course: of a metric.
+        round: the round now.
+        patience: rounds without a better value.
+    """
+    return bool(course.best) and all(round - at >= patience for _, at in course.best)
+
+
+def follow_metrics(study: Study, progress: Progress) -> bool:
+    """Follows the metrics of an evaluated round that a rule watches, and says whether the round is the best one so far.
+
+    Args:
+        study: what runs.
+        progress: where it stands; its courses are changed in place.
+
+    Raises:
+        BadInput: this run has no such metric.
+    """
+    rules, rows = study.evaluation, progress.metrics
+    if rules.patience is not None and rows:
+        name = rules.patience.metric
+        course = Course(name, progress.courses.setdefault(PATIENCE, []))
+        values = [read_value(row, name, "stop.metric") for row in rows]
+        follow_course(course, values, progress.round, rules.patience.min_delta)
+    if rules.best is None or not rows:
+        return False
+    known = [read_value(row, rules.best, "checkpoint.best") for row in rows]
+    mean = None if None in known else float(np.mean([value for value in known if value is not None]))
+    return follow_course(Course(rules.best, progress.courses.setdefault(BEST, [])), [mean], progress.round, 0.0)
+
+
+def find_stop(study: Study, progress: Progress) -> str:
+    """Why a run ends after an evaluated round, in words; empty where no rule ends it.
+
+    Args:
+        study: what runs.
+        progress: where it stands.
+    """
+    rules = study.evaluation
+    if rules.stop_at is not None and progress.metrics:
+        name, wanted = rules.stop_at
+        values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
+        if all(value is not None and reaches_target(name, value, wanted) for value in values):
+            return f"{name} has reached {wanted:g}"
+    if rules.patience is not None:
+        course = Course(rules.patience.metric, progress.courses.get(PATIENCE, []))
+        if is_out_of_patience(course, progress.round, rules.patience.rounds):
+            return f"{course.metric} has not become better in {rules.patience.rounds:,} rounds"
+    return ""
+
+
+def ask_callbacks(study: Study, progress: Progress, *, measured: bool, gather: Callable[[], Any]) -> str:
+    """Calls the user's functions after a round; the first one that asks for the end of the run is named, if one does.
+
+    Args:
+        study: what runs.
+        progress: where it stands.
+        measured: whether the round was evaluated.
+        gather: completes `progress.state`, where a callback asks for models.
+    """
+    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured, gather)]
+    return f"the callback {asked[0]} asked for it" if asked else ""
+
+
+def _ask(
+    callback: Callable[..., Any], study: Study, progress: Progress, measured: bool, gather: Callable[[], Any]
+) -> bool:
+    """Whether a callback wants the run to end."""
+
+    def models() -> list[dict[str, Tensor]]:
+        gather()
+        state = progress.state
+        return [nets.state_dict(study.net.layout, *one) for one in zip(state.models, state.counters, strict=True)]
+
+    rows = progress.metrics if measured else []
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float))
+    scores = {name: float(np.mean([row[name] for row in rows if row.get(name) is not None])) for name in names}
+    said = callback(progress.round, scores, models)
+    if said is not None and not isinstance(said, bool | np.bool_):
+        raise BadInput(f"a callback returned {name_type(said)}: return True to end the run, or nothing")
+    return bool(said)

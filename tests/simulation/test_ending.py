@@ -1,0 +1,175 @@
+"""Runs that end early, keep their best round, call the user's functions and score with his metrics."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import copy_run, rows, scenario, spell_out
+from torch import Tensor
+
+import fedray
+from fedray.core.errors import BadInput, FedrayError
+from fedray.methods import Scored
+
+pytestmark = pytest.mark.usefixtures("no_report")
+EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
+
+
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    return fedray.run(spell_out(scenario({"method": {"name": "fedavg"}}, EVERY, *changes)), **options)
+
+
+def models(run: fedray.Run) -> Tensor:
+    return run.progress.state.models
+
+
+def same(one: fedray.Run, other: fedray.Run) -> bool:
+    """Bits and rows."""
+    return rows(one.rounds) == rows(other.rounds) and one.summary["state_hash"] == other.summary["state_hash"]
+
+
+def sawtooth(values: list[float]) -> Callable[[Scored], float]:
+    """A metric whose value after round t is given, found by how often it was asked: for runs that are not disturbed."""
+    left = iter(values)
+    return lambda _: next(left)
+
+
+def test_a_run_ends_when_it_gets_no_better() -> None:
+    """Best in round 2; the gain of round 4 is too small; patience of 3 rounds ends it after round 5."""
+    values = [0.1, 0.2, 0.5, 0.4, 0.505, 0.3, 0.9, 0.9]
+    keys = {"rounds": 7, "stop": {"metric": "tooth", "patience": 3, "min_delta": 0.01}}
+    done = run(keys, metrics={"tooth": sawtooth(values)})
+    assert done.summary["rounds"] == 5
+    assert done.summary["stopped"] == "tooth has not become better in 3 rounds"
+    assert done.rounds["tooth"].to_pylist() == values[:6]
+    full = run({"rounds": 5})
+    assert torch.equal(models(done), models(full))
+
+
+def test_lower_is_better_where_the_name_says_so() -> None:
+    keys = {"rounds": 6, "stop": {"metric": "tooth_error", "patience": 2}}
+    done = run(keys, metrics={"tooth_error": sawtooth([0.9, 0.8, 0.7, 0.75, 0.8, 0.1, 0.1])})
+    assert done.summary["rounds"] == 4
+
+
+def test_the_best_round_keeps_its_models(tmp_path: Path) -> None:
+    """They answer `predict`, with the clients' private layers of that round."""
+    values = [0.0, 0.2, 0.7, 0.6, 0.5]
+    keys = {"rounds": 4, "checkpoint": {"best": "tooth"}, "method": {"name": "fedper"}}
+    done = run(keys, metrics={"tooth": sawtooth(values)}, out=tmp_path / "run")
+    assert done.summary["best"] == {"metric": "tooth", "value": 0.7, "round": 2}
+    best, early = done.best, run({**keys, "rounds": 2}, metrics={"tooth": sawtooth(values)})
+    assert best.progress.round == 2
+    assert torch.equal(models(best), models(early))
+    assert not torch.equal(models(best), models(done))
+    loaded = fedray.load(done.path, metrics={"tooth": sawtooth(values)}, best=True)
+    x = np.zeros((3, 1, 8, 8), dtype=np.uint8)
+    kept, then, now = (np.array(one.predict(x, client=1).probabilities) for one in (loaded, early, done))
+    assert np.array_equal(kept, then)
+    assert not np.array_equal(kept, now)
+    with pytest.raises(FedrayError, match="keeps no best round"):
+        _ = early.best if not (early.path / "best").exists() else run({"rounds": 1}).best
+
+
+def doubt(scored: Scored) -> float:
+    """A metric of the answers alone."""
+    p = scored.prediction
+    assert scored.members.shape == (1, *p.shape)
+    assert len(scored.inputs) == len(scored.targets) == len(p)
+    return float(-(p * np.log(p + 1e-12)).sum(axis=1).mean())
+
+
+class Told:
+    """What a callback was told."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self.rounds: list[tuple[int, list[str], float]] = []
+
+    def __call__(self, round: int, scores: dict[str, float], models: Callable[[], list[dict[str, Tensor]]]) -> bool:
+        self.rounds.append((round, sorted(scores)[:1], float(models()[0]["1.weight"].sum())))
+        return round == self.stop
+
+
+def test_a_callback_is_called_after_each_round_and_may_end_the_run() -> None:
+    told = Told(stop=3)
+    done = run({"rounds": 9, "evaluate": {"every": 2}}, callbacks=told, metrics=[doubt])
+    assert [(round, bool(names)) for round, names, _ in told.rounds] == [(1, False), (2, True), (3, False)]
+    assert done.summary["rounds"] == 3
+    assert "the callback Told asked for it" in done.summary["stopped"]
+    assert done.rounds["round"].to_pylist() == [0, 2, 3]
+    assert told.rounds[-1][2] == pytest.approx(float(done.models[0]["1.weight"].sum()))
+    assert done.summary["metrics"]["doubt"]["mean"] == done.rounds["doubt"].to_pylist()[-1]
+    assert torch.equal(models(done), models(run({"rounds": 3})))
+
+
+def stop_early(round: int, scores: dict[str, float], _models: Any) -> bool:
+    return scores.get("accuracy", 0.0) > 2.0 or round == 5
+
+
+RULES: dict[str, Any] = {
+    "rounds": 8, "replicates": 2, "stop": {"metric": "nll", "patience": 2, "min_delta": 0.05},
+    "checkpoint": {"best": "doubt"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("killed", [None, 1, 3])
+def test_a_run_that_was_killed_ends_the_same_way(killed: int | None, tmp_path: Path) -> None:
+    """Its rules are where they were: the same last round, rows, models and best round."""
+    own: dict[str, Any] = {"metrics": [doubt], "callbacks": [stop_early]}
+    whole = run(RULES, out=tmp_path / "whole", **own)
+    assert 2 <= whole.summary["rounds"] <= 5
+    left = copy_run(whole, tmp_path / "left", killed)
+    if killed is None:
+        shutil.rmtree(left / "best")
+    resumed = fedray.resume(left, **own)
+    assert same(whole, resumed)
+    assert resumed.summary["best"] == whole.summary["best"]
+    assert resumed.summary["stopped"] == whole.summary["stopped"]
+    assert torch.equal(models(resumed.best), models(whole.best))
+    again = fedray.resume(left, **own)
+    assert same(whole, again)
+
+
+def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(tmp_path: Path) -> None:
+    short = run({"rounds": 2}, out=tmp_path / "run")
+    longer = fedray.resume(short.path, rounds=5)
+    assert same(longer, run({"rounds": 5}))
+
+
+def test_what_has_ended_by_a_rule_is_not_made_longer(tmp_path: Path) -> None:
+    stopped = run({"rounds": 9, "stop": {"metric": "nll", "patience": 1, "min_delta": 9.0}}, out=tmp_path / "run")
+    with pytest.raises(BadInput, match="the run ended after 1 rounds, because nll has not become better in 1 rounds"):
+        fedray.resume(stopped.path, rounds=12)
+    ended = run({"rounds": 2, "local": {"schedule": "cosine"}}, out=tmp_path / "cosine")
+    with pytest.raises(BadInput, match="ends with a learning rate of 0"):
+        fedray.resume(ended.path, rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "own", "line"),
+    [
+        ({"stop": {"metric": "acuracy"}}, {}, "stop.metric = acuracy: this run has no such metric: choose one of"),
+        ({"stop": {"metric": "rmse"}}, {}, "stop.metric = rmse, but digits has classes"),
+        ({"checkpoint": {"best": "f2"}}, {}, "checkpoint.best = f2: this run has no such metric"),
+        ({}, {"metrics": {"accuracy": doubt}}, "accuracy is a metric of fedray's own"),
+        ({}, {"metrics": {"a-b": doubt}}, "a-b cannot be the name of a column"),
+        ({}, {"metrics": {"none": lambda _: None}}, "metric none returned None: return a number"),
+        ({}, {"metrics": {"worse": lambda _: 1 / 0}}, "metric worse raised ZeroDivisionError"),
+        ({}, {"callbacks": lambda *_: "yes"}, "a callback returned a str: return True to end the run"),
+        ({}, {"callbacks": lambda *_: 1 / 0}, "raised ZeroDivisionError"),
+        ({}, {"callbacks": "mine"}, "callback: it is a str: give a function"),
+        ({"evaluate": {"metrics": "mine"}}, {}, "evaluate.metrics = 'mine' holds"),
+    ],
+)
+def test_wrong_rules_and_functions_are_one_line(keys: dict[str, Any], own: dict[str, Any], line: str) -> None:
+    with pytest.raises(FedrayError) as told:
+        run({"rounds": 1}, keys, **own)
+    assert line in str(told.value)
+    assert "\n" not in str(told.value)
