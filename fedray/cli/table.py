@@ -38,7 +38,7 @@ def table_command(
     address: str | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Run every cell of a scenario's table, and write table.md and table.parquet."""
+    """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
     from fedray.scenario.loader import read_scenario
 
     confirm_writable("--out", out)

@@ -1,12 +1,8 @@
 """`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here.
 
 Example:
-    >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
-    ...        "up_bytes": 6e6}
-    >>> print(format_markdown([row], ["a"]), end="")
-    | cell | accuracy | accuracy published | rounds | up MB, each |
-    |---|---|---|---|---|
-    | a | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 |
+    >>> TableResult("| cell |", {"a": "its process was ended by SIGKILL"}).failed
+    {'a': 'its process was ended by SIGKILL'}
 """
 
 from __future__ import annotations
@@ -22,10 +18,10 @@ import pyarrow as pa
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import format_score
 from fedray.core.types import Clients
 from fedray.experiments.cells import train_cells
 from fedray.experiments.reopen import reopen_study
+from fedray.experiments.table_text import PUBLISHED_NOTE, Rows, format_latex, format_markdown, list_published
 from fedray.files import plain
 from fedray.files.columns import table_schema
 from fedray.files.parts import refuse_links
@@ -38,10 +34,6 @@ from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
 
 log = logging.getLogger("fedray")
-FIRST_METRICS = (
-    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
-    "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
-)  # fmt: skip
 
 
 class TableResult(NamedTuple):
@@ -69,7 +61,8 @@ def run_table(
 
     Args:
         scenario: the scenario, whose `table` lists the cells.
-        out: holds `cells/NAME` (a run directory each), `table.md` and `table.parquet`.
+        out: holds `cells/NAME` (a run directory each), `table.md`, `table.tex`, `table.parquet`, and, unless the
+            scenario says `report: false`, `report.html`, which compares the cells.
         jobs: cells at a time, each in a process of its own; with several the longest cells begin.
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
         modules: names of your modules, which each cell's process imports first.
@@ -99,9 +92,24 @@ def run_table(
     rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
-    text = format_markdown(rows, [cell.name for cell in wanted])
+    names = [cell.name for cell in wanted]
+    text = format_markdown(rows, names)
     plain.write_atomically(out / "table.md", text.encode())
+    plain.write_atomically(out / "table.tex", format_latex(rows, names).encode())
+    if scenario.report and len(failed) < len(names):
+        _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)
+
+
+def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
+    """`report.html` of the table: its finished cells compared, and the published values beside those found."""
+    from fedray.report.write import write_report  # matplotlib is slow to import
+
+    log.info("drawing the report")
+    published = list_published(rows)
+    tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
+    folders = [out / "cells" / name for name in names]
+    write_report(folders, out / "report.html", title=f"Table of {len(names)} cells", tables=tables)
 
 
 def _count_jobs(cell: NamedCell) -> float:
@@ -163,37 +171,3 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def format_markdown(rows: list[dict[str, Any]], names: list[str], most: int = 6) -> str:
-    """The table as Markdown: one line for each cell; published metrics first, beside their published values.
-
-    Args:
-        rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
-            failed.
-        names: of the cells, in their order.
-        most: metrics that are shown, unless more are published.
-    """
-    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
-    rows = [r for r in rows if r["cell"] not in errors]
-    published = list(dict.fromkeys(r["metric"] for r in rows if r["published"] is not None))
-    known = {r["metric"] for r in rows}
-    rest = [m for m in FIRST_METRICS if m in known and m not in published]
-    shown = published + rest[: max(0, most - len(published))]
-    head = [c for m in shown for c in ([m, f"{m} published"] if m in published else [m])]
-    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
-    by_cell = {(r["cell"], r["metric"]): r for r in rows}
-    for name in names:
-        if name in errors:
-            lines.append(f"| {name} | failed: {errors[name].replace('|', '/')} |" + " |" * (len(head) + 1))
-            continue
-        texts, worlds = [name], max(r["n"] for r in rows if r["cell"] == name)
-        for metric in shown:
-            row = by_cell.get((name, metric))
-            texts.append("" if row is None else format_score(row, worlds))
-            if metric in published:
-                texts.append("" if row is None or row["published"] is None else f"{row['published']:g}")
-        any_row = next(r for r in rows if r["cell"] == name)
-        texts += [str(any_row["rounds"]), f"{any_row['up_bytes'] / max(worlds, 1) / 1e6:.1f}"]
-        lines.append("| " + " | ".join(texts) + " |")
-    return "\n".join(lines) + "\n"

@@ -20,7 +20,6 @@ from fedray.report.predictions import read_class_names
 from fedray.report.read import ReadRun
 
 MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
-MOST_VECTOR_BARS = 400  # more are a picture of dots within the SVG, a tenth of the size
 LEAST_SPREAD = 0.005  # of personal weights: they are written in percent, and below this all look equal
 
 
@@ -121,7 +120,11 @@ def figure_client_rmse(run: ReadRun) -> Figure | None:
     figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
     draw_sorted_bars(axes, after, style.ACCENT)
     if not np.allclose(before, after):
-        dots: dict[str, Any] = {"color": style.ORANGE, "markersize": 5, "rasterized": len(before) > MOST_VECTOR_BARS}
+        dots: dict[str, Any] = {
+            "color": style.ORANGE,
+            "markersize": 5,
+            "rasterized": len(before) > style.MOST_VECTOR_MARKS,
+        }
         axes.plot(np.arange(len(before)), before, ".", label="_all models alike", **dots)
         style.draw_key(axes, ["own weights or models", "all models alike"], [style.ACCENT, style.ORANGE])
     axes.set_xlim(-0.7, len(after) - 0.3)
@@ -142,7 +145,7 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
         color: of the bars.
     """
     width = 0.84 if len(values) <= 120 else 1.0
-    look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > MOST_VECTOR_BARS}
+    look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > style.MOST_VECTOR_MARKS}
     style.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
 
 

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedray.core.text import format_number, name_score
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.report.clients import MOST_VECTOR_BARS
 from fedray.report.curves import cut_beginning, draw_legend, draw_mean_line, label_headline, label_rounds
 from fedray.report.jobs import read_job_column
 from fedray.report.predictions import MOST_DRAWN_CLASSES, MOST_NAMED_CLASSES, read_class_names
@@ -89,7 +88,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     for place, (tier, who) in enumerate(groups.items()):
         spread = 0.5 * (np.arange(len(who)) * 0.6180339887 % 1 - 0.5)  # golden ratio: even, and always the same
         look: dict[str, Any] = {"color": style.pick_color(place, len(groups)), "alpha": 0.7, "markersize": 8}
-        look["rasterized"] = len(values) > MOST_VECTOR_BARS
+        look["rasterized"] = len(values) > style.MOST_VECTOR_MARKS
         axes.plot(place + spread, values[who], ".", label=f"_{tier}", **look)
         ends = [place - 0.34, place + 0.34]
         axes.plot(ends, [means[tier]] * 2, color=style.INK, linewidth=2, label=f"_mean of {tier}")

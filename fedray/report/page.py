@@ -12,7 +12,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -42,7 +42,7 @@ from fedray.report import (
 from fedray.report.cards import make_cards
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
-from fedray.report.sheets import ScoreCell, fit_columns
+from fedray.report.sheets import PageTable, ScoreCell, fit_columns
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
@@ -155,32 +155,23 @@ def render_one(run: ReadRun) -> str:
     )
 
 
-def render_many(runs: list[ReadRun]) -> str:
-    """The page that compares several runs."""
+def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable] = ()) -> str:
+    """The page that compares several runs.
+
+    Args:
+        runs: to be compared; the differences are those from the first.
+        title: of the page; empty: how many runs it compares.
+        tables: shown first.
+    """
     notes = compare.list_caveats(runs)
     with style.use_figure_style():
-        sections = []
-        for metric in ("accuracy", "rmse"):
-            draws: list[tuple[str, Callable[[], Figure | None], str]] = [
-                (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
-                for what in ("rounds", "bytes", "seconds")
-            ]
-            if metric == runs[0].metric:
-                draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
-            if metric == "accuracy":
-                draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
-                draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))
-            else:
-                text = "Whiskers: 95 % interval of the variance."
-                draws.append(("bias-and-variance", partial(compare.figure_decomposition, runs), text))
-            found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
-            title = {"accuracy": "Accuracy, run by run", "rmse": "RMSE, run by run"}[metric]
-            sections.append(Section(title, pair_figures(found)))
+        sections = [_compare_metric(runs, metric, notes) for metric in ("accuracy", "rmse")]
     return fill_template(
-        title=f"{len(runs)} runs compared",
+        title=title or f"{len(runs)} runs compared",
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=notes,
         tables=[
+            *tables,
             ("Differences, seed by seed", differences.make_difference_table(runs), PAIR_NOTE),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
@@ -189,6 +180,24 @@ def render_many(runs: list[ReadRun]) -> str:
         sections=sections,
         runs=runs,
     )
+
+
+def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Section:
+    """The pictures of the runs with one headline metric."""
+    draws: list[tuple[str, Callable[[], Figure | None], str]] = [
+        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
+        for what in ("rounds", "bytes", "seconds")
+    ]
+    if metric == runs[0].metric:
+        draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
+    if metric == "accuracy":
+        draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
+        draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))
+    else:
+        text = "Whiskers: 95 % interval of the variance."
+        draws.append(("bias-and-variance", partial(compare.figure_decomposition, runs), text))
+    found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
+    return Section(f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", pair_figures(found))
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:

@@ -90,16 +90,19 @@ def draw_picture(figure: Figure, note: str, key: str, table: NumberTable | None 
     return Picture(str(figure.get_label()), note, Markup(svg), place, small, key, numbers)
 
 
-def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Iterable[Picture]:
+def draw_pictures(
+    figures: Iterable[tuple[Figure | None, str]], key: str, table: NumberTable | None = None
+) -> Iterable[Picture]:
     """Draws figures; those that are None are left out.
 
     Args:
         figures: each with the note below it.
         key: what the keys of the pictures begin with.
+        table: the numbers of each of them, where they show the same ones.
     """
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
-            yield draw_picture(figure, note, f"{key}-{i}")
+            yield draw_picture(figure, note, f"{key}-{i}", table)
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:

@@ -33,6 +33,9 @@ class ScoreCell(NamedTuple):
         return len(self.text) > MOST_LETTERS
 
 
+PageTable = tuple[str, tuple[list[str], list[list[ScoreCell]]], str]  # heading, (header, rows), note
+
+
 class Sheet(NamedTuple):
     """A table that is no wider than the page.
 

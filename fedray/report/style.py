@@ -31,6 +31,7 @@ ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
+MOST_VECTOR_MARKS = 400  # bars or dots; more are a picture of pixels within the SVG, a tenth of the size
 BAND = "_band"  # label of the band that belongs to the line drawn before it
 FIGURE_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedray.report import style
 
-MOST_NUMBERS = 4000  # of the lines or dots of one panel; every n-th is kept where there are more
+MOST_NUMBERS = 6000  # of the lines or dots of a figure; every n-th is kept where there are more
 MOST_CELLS = 20_000  # of a map; a larger one has no numbers on the page
 LOG_RATIO = {"x": 8.0, "y": 1.5}  # largest to smallest positive value from which a logarithmic axis shows anything new
 
@@ -50,8 +50,9 @@ def read_panels(figure: Figure) -> list[Panel]:
         (which axes may become logarithmic: "", "x", "y" or "xy"), and `every` (n where only each n-th number is kept).
     """
     found = []
-    for index, axes in enumerate(_list_panels(figure)):
-        traces, every = _read_traces(axes, f"p{index}")
+    panels = _list_panels(figure)
+    for index, axes in enumerate(panels):
+        traces, every = _thin(_merge_bars(_read_traces(axes, f"p{index}")), MOST_NUMBERS // len(panels))
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             axis.set_gid(f"p{index}{name}")
             axis.label.set_gid(f"p{index}{name}-label")
@@ -79,7 +80,7 @@ def _list_panels(figure: Figure) -> list[Axes]:
     return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
 
 
-def _read_traces(axes: Axes, prefix: str) -> tuple[list[Trace], int]:
+def _read_traces(axes: Axes, prefix: str) -> list[Trace]:
     bars = {c.lines[0]: c for c in axes.containers if isinstance(c, ErrorbarContainer) and c.lines[0] is not None}
     key = _read_key(axes)
     traces: list[Trace] = []
@@ -99,7 +100,7 @@ def _read_traces(axes: Axes, prefix: str) -> tuple[list[Trace], int]:
         if one is not None:
             artist.set_gid(f"{prefix}t{len(traces)}")
             traces.append({"id": f"{prefix}t{len(traces)}", **one})
-    return _thin(_merge_bars(traces))
+    return traces
 
 
 def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
@@ -226,13 +227,13 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
     return found
 
 
-def _thin(traces: list[Trace]) -> tuple[list[Trace], int]:
+def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
     """Numbers as short as they may be: five digits, what all bars share once, of long lines every n-th and the last."""
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
         bars.update({side: bars[side][:1] for side in ("y", "w", "h") if np.ptp(bars[side]) == 0})
     long = sum(len(trace[side]) for trace in traces for side in sides if side in trace and trace["kind"] != "cells")
-    every = math.ceil(long / MOST_NUMBERS) or 1
+    every = math.ceil(long / most) or 1
     for trace in traces:
         number = len(trace["x"])
         kept = np.unique(np.append(np.arange(0, number, 1 if trace["kind"] == "cells" else every), number - 1))

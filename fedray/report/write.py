@@ -10,21 +10,24 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedray.core.errors import BadInput
 from fedray.files.parts import refuse_links
 from fedray.files.plain import refuse_special, replace_file
+from fedray.report.sheets import PageTable
 
 
-def write_report(run_dirs: list[Path], out: Path) -> None:
+def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
     """Writes the report of one run directory, or the comparison of several, to `out`.
 
     Args:
         run_dirs: directories as `fedray run` leaves them; an interrupted run shows what it recorded.
         out: the HTML file; its directory is made.
+        title: of a comparison; empty: how many runs it compares.
+        tables: shown before those of a comparison: heading, (header, rows), note.
 
     Raises:
         BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
@@ -40,7 +43,7 @@ def write_report(run_dirs: list[Path], out: Path) -> None:
     with _one_line(out):
         refuse_special(out)  # said before minutes of drawing
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
-    page = render_one(runs[0]) if len(runs) == 1 else render_many(runs)
+    page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
     with _one_line(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(out, page.encode())

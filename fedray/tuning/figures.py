@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -32,11 +33,12 @@ from fedray.tuning.view import (
 )
 
 AXES = 8  # parameters of the parallel coordinates at most
+MOST_VECTOR_LINES = 60  # trainings; more are a picture of pixels within the SVG
 
 
 def figure_history(view: View, i: int) -> Figure | None:
     """An objective over the trials, and the best so far."""
-    if not view.done:
+    if len(view.done) < 2:
         return None
     objective = view.objectives[i]
     looked = np.array([trial_note(trial).get("how") == "looked up" for trial in view.done])
@@ -51,17 +53,11 @@ def figure_history(view: View, i: int) -> Figure | None:
         f"Best {name_objective(objective)}: {end}, first in trial {at}", size=(style.WIDE, 3.8)
     )
     axes.step(number, best, where="post", color=style.INK, linewidth=1.4, label="best so far")
-    axes.scatter(number[~looked], values[~looked], s=26, color=style.ACCENT, label="trained", zorder=3)
+    look: dict[str, Any] = {"s": 26, "zorder": 3, "rasterized": len(view.done) > style.MOST_VECTOR_MARKS}
+    axes.scatter(number[~looked], values[~looked], color=style.ACCENT, label="trained", **look)
     if looked.any():
-        axes.scatter(
-            number[looked],
-            values[looked],
-            s=26,
-            facecolors="none",
-            edgecolors=style.ORANGE,
-            label="looked up",
-            zorder=3,
-        )
+        ring = {"facecolors": "none", "edgecolors": style.ORANGE, "label": "looked up"}
+        axes.scatter(number[looked], values[looked], **ring, **look)
     pruned = [t for t in view.trials if t.state == TrialState.PRUNED and t.intermediate_values]
     if pruned and objective.kind == "final":
         at_stop = [t.intermediate_values[t.last_step or 0] for t in pruned]
@@ -83,7 +79,8 @@ def figure_pareto(view: View) -> Figure | None:
     won = np.array([trial.number in view.winners for trial in view.done])
     title = f"{int(won.sum())} trials that no other beats in everything"
     figure, axes = style.make_canvas(title, size=(style.WIDE, 4.2))
-    axes.scatter(x[~won], y[~won], s=24, color=style.GREY, alpha=0.6, label="beaten", linewidths=0)
+    look: dict[str, Any] = {"linewidths": 0, "rasterized": len(x) > style.MOST_VECTOR_MARKS}
+    axes.scatter(x[~won], y[~won], s=24, color=style.GREY, alpha=0.6, label="beaten", **look)
     order = np.argsort(x[won])
     if len(view.objectives) == 2:
         axes.plot(x[won][order], y[won][order], color=style.ORANGE, linewidth=1.0, alpha=0.7)
@@ -117,7 +114,8 @@ def figure_parallel(view: View) -> Figure | None:
     rank = values.argsort() if best else (-values).argsort()
     colors = make_shades() if best else make_shades().reversed()
     lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
-    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colors, linewidths=1.3, alpha=0.75))
+    look: dict[str, Any] = {"linewidths": 1.3, "alpha": 0.75, "rasterized": len(lines) > style.MOST_VECTOR_MARKS}
+    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colors, **look))
     axes.set_xlim(-0.2, table.shape[1] - 0.8)
     axes.set_ylim(-0.12, 1.12)
     names = [*(p.key for p in space), name_objective(objective)]
@@ -165,9 +163,10 @@ def figure_curves(view: View) -> Figure | None:
     for number, (rounds, values) in sorted(view.curves.items(), key=lambda item: item[0] in best):
         color = style.ORANGE if number in best else style.GREY if number in pruned else style.ACCENT
         width, alpha = (2.4, 1.0) if number in best else (1.0, 0.45)
-        axes.plot(rounds, values, color=color, linewidth=width, alpha=alpha)
+        look: dict[str, Any] = {"color": color, "linewidth": width, "alpha": alpha, "label": f"_trial {number}"}
+        axes.plot(rounds, values, rasterized=len(view.curves) > MOST_VECTOR_LINES and number not in best, **look)
         if number in pruned:
-            axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5)
+            axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5, label=f"_trial {number}, pruned")
     names = [*(["best"] if best else []), "finished", *(["pruned"] if pruned else [])]
     paint = [*([style.ORANGE] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
     style.draw_key(axes, names, paint)

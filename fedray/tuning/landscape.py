@@ -65,7 +65,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
 def figure_importance(view: View) -> Figure | None:
     """Importance of the parameters for each objective."""
     found = [compute_importance(view, i) for i in range(len(view.objectives))]
-    if not any(found):
+    if len(view.space) < 2 or not any(found):  # a single parameter explains everything
         return None
     keys = list(next(f for f in found if f))[:IMPORTANT][::-1]
     first = max(keys, key=lambda key: found[0].get(key, 0.0))
@@ -109,10 +109,13 @@ def figure_slices(view: View, i: int) -> Figure | None:
             cmap=make_shades(),
             alpha=0.85,
             linewidths=0,
+            label="_trials",
+            rasterized=len(view.done) > style.MOST_VECTOR_MARKS,
         )
         won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
         x = find_axis_positions(parameter, view.done)[won]
-        axes.scatter(x, values[won], s=52, facecolors="none", edgecolors=style.ORANGE, linewidths=1.4)
+        ring = {"facecolors": "none", "edgecolors": style.ORANGE, "label": "_winners"}
+        axes.scatter(x, values[won], s=52, linewidths=1.4, **ring)
         set_axis_ticks(axes, "x", parameter)
         format_share(axes.yaxis, objective)
         style.draw_grid(axes)

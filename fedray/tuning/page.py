@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedray.files import plain
 from fedray.report import style
 from fedray.report.cards import Card
 from fedray.report.page import fill_template
-from fedray.report.pictures import Section, draw_pictures, pair_figures
+from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
 from fedray.report.sheets import ScoreCell
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
@@ -32,7 +32,7 @@ from fedray.tuning.state import SearchState
 from fedray.tuning.trial import read_histories
 from fedray.tuning.view import View, format_cell_value, name_objective
 
-SHOWN = 15  # trials of the table
+MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
 TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
 WARM = "Ringed: the winners. Darker: earlier trials."
@@ -49,12 +49,13 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
     view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
     with style.use_figure_style():
         sections = list(_sections(view))
+    trials_title, trials_table, trials_note = _list_trials(view)
     page = fill_template(
         title=f"Sweep {state.sweep.name}",
         facts=_facts(state, view),
         notes=_notes(view),
         cards=_cards(view, summary),
-        tables=[("Winners", _winners(view, summary), TEST), ("Trials, the best first", _trials(view), "")],
+        tables=[("Winners", _winners(view, summary), TEST), (trials_title, trials_table, trials_note)],
         sections=sections,
         runs=[],
         texts=[
@@ -95,26 +96,46 @@ def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArr
     return np.array([float(row["round"]) for row in worlds[0][:short]]), values
 
 
-def _sections(view: View) -> Any:
+def _sections(view: View) -> Iterator[Section]:
     """The sections of the page."""
     several = range(len(view.objectives))
-    yield Section(
-        "How the search went",
-        pair_figures(draw_pictures([(figures.figure_history(view, i), "") for i in several], "history")),
-    )
+    history = [(figures.figure_history(view, i), "") for i in several]
+    yield Section("How the search went", pair_figures(draw_pictures(history, "history")))
     front = [(figures.figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
     yield Section("What can be had together", pair_figures(draw_pictures(front, "pareto")))
-    what = [
-        (landscape.figure_importance(view), "fANOVA (PED-ANOVA where a parameter is conditional)."),
-        (landscape.figure_contour(view), "The two most important ones; linear between the trials, which are the dots."),
-        *((landscape.figure_slices(view, i), WARM) for i in several),
-        (figures.figure_parallel(view), "Brighter: better."),
-    ]
-    yield Section("What matters", pair_figures(draw_pictures(what, "what")))
+    yield Section("What matters", pair_figures(_draw_landscape(view)))
+    trained = sum(trial_note(trial).get("how") == "trained" for trial in view.trials)
+    note = f"Held-out data, mean of the worlds. {_limit(len(view.curves), trained, 'trainings')}".strip()
     yield Section(
-        "How the trainings went",
-        pair_figures(draw_pictures([(figures.figure_curves(view), "Held-out data, mean of the worlds.")], "curves")),
+        "How the trainings went", pair_figures(draw_pictures([(figures.figure_curves(view), note)], "curves"))
     )
+
+
+def _draw_landscape(view: View) -> Iterator[Picture]:
+    """What the objectives depend on; the numbers of all but the importance are those of the trials."""
+    space = len(view.space)
+    notes = [_limit(n, space, "parameters") for n in (landscape.IMPORTANT, landscape.PANELS, figures.AXES)]
+    importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {notes[0]}".strip()
+    yield from draw_pictures([(landscape.figure_importance(view), importance)], "importance")
+    contour = "The two most important ones; linear between the trials, which are the dots."
+    trials = [
+        (landscape.figure_contour(view), contour),
+        *((landscape.figure_slices(view, i), f"{WARM} {notes[1]}".strip()) for i in range(len(view.objectives))),
+        (figures.figure_parallel(view), f"Brighter: better. {notes[2]}".strip()),
+    ]
+    yield from draw_pictures(trials, "trials", _tabulate(view))
+
+
+def _limit(shown: int, all_: int, what: str) -> str:
+    """What a picture leaves out; empty where it shows all."""
+    return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
+
+
+def _tabulate(view: View) -> NumberTable:
+    """The numbers of the parallel coordinates: each trial's parameters and values."""
+    head = ["trial", *(p.key for p in view.space), *(name_objective(o) for o in view.objectives)]
+    rows = [[trial.number, *(trial.params.get(p.key) for p in view.space), *trial.values] for trial in view.done]
+    return NumberTable(head, [[v if isinstance(v, int | float | None) else str(v) for v in row] for row in rows])
 
 
 def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:
@@ -192,15 +213,37 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     return head, rows
 
 
-def _trials(view: View) -> Table:
-    head = ["trial", *(name_objective(o) for o in view.objectives), *(p.key for p in view.space), "answered by"]
-    sign = -1 if view.objectives[0].direction == "maximize" else 1
+def _list_trials(view: View) -> tuple[str, Table, str]:
+    """Title, table and note of the trials: the complete ones, the best first, then the others by their numbers."""
+    head = ["trial", *(name_objective(o) for o in view.objectives), *(p.key for p in view.space), "how it ended"]
+    sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
+    ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
+    done = {trial.number for trial in ranked}
+    every = [*ranked, *(trial for trial in view.trials if trial.number not in done)]
+    most = max(1, MOST_CELLS // len(head))
     rows = []
-    for trial in sorted(view.done, key=lambda t: (sign * t.values[0], t.number))[:SHOWN]:
-        values = [
-            ScoreCell(format_cell_value(o, v), trial.number in view.winners)
-            for o, v in zip(view.objectives, trial.values, strict=True)
+    for trial in every[:most]:
+        values = trial.values if trial.number in done else [None] * len(view.objectives)
+        cells = [
+            ScoreCell("-" if v is None else format_cell_value(o, v), trial.number in view.winners)
+            for o, v in zip(view.objectives, values, strict=True)
         ]
-        how = trial_note(trial).get("run", "") if trial_note(trial).get("how") == "looked up" else "its own training"
-        rows.append([ScoreCell(str(trial.number)), *values, *_params(view, trial), ScoreCell(how)])
-    return head, rows
+        rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
+    if len(every) <= most:
+        return f"All {len(every)} trials, the best first", (head, rows), ""
+    left = len(every) - most
+    note = f"{left} trials are left out here, the worst and those without a value: trials.parquet has all {len(every)}."
+    return f"The best {most} of {len(every)} trials", (head, rows), note
+
+
+def _tell_end(trial: FrozenTrial) -> str:
+    note = trial_note(trial)
+    if trial.state == TrialState.PRUNED:
+        return f"pruned after step {trial.last_step}" if trial.last_step is not None else "pruned"
+    if trial.state == TrialState.FAIL:
+        return f"failed: {note.get('error', 'no message')}"
+    if trial.state != TrialState.COMPLETE:
+        return trial.state.name.lower()
+    if not all(math.isfinite(value) for value in trial.values):
+        return "never reached its target"
+    return f"looked up in {note.get('run', '')}" if note.get("how") == "looked up" else "trained"

@@ -30,7 +30,7 @@ def remove_scripts(page: str) -> str:
 
 def without_report(patch: pytest.MonkeyPatch) -> None:
     """Replaces the report by an empty page."""
-    patch.setattr("fedray.report.write.write_report", lambda _run_dirs, out: out.write_text("<html>"))
+    patch.setattr("fedray.report.write.write_report", lambda _run_dirs, out, **_: out.write_text("<html>"))
 
 
 def with_short_report(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,187 @@
+r"""A finished table as text: Markdown to read, LaTeX for a paper.
+
+Example:
+    >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
+    ...        "up_bytes": 6e6}
+    >>> print(format_markdown([row], ["a_1"]), end="")
+    | cell | accuracy | accuracy published | rounds | up MB, each |
+    |---|---|---|---|---|
+    | a_1 | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 |
+    >>> print(format_latex([row], ["a_1"]), end="")
+    % \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell
+    \begin{tabular}{lrrrrr}
+    \toprule
+    cell & accuracy & published & $n$ & rounds & uplink (MB) \\
+    \midrule
+    a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 \\
+    \bottomrule
+    \end{tabular}
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedray.core.text import format_number, format_score, is_share, name_score
+from fedray.report.sheets import ScoreCell
+
+Rows = list[dict[str, Any]]
+FIRST_METRICS = (
+    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
+    "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
+)  # fmt: skip
+PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+class TableView(NamedTuple):
+    """What of a table is shown.
+
+    Attributes:
+        metrics: the columns, those with published values first.
+        published: the metrics that have published values.
+        rows: by cell and metric.
+        errors: the reason of each cell that failed, by its name.
+    """
+
+    metrics: list[str]
+    published: list[str]
+    rows: dict[tuple[str, str], dict[str, Any]]
+    errors: dict[str, str]
+
+    def of_cell(self, name: str) -> Rows:
+        """The rows of a cell."""
+        return [row for (cell, _), row in self.rows.items() if cell == name]
+
+
+def choose_metrics(rows: Rows, most: int) -> TableView:
+    """Published metrics, and further ones in the order of their importance.
+
+    Args:
+        rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
+            failed.
+        most: metrics that are shown, unless more are published.
+    """
+    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
+    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
+    published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
+    known = {metric for _, metric in found}
+    rest = [m for m in FIRST_METRICS if m in known and m not in published]
+    return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
+
+
+def format_markdown(rows: Rows, names: list[str], most: int = 6) -> str:
+    """The table as Markdown: one line for each cell; published metrics first, beside their published values.
+
+    Args:
+        rows: as in `choose_metrics`.
+        names: of the cells, in their order.
+        most: as in `choose_metrics`.
+    """
+    view = choose_metrics(rows, most)
+    head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
+    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
+    for name in names:
+        if name in view.errors:
+            reason = view.errors[name].replace("|", "/")
+            lines.append(f"| {name} | failed: {reason} |" + " |" * (len(head) + 1))
+            continue
+        texts, worlds = [name], max(r["n"] for r in view.of_cell(name))
+        for metric in view.metrics:
+            row = view.rows.get((name, metric))
+            texts.append("" if row is None else format_score(row, worlds))
+            if metric in view.published:
+                texts.append(_show_published(row))
+        lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def format_latex(rows: Rows, names: list[str], most: int = 6) -> str:
+    """The table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
+
+    Args:
+        rows: as in `choose_metrics`.
+        names: of the cells, in their order.
+        most: as in `choose_metrics`.
+    """
+    view = choose_metrics(rows, most)
+    head = ["cell"]
+    for metric in view.metrics:
+        head += [escape_latex(name_score(metric)), *(["published"] if metric in view.published else [])]
+    head += ["$n$", "rounds", "uplink (MB)"]
+    lines = [r"% \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell"]
+    lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
+    for name in names:
+        cells = [escape_latex(name)]
+        if name in view.errors:
+            cells.append(f"\\multicolumn{{{len(head) - 1}}}{{l}}{{failed: {escape_latex(view.errors[name])}}}")
+        else:
+            worlds = max(r["n"] for r in view.of_cell(name))
+            for metric in view.metrics:
+                row = view.rows.get((name, metric))
+                cells.append(_show_latex(row, worlds))
+                cells += [_show_published(row)] if metric in view.published else []
+            cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: every published value beside the mean that was found.
+
+    Args:
+        rows: as in `choose_metrics`.
+
+    Example:
+        >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
+        >>> [cell.text for cell in list_published([row])[1][0]]
+        ['a', 'accuracy', '90.0 %', '1.0 %', '3', '91.0 %', '-1.0 points']
+    """
+    head = ["cell", "score", "found", "sd", "n", "published", "found less published"]
+    found = []
+    for row in rows:
+        if row.get("published") is None:
+            continue
+        metric, mean = row["metric"], row["mean"]
+        share = is_share(metric)
+        less = "-" if mean is None else mean - row["published"]
+        cells = [row["cell"], name_score(metric), "-" if mean is None else format_number(mean, metric)]
+        cells.append("-" if row["sd"] is None else format_number(row["sd"], metric))
+        cells += [str(row["n"]), format_number(row["published"], metric)]
+        cells.append(less if isinstance(less, str) else f"{100 * less:+.1f} points" if share else f"{less:+.3g}")
+        found.append([ScoreCell(text) for text in cells])
+    return head, found
+
+
+def escape_latex(text: str) -> str:
+    r"""Text that LaTeX prints as it stands.
+
+    Example:
+        >>> print(escape_latex("50 % of a_b"))
+        50 \% of a\_b
+    """
+    return "".join(LATEX.get(mark, mark) for mark in text)
+
+
+def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
+    if row is None or row["mean"] is None:
+        return ""
+    spread = "" if row["sd"] is None else f" \\pm {row['sd']:.4f}"
+    count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
+    return f"${row['mean']:.4f}{spread}{count}$"
+
+
+def _show_published(row: dict[str, Any] | None) -> str:
+    return "" if row is None or row["published"] is None else f"{row['published']:g}"
+
+
+def _list_costs(row: dict[str, Any], worlds: int) -> list[str]:
+    """Rounds, and the uplink of one replicate in MB."""
+    return [str(row["rounds"]), f"{row['up_bytes'] / max(worlds, 1) / 1e6:.1f}"]

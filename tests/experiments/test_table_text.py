@@ -1,0 +1,38 @@
+"""A table in LaTeX holds the numbers of the Markdown, and LaTeX can read whatever a cell is called."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fedray.experiments.table_text import escape_latex, format_latex, format_markdown
+
+
+def row(cell: str, metric: str, published: float | None = None, n: int = 3) -> dict[str, Any]:
+    scores = {"mean": 0.25, "sd": 0.5, "n": n, "published": published}
+    return {"cell": cell, "metric": metric, **scores, "rounds": 4, "up_bytes": 6e6, "error": None}
+
+
+ROWS = [row("a_b", "accuracy", 0.9), row("a_b", "nll"), row("50 %", "accuracy", None), row("50 %", "nll", None, 2)]
+
+
+def test_each_line_of_latex_has_as_many_columns_as_its_head() -> None:
+    failed = {"cell": "bad", "error": "local.lr_5 = {1} & more"}
+    text = format_latex([*ROWS, failed], ["a_b", "bad", "50 %"])
+    head, *body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    columns = len(re.split(r"(?<!\\)&", head))
+    assert f"{{l{'r' * (columns - 1)}}}" in text
+    assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [columns, 2, columns]
+    assert rf"\multicolumn{{{columns - 1}}}{{l}}{{failed: local.lr\_5 = \{{1\}} \& more}}" in body[1]
+
+
+def test_latex_has_the_deviation_the_published_value_and_the_number_of_replicates() -> None:
+    first, second = [line for line in format_latex(ROWS, ["a_b", "50 %"]).splitlines() if line.endswith(r"2.0 \\")]
+    assert first == r"a\_b & $0.2500 \pm 0.5000$ & 0.9 & $0.2500 \pm 0.5000$ & 3 & 4 & 2.0 \\"
+    assert second.startswith(r"50 \% & $0.2500 \pm 0.5000$ &  & $0.2500 \pm 0.5000\ (n = 2)$")
+    numbers = re.findall(r"\d\.\d{4}", format_markdown(ROWS, ["a_b", "50 %"]))
+    assert numbers == re.findall(r"\d\.\d{4}", format_latex(ROWS, ["a_b", "50 %"]))
+
+
+def test_no_mark_of_a_name_is_a_command() -> None:
+    assert escape_latex(r"\input{x}~^#$") == r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}\#\$"
