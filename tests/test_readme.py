@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
 
-SCENARIO_PAGES = ("cluster", "random_walk", "stacking")
+SCENARIO_PAGES = ("cluster", "random_walk", "stacking", "training")
 
 
 def blocks(kind: str, text: str = TEXT) -> list[str]:
@@ -86,6 +86,15 @@ def test_the_examples_of_the_page_on_results_run_one_after_another(
     exec(compile(code, "results_api.md", "exec"), {"__name__": "results_api"})  # in this process: it saves seconds
     said = capsys.readouterr().out
     assert "'mean': " in said and "round-000006" in said and "[PosixPath" not in said and "2 ['complete'" in said
+
+
+def test_the_python_blocks_of_the_page_on_training_are_one_script(workplace: Path) -> None:
+    script = "\n".join(blocks("python", page("training")))
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=workplace, env=environment(), capture_output=True, text=True, check=False,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 PAGES = [TEXT, *(page(name) for name in SCENARIO_PAGES)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -179,7 +180,8 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
         BadInput: it cannot hold them.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that are loaded have no place there
             d = layout_of(factory()).d
     except Exception:  # making it for real says what is wrong with it
         return

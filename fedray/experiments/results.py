@@ -169,10 +169,10 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """Plain torch state dicts, one a model: replicate, then fold, then model."""
+        """Plain torch state dicts, one a model: replicate, then fold, then model; frozen parameters are in them."""
         self._require_newest_checkpoint()
-        state, layout = load_fitting_checkpoint(self.path, self.study, self._folder)[0].state, self.study.net.layout
-        return [nets.state_dict(layout, row, count) for row, count in zip(state.models, state.counters, strict=True)]
+        state, net = load_fitting_checkpoint(self.path, self.study, self._folder)[0].state, self.study.net
+        return [nets.whole_state_dict(net, row, count) for row, count in zip(state.models, state.counters, strict=True)]
 
     def export(self, out: str | Path | None = None) -> list[Path]:
         """Writes every model as a plain torch state dict in safetensors.

@@ -101,6 +101,33 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     return floats | {name: values[i].detach().clone() for i, name in enumerate(layout.counters)}
 
 
+def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
+    """One model as a plain torch state dict with every entry that its module has: also frozen parameters and constants.
+
+    Args:
+        net: The network.
+        row: The model, `[d]`.
+        counters: Its integer buffers, `[c]` int64; None means zeros.
+
+    Returns:
+        Copies of the tensors by name; `load_state_dict` takes them as they are.
+
+    Example:
+        >>> body = nn.Linear(3, 2).requires_grad_(False)
+        >>> net = net_of(lambda: nn.Sequential(body, nn.Linear(2, 2)), "mine", "cross_entropy", 2)
+        >>> list(whole_state_dict(net, net.init(0))), net.layout.d
+        (['0.weight', '0.bias', '1.weight', '1.bias'], 6)
+    """
+    trained = state_dict(net.layout, row, counters)
+    named = dict(net.module.named_parameters(remove_duplicate=False))
+    first = {id(value): name for name, value in net.module.named_parameters()}  # of a tensor that has several names
+    found = {}
+    for name, value in net.module.state_dict().items():
+        known = first[id(named[name])] if name in named else name
+        found[name] = trained[known].clone() if known in trained else value.detach().cpu().clone()
+    return found
+
+
 def is_linear(module: nn.Module) -> bool:
     """Whether the last layer is linear and the only trained one; then the outputs are linear in the parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]

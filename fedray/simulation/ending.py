@@ -155,7 +155,7 @@ def _ask(
     def models() -> list[dict[str, Tensor]]:
         gather()
         state = progress.state
-        return [nets.state_dict(study.net.layout, *one) for one in zip(state.models, state.counters, strict=True)]
+        return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 
     rows = progress.metrics if measured else []
     names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float))
