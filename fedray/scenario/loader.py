@@ -132,6 +132,8 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
     for outer, inner in _NESTED.items():
         if "object" in out[outer][inner]:
             del out[outer][inner]["name"]
+    if out["participation"]["selection"] == _NAMED["selection"]:  # files of before there was a choice have no such key
+        del out["participation"]["selection"]
     return out
 
 

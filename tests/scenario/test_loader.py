@@ -254,8 +254,10 @@ def test_a_method_brings_its_defaults_and_given_keys_win() -> None:
 
 @pytest.mark.parametrize("method", METHOD_SPECS)
 def test_every_method_and_data_set_has_working_defaults(method: str) -> None:
+    given = {"path": "a.csv", "target": "y", "sets": ["digits", "mnist"]}
     for data in [*DATA_SPECS, "uci/energy"]:
-        extra = {"path": "a.csv", "target": "y"} if data == "table" else {}
+        options = DATA_SPECS[data].options if data in DATA_SPECS else {}
+        extra = {key: given[key] for key, option in options.items() if option.default is REQUIRED}
         if data != "uci/NAME":
             s = read_scenario({"method": {"name": method}, "data": {"name": data, **extra}})
             assert read_scenario(dump_scenario(s)) == s
