@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
@@ -132,15 +133,7 @@ def count_errors(study: Study, answers: FloatArray, y: Tensor) -> FloatArray:
     return squares
 
 
-def measure_clients(
-    study: Study,
-    world: int,
-    outputs: Tensor,
-    weights: FloatArray,
-    split: str = "test",
-    *,
-    clients: IntArray | None = None,
-) -> FloatArray:
+def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test") -> FloatArray:
     """Accuracy, or RMSE, of each client's weighted ensemble on its own rows of a split.
 
     Args:
@@ -149,21 +142,52 @@ def measure_clients(
         outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
         weights: each client's weights over the models, `[N, K]`; rows sum to 1.
         split: `test` or `hold_out`.
-        clients: ids of the N clients; None means 0 to N - 1.
 
     Returns:
         `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
     """
     y = study.split(split, world)[1]
-    find = own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
-    votes = cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
+    find = _rows_of_clients(study, world, split)
+    votes = _cast_narrow_votes(study, world, outputs)
     found = np.full(len(weights), np.nan)
-    for place, (client, row) in enumerate(zip(range(len(weights)) if clients is None else clients.tolist(), weights)):
+    for client, row in enumerate(weights):
         own = find(client)
         if len(own.rows):
             answers = np.tensordot(row.astype(votes.dtype), votes[:, own.rows], axes=1)
-            found[place] = (count_errors(study, answers, y[torch.from_numpy(own.rows)]) * own.weight).sum()
+            found[client] = (count_errors(study, answers, y[torch.from_numpy(own.rows)]) * own.weight).sum()
     return found if study.classes else np.sqrt(found)
+
+
+def measure_clients_alike(study: Study, world: int, outputs: Tensor, split: str, clients: IntArray) -> FloatArray:
+    """The same where everybody gets one answer, of models with equal weights, which is computed once.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
+        split: `test` or `hold_out`.
+        clients: ids of the clients, `[N]`.
+
+    Returns:
+        `[N]`, as `measure_clients`.
+    """
+    find, votes = _rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
+    errors = count_errors(study, votes.mean(axis=0), study.split(split, world)[1])
+    found = np.full(len(clients), np.nan)
+    for place, client in enumerate(clients.tolist()):
+        own = find(client)
+        if len(own.rows):
+            found[place] = (errors[own.rows] * own.weight).sum()
+    return found if study.classes else np.sqrt(found)
+
+
+def _rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
+    return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
+
+
+def _cast_narrow_votes(study: Study, world: int, outputs: Tensor) -> NDArray[np.floating[Any]]:
+    """Votes in float32 for classes, where only the largest counts."""
+    return cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
 
 
 def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:

@@ -19,6 +19,7 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import (
     measure_clients,
+    measure_clients_alike,
     pick_best_pass,
     pick_recorded_clients,
     split_own_scores,
@@ -129,7 +130,10 @@ def _score_world(
     if each:
         scored = {prefix: scores[chosen] for prefix, scores in each.items()}
     else:
-        scored = {prefix: _score_alike(study, world, outputs[split], split, measured) for split, prefix, _ in splits}
+        scored = {
+            prefix: measure_clients_alike(study, world, drop_absent(outputs[split], answer, world), split, chosen)
+            for split, prefix, _ in splits
+        }
     return row, ClientScores(chosen, samples, {prefix + name: scores for prefix, scores in scored.items()})
 
 
@@ -157,13 +161,6 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
             prefix: pick_best_pass(score, held_out, lowest=not study.classes) for prefix, score in by_prefix.items()
         }
     return {}
-
-
-def _score_alike(study: Study, world: int, outputs: Tensor, split: str, measured: Measured) -> FloatArray:
-    """Scores of the recorded clients on their own rows with the answer that everybody gets: equal weights."""
-    present, chosen = drop_absent(outputs, measured.answer, world), pick_recorded_clients(study)
-    alike = np.full((len(chosen), len(present)), 1.0 / len(present))
-    return measure_clients(study, world, present, alike, split, clients=chosen)
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:

@@ -52,6 +52,15 @@ def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_th
         assert np.allclose(frame.loc[frame["round"] == t, "rmse"], rmse, rtol=1e-6)
 
 
+def test_weights_of_an_infinite_temperature_are_the_answer_that_everybody_gets() -> None:
+    """One computes an answer for each client, the other one for all."""
+    keys = {"rounds": 1, "data": {"hold_out": 0.2}}
+    own, alike = (recorded({**keys, "evaluate": {"personal": personal}}).client_scores for personal in (True, False))
+    assert own.column_names == alike.column_names
+    for name in ("accuracy", "hold_out_accuracy"):
+        assert np.allclose(own[name].to_numpy(), alike[name].to_numpy(), atol=1e-12)
+
+
 def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_among_all() -> None:
     every, some = recorded({"rounds": 1}), recorded({"rounds": 1, "evaluate": {"clients": 3}})
     assert every.summary["model_hash"] == some.summary["model_hash"]
