@@ -20,12 +20,12 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.models import make_network
 from fedray.assembly.own_methods import guard_method
 from fedray.assembly.own_schedule import guard_schedule
-from fedray.assembly.own_training import add_own_code
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
 from fedray.assembly.stacking import make_stack
+from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.adaptive import remember_losses
 from fedray.components.distillation import make_learner

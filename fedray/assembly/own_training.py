@@ -1,10 +1,10 @@
-"""A user's own loss, optimizer, metrics and callbacks: what he registers or passes, and how clients train with it.
+"""A user's own loss, optimizer, metrics and callbacks: what he registers or passes, and how a run keeps their names.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):
     ...     return (1 - smoothing) * context.objective(outputs, targets)
-    >>> read_loss(smooth, "smooth", {"smoothing": 0.2}).name, declare_options("loss", smooth)
-    ('smooth', {'smoothing': 0.1})
+    >>> declare_options("loss", smooth)
+    {'smoothing': 0.1}
     >>> declare_options("optimizer", lambda clip=1.0: ...)
     {'clip': 1.0}
 """
@@ -12,22 +12,17 @@ Example:
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
-from fedray.core.method import Local
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.user_code import name_type
 from fedray.scenario import names
 from fedray.scenario.evaluation import OwnKeys
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Study
-from fedray.training.client_trial import try_code
 
 KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "metric", "callback")
 WANTED = {
@@ -119,14 +114,14 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
         kind: one of `KINDS`.
         thing: a loss, whose keyword-only arguments count, or an optimizer that a function of options makes.
     """
-    if not inspect.isfunction(thing) or (kind == "optimizer" and not _makes_transform(thing)):
+    if not inspect.isfunction(thing) or (kind == "optimizer" and not makes_transform(thing)):
         return {}
     only = (inspect.Parameter.KEYWORD_ONLY, *([inspect.Parameter.POSITIONAL_OR_KEYWORD] if kind == "optimizer" else []))
     parameters = inspect.signature(thing).parameters.values()
     return {p.name: p.default for p in parameters if p.kind in only and isinstance(p.default, _PLAIN)}
 
 
-def _makes_transform(thing: Any) -> bool:
+def makes_transform(thing: Any) -> bool:
     """Whether a function can be called without positional arguments: then it makes a transformation."""
     try:
         inspect.signature(thing).bind()
@@ -135,120 +130,12 @@ def _makes_transform(thing: Any) -> bool:
     return True
 
 
-def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """A user's loss with its options; what it raises is one line.
-
-    Args:
-        thing: a function or a `LocalLoss`.
-        name: what messages call it.
-        options: of the scenario.
-    """
-    loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
-    function = partial(loss.function, **options) if options else loss.function
-    return LocalLoss(_blame(function, f"local.loss = {name}"), loss.reads, name)
-
-
-def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """A user's optimizer with its options: a transformation, or a function (parameters, lr=...) -> torch optimizer."""
-    where = f"local.optimizer = {name}"
-    if not isinstance(thing, Transform):
-        if not _makes_transform(thing):
-            return named_factory(_blame(partial(thing, **options), where), name)
-        with blame_user_code(where):
-            thing = thing(**options)
-        if not isinstance(thing, Transform):
-            raise BadInput(f"{where} returned {name_type(thing)}: return a fedray.methods.Transform")
-    elif options:
-        raise BadInput(f"{where} has options, but it is no function of them: register a function that makes it")
-    return Transform(_blame(thing.init, where), _blame(thing.update, where), thing.noise, name)
-
-
-def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function with the name that messages have for it."""
-
-    def make(parameters: Any, lr: float) -> Any:
-        return factory(parameters, lr=lr)
-
-    make.__name__ = name
-    return make
-
-
-def _blame(function: Callable[..., Any], where: str) -> Callable[..., Any]:
-    """A function of the user's whose exceptions are one line."""
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        with blame_user_code(where):
-            return function(*arguments, **keywords)
-
-    return call
-
-
-def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
-    """Local training with the user's loss and optimizer.
-
-    Args:
-        local: what the keys say.
-        scenario: names them.
-        own: objects that take the place of names.
-    """
-    keys, changes = scenario.local, dict[str, Any]()
-    for kind, named, thing in (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer)):
-        if thing is None and (named is None or not names.is_own(kind, named)):  # type: ignore[arg-type]
-            continue
-        name = name_thing(thing) if thing is not None else str(named)
-        code = thing if thing is not None else find_code(kind, name)
-        known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}  # type: ignore[arg-type]
-        options = {key: value for key, value in keys.options.items() if key in known}
-        if kind == "loss":
-            changes["loss"] = read_loss(code, name, options)
-        else:
-            changes |= {"step": read_optimizer(code, name, options), "optimizer": "sgd"}
-            if keys.momentum:
-                raise BadInput(f"local.momentum = {keys.momentum:g}, but {name} is your own optimizer: leave it out")
-    if changes and scenario.method.name == "stacking":
-        raise BadInput(f"local.{min(changes)}: a stack trains with losses and optimizers of its own: leave yours out")
-    return replace(local, **changes) if changes else local
-
-
-def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[..., Any]]:
-    """The user's metrics by name: those that the scenario names, and those that were passed.
-
-    Raises:
-        BadInput: a name cannot be that of a column.
-    """
-    named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
-    for name in (found := {**named, **own.metrics}):
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
-            raise BadInput(f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_'")
-    return found
-
-
-def find_callbacks(scenario: Scenario, own: OwnTraining) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Names and functions that are called after each round; what they raise is one line."""
-    named = [(name, find_code("callback", name)) for name in scenario.callbacks or ()]
-    passed = [(name_thing(one), one) for one in own.callbacks]
-    return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
-
-
 def drop_watchers(scenario: Scenario, own: OwnTraining) -> tuple[Scenario, OwnTraining]:
     """A scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
     kept = replace(scenario.own, callbacks=None) if scenario.own is not None else None
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept, callbacks=None, stop=None, checkpoint=checkpoint)
     return scenario, replace(own, callbacks=())
-
-
-def try_own_code(study: Study) -> None:
-    """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
-
-    Raises:
-        FedrayError: the code cannot be used; one line.
-    """
-    phase = study.method.phase
-    if phase.local.has_code:
-        if phase.walk is not None and phase.local.keeps_model:
-            raise BadInput("local.loss reads the client's previous model, which a random walk does not keep: leave it")
-        try_code(study.net, study.example, phase.local)
 
 
 def record_training(scenario: Scenario, own: OwnTraining) -> Scenario:

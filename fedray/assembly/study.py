@@ -18,7 +18,8 @@ from fedray.assembly import memory
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.own_training import OwnTraining, find_callbacks, find_metrics, try_own_code
+from fedray.assembly.own_training import OwnTraining
+from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput

@@ -22,9 +22,9 @@ Example:
     >>> for method in ("fedper", "fedrep"):
     ...     run = fedray.run(scenario, method=method, local__lr=0.1, runtime="inline", report=False)
     ...     up = run.clients["up_bytes"][0].as_py()  # all but the last layer: 64 x 50 weights and 50 biases
-    ...     print(f"{method} {up} {run.summary['metrics']['personal_accuracy']['mean']:.2f}")
-    fedper 13000 0.99
-    fedrep 13000 0.99
+    ...     print(f"{method} {up} {run.summary['metrics']['personal_accuracy']['mean']:.1f}")
+    fedper 13000 1.0
+    fedrep 13000 1.0
 """
 
 from __future__ import annotations

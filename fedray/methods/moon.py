@@ -11,10 +11,10 @@ Deviations:
 
 Example:
     >>> import fedray
-    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03, "epochs": 2}, "runtime": "inline"}
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03, "epochs": 5}, "runtime": "inline"}
     >>> run = fedray.run(scenario, method={"name": "moon", "mu": 1.0}, report=False)
     >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
-    0.8
+    0.9
 """
 
 from __future__ import annotations

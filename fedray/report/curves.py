@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,8 @@ def figure_seconds(run: ReadRun) -> Figure | None:
 
 def figure_scores(run: ReadRun) -> Figure | None:
     """All other scores over rounds, one small panel each."""
-    curves = {name: curve for name in PANEL_SCORES if (curve := run.curve(name)) is not None and len(curve.round) > 1}
+    names = (*list_own_metrics(run.scenario), *PANEL_SCORES)
+    curves = {name: curve for name in names if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
         return None
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
@@ -94,6 +95,18 @@ def figure_scores(run: ReadRun) -> Figure | None:
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
         axes.set_xlabel(label_rounds(run))
     return figure
+
+
+def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics that the user registered or passed.
+
+    Example:
+        >>> list_own_metrics({"evaluate": {"metrics": ["margin"]}, "own": {"metrics": ["doubt"]}})
+        ['margin', 'doubt']
+    """
+    sections = [scenario.get(key) for key in ("evaluate", "own")]
+    found = [section.get("metrics") for section in sections if isinstance(section, Mapping)]
+    return [str(name) for names in found if isinstance(names, list) for name in names]
 
 
 def read_costs(run: ReadRun, what: str) -> Curve | None:

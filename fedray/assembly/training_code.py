@@ -1,0 +1,134 @@
+"""How clients train, and what is measured, with a user's own code: his objects become parts of a study.
+
+Example:
+    >>> def smooth(outputs, targets, context, *, smoothing=0.1):
+    ...     return (1 - smoothing) * context.objective(outputs, targets)
+    >>> read_loss(smooth, "smooth", {"smoothing": 0.2}).name
+    'smooth'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
+from fedray.core.errors import BadInput
+from fedray.core.local import LocalLoss, Transform
+from fedray.core.method import Local
+from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.scenario import names
+from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
+from fedray.training.client_trial import try_code
+
+
+def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
+    """Local training with the user's loss and optimizer.
+
+    Args:
+        local: what the keys say.
+        scenario: names them.
+        own: objects that take the place of names.
+    """
+    keys, changes = scenario.local, dict[str, Any]()
+    for kind, named, thing in (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer)):
+        if thing is None and (named is None or not names.is_own(kind, named)):  # type: ignore[arg-type]
+            continue
+        name = name_thing(thing) if thing is not None else str(named)
+        code = thing if thing is not None else find_code(kind, name)
+        known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}  # type: ignore[arg-type]
+        options = {key: value for key, value in keys.options.items() if key in known}
+        if kind == "loss":
+            changes["loss"] = read_loss(code, name, options)
+        else:
+            changes |= {"step": read_optimizer(code, name, options), "optimizer": "sgd"}
+            if keys.momentum:
+                raise BadInput(f"local.momentum = {keys.momentum:g}, but {name} is your own optimizer: leave it out")
+    if changes and scenario.method.name == "stacking":
+        raise BadInput(f"local.{min(changes)}: a stack trains with losses and optimizers of its own: leave yours out")
+    return replace(local, **changes) if changes else local
+
+
+def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
+    """A user's loss with its options; what it raises is one line.
+
+    Args:
+        thing: a function or a `LocalLoss`.
+        name: what messages call it.
+        options: of the scenario.
+    """
+    loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
+    function = partial(loss.function, **options) if options else loss.function
+    return LocalLoss(_blame(function, f"local.loss = {name}"), loss.reads, name)
+
+
+def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """A user's optimizer with its options: a transformation, or a function (parameters, lr=...) -> torch optimizer."""
+    where = f"local.optimizer = {name}"
+    if not isinstance(thing, Transform):
+        if not makes_transform(thing):
+            return named_factory(_blame(partial(thing, **options), where), name)
+        with blame_user_code(where):
+            thing = thing(**options)
+        if not isinstance(thing, Transform):
+            raise BadInput(f"{where} returned {name_type(thing)}: return a fedray.methods.Transform")
+    elif options:
+        raise BadInput(f"{where} has options, but it is no function of them: register a function that makes it")
+    return Transform(_blame(thing.init, where), _blame(thing.update, where), thing.noise, name)
+
+
+def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function with the name that messages have for it."""
+
+    def make(parameters: Any, lr: float) -> Any:
+        return factory(parameters, lr=lr)
+
+    make.__name__ = name
+    return make
+
+
+def _blame(function: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """A function of the user's whose exceptions are one line."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with blame_user_code(where):
+            return function(*arguments, **keywords)
+
+    return call
+
+
+def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[..., Any]]:
+    """The user's metrics by name: those that the scenario names, and those that were passed.
+
+    Raises:
+        BadInput: a name cannot be that of a column.
+    """
+    named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
+    for name in (found := {**named, **own.metrics}):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
+            raise BadInput(f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_'")
+    return found
+
+
+def find_callbacks(scenario: Scenario, own: OwnTraining) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """Names and functions that are called after each round; what they raise is one line."""
+    named = [(name, find_code("callback", name)) for name in scenario.callbacks or ()]
+    passed = [(name_thing(one), one) for one in own.callbacks]
+    return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
+
+
+def try_own_code(study: Study) -> None:
+    """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
+
+    Raises:
+        FedrayError: the code cannot be used; one line.
+    """
+    phase = study.method.phase
+    if phase.local.has_code:
+        if phase.walk is not None and phase.local.keeps_model:
+            raise BadInput("local.loss reads the client's previous model, which a random walk does not keep: leave it")
+        try_code(study.net, study.example, phase.local)
