@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.models import make_network
@@ -84,7 +85,11 @@ def make_setting(
         ),
         hold_out=scenario.data.hold_out > 0,
         compress=lambda layout: make_compression(scenario, layout, devices),
-        participants=sum(invited_per_tier(scenario, clients)),
+        participants=(
+            sum(invited_per_tier(scenario, clients))
+            if scenario.participation.mode == "sync"
+            else count_buffered(scenario, clients)
+        ),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
         distil=make_learner(net, shards, scenario.method.options),
         walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
@@ -138,6 +143,9 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
+    if scenario.participation.mode != "sync":
+        pieces = leave_open(scenario, pieces, defaults)
+        return add_groups(scenario, pieces, method, lambda other: _compose(scenario, own, other))
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
@@ -111,6 +112,7 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
         lanes=scenario.lanes,
+        asynchronous=make_async_rule(scenario, clients, links_change=devices.links is not None),
         starts=np.array([seed_world(start, fold) for start in starts for fold in folds], dtype=np.int64),
         rates=rates if len(rates) else None,
     )
@@ -231,6 +233,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
     gamma = scenario.predict.gamma
     return Evaluation(
         every=scenario.evaluate.every,
+        every_seconds=scenario.evaluate.every_seconds,
         average=cast(AverageKind, scenario.predict.average),  # the schema has checked it
         gamma=gamma if scenario.evaluate.personal or math.isfinite(gamma) else None,
         noise=scenario.predict.noise,

@@ -195,6 +195,7 @@ class Phase:
         sizes: Training samples of each job; None means those of its client.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
+        groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
     """
 
     models: int
@@ -210,6 +211,7 @@ class Phase:
     sizes: Sizes | None = None
     traffic: Traffic | None = None
     remember: Remember | None = None
+    groups: int = 0
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -189,6 +189,30 @@ class Plan(NamedTuple):
         return Plan(*(column[index] for column in self))
 
 
+class Flight(NamedTuple):
+    """Where the jobs of asynchronous training start, and where their uploads go, `[J]` each.
+
+    Attributes:
+        row: The row of the broadcast that the job starts from.
+        group: The group in which its upload is added up: one for each world, model and server step.
+        weight: Factor on its change, which depends on its staleness.
+        turn: How many turns the client had before; in the address of the job it stands for the round.
+        version: How many steps its model had taken when it started; the learning rate's round.
+        sender: Whose upload it is, where one server step uses several of a client: `client + N * (earlier ones)`.
+    """
+
+    row: IntArray
+    group: IntArray
+    weight: FloatArray
+    turn: IntArray
+    version: IntArray
+    sender: IntArray
+
+    def take(self, index: Any) -> Flight:
+        """Some of the jobs, by their places."""
+        return Flight(*(column[index] for column in self))
+
+
 class SizedPlan(NamedTuple):
     """The jobs of a plan with the work of each: what the round loop hands to a runtime.
 
@@ -196,15 +220,18 @@ class SizedPlan(NamedTuple):
         plan: The jobs, `[J]`.
         size: Training samples of each job, `[J]`.
         steps: Optimizer steps of each job's local training, `[J]`; 0 for a client without data.
+        flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
     """
 
     plan: Plan
     size: IntArray
     steps: IntArray
+    flight: Flight | None = None
 
     def take(self, index: Any) -> SizedPlan:
         """Some of the jobs, by their places in the plan."""
-        return SizedPlan(self.plan.take(index), self.size[index], self.steps[index])
+        flight = None if self.flight is None else self.flight.take(index)
+        return SizedPlan(self.plan.take(index), self.size[index], self.steps[index], flight)
 
 
 class Uploads(NamedTuple):

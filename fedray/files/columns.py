@@ -42,6 +42,7 @@ _WORLD = {
     "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number", 10**6),
     "fold": Column("whole", "", "number of the fold of the data", 10**6),
 }
+_FLYING = "only without rounds (`participation.mode`)"
 _ROUND = Column("whole", "", "completed rounds; 0 before the first", 10**8)
 _CLIENT = Column("whole", "", "id of the client, from 0", MOST_CLIENTS - 1)
 _TIER = Column("text", "", "name of the client's tier")
@@ -68,6 +69,12 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "sim_seconds": Column("number", "virtual seconds", "that the job takes"),
         "status": Column("text", "", "whether the upload was used, and if not, why: ok, late, dropped, failed ..."),
         "error": Column("text", "", "traceback of a job that failed; else empty", needed=False),
+        "start_seconds": Column("number", "virtual seconds", f"at which the job started; {_FLYING}", needed=False),
+        "arrival_seconds": Column("number", "virtual seconds", f"at which it arrived; {_FLYING}", needed=False),
+        "version": Column("whole", "server steps", f"of its model before it started; {_FLYING}", needed=False),
+        "staleness": Column(
+            "whole", "server steps", f"of its model from its start to its use; empty if unused; {_FLYING}", needed=False
+        ),
     },
     "client_scores": {
         **_WORLD,

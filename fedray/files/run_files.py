@@ -33,6 +33,7 @@ from fedray.files.bounded import (
 )
 from fedray.files.columns import (
     CLIENT_SCORE_IDS,
+    COLUMNS,
     DRIFT_IDS,
     JOB_COLUMNS,
     JOB_IDS,
@@ -191,7 +192,7 @@ def _check_jobs(table: pa.Table) -> None:
 
     _check_ids(table, JOB_IDS)
     for name in (*JOB_NUMBERS, *JOB_TEXTS):
-        needed = name not in ("loss", "error")
+        needed = name != "loss" and COLUMNS["clients"][name].needed
         if name not in table.column_names:
             if needed:
                 raise ValueError(f"it has no column {name}")

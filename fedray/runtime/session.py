@@ -27,6 +27,7 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
 from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
 from fedray.files.sealed import write_sealed
+from fedray.simulation.asynchronous import AsyncTraining
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
@@ -87,7 +88,10 @@ def run_session(
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
                 evaluate, seconds = _time_calls(_choose_evaluator(measure, study, runtime, recorder))
-                progress = run_rounds(study, runtime, recorder, evaluate, progress)
+                advance = None
+                if study.asynchronous is not None:
+                    advance = AsyncTraining(study, runtime, study.method.phase, progress).advance
+                progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
                 confirm_place()
                 scoring = time.perf_counter()

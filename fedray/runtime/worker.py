@@ -5,9 +5,11 @@ function of state, data and address: its results for a job do not depend on whic
 evaluated on a worker is in `fedray.runtime.evaluation`.
 
 Example:
-    >>> jobs = Jobs(Plan(*np.array([[3], [0], [0]])), np.array([20]), np.array([5]), np.array([7], dtype=np.uint64))
-    >>> jobs.doubled().plan.client.tolist()
-    [3, 3]
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = {"data": {"name": "cubic"}, "clients": {"number": 2}, "lanes": "torch"}
+    >>> Worker(build_study(read_scenario(scenario))).engine.name
+    'mlp'
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,34 +30,14 @@ from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
-from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
-from fedray.runtime import failures, personal
+from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
+from fedray.runtime import failures, flights, personal
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
+from fedray.runtime.jobs import Jobs
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
 from fedray.training.choice import Engine, choose_engine, count_block_jobs, gives_change, is_shareable
-
-
-class Jobs(NamedTuple):
-    """Some jobs of a round.
-
-    Attributes:
-        plan: Client, model and world of each job, `[J]`.
-        size: Training samples of each job, `[J]`.
-        steps: Optimizer steps of each job, `[J]`.
-        key: Address of each job's random numbers, `[J]`.
-    """
-
-    plan: Plan
-    size: IntArray
-    steps: IntArray
-    key: rng.Keys
-
-    def doubled(self) -> Jobs:
-        """The first job and a copy of it."""
-        first = np.array([0, 0])
-        return Jobs(self.plan.take(first), self.size[first], self.steps[first], self.key[first])
 
 
 class StackWorker(Protocol):
@@ -124,15 +106,19 @@ class Worker:
         failures.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, jobs, state)
-        plan, size, steps = jobs
-        key = rng.keys(self.study.seeds[plan.world], "batches", t, plan.client, plan.model)
+        plan, size, steps, flight = jobs
+        turn = t if flight is None else flight.turn
+        key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, plan.model)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
 
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
-            some = Jobs(*jobs.take(index), key[index])
+            part = jobs.take(index)
+            some = Jobs(*part[:3], key[index], part.flight)
             with failures.limit_seconds(self.study.client_timeout):
-                uploads, loss = self._train_block(t, some, state, phase)
-            return self._send(t, uploads, some.plan, phase), loss
+                uploads, loss = self._train_block(
+                    t if flight is None else int(flight.version[index[0]]), some, state, phase
+                )
+            return self._send(t, uploads, some, phase), loss
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
@@ -154,6 +140,8 @@ class Worker:
         """Places of the jobs of each block; a block has one learning rate and one width of its batches."""
         width = lanes.choose_batch_width(jobs.size, phase.local.batch_size)
         kind = width + (width.max(initial=0) + 1) * self.study.rate_group(jobs.plan.world)
+        if jobs.flight is not None:
+            kind = kind * len(kind) + flights.group_versions(phase.local, jobs.flight.version)
         numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(self.study.input_shape))
         most = count_block_jobs(self.engine, numbers, self.study.client_timeout is not None)
         return lanes.split_into_blocks(jobs.steps, kind, most)
@@ -163,7 +151,7 @@ class Worker:
         study = self.study
         local = study.local(phase.local, int(real.plan.world[0]))
         jobs = real.doubled() if len(real.size) < min(self.engine.min_lanes, self.engine.width) else real
-        row = torch.from_numpy(jobs.plan.world * phase.models + jobs.plan.model).to(self.device)
+        row = torch.from_numpy(flights.rows_of_state(jobs.plan, jobs.flight, phase.models)).to(self.device)
         broadcast = personal.rows_of(state.models, row)
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
@@ -222,7 +210,8 @@ class Worker:
         if not phase.personal:
             return {}
         plan, study = jobs.plan, self.study
-        key = rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
+        turn = t if jobs.flight is None else jobs.flight.turn
+        key = rng.keys(study.seeds[plan.world], "personal", turn, plan.client, plan.model)
         data = self._deal(jobs._replace(key=key), phase.local)
         out = {}
         for p, each in enumerate(phase.personal):
@@ -249,13 +238,15 @@ class Worker:
         name = phase.local.correction.shared if phase.local.correction else None
         return None if name is None else state.extra[name].to(self.device).index_select(0, row)
 
-    def _send(self, t: int, uploads: Uploads, plan: Plan, phase: Phase) -> Stats:
+    def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
         """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
+        plan = jobs.plan
         try:
             sent = phase.compress.apply(uploads)
             if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop the entries that diverged
                 check_finite(uploads.delta)
-            stats = phase.server.reduce(uploads._replace(delta=sent.delta))
+            received = uploads._replace(delta=sent.delta)
+            stats = phase.server.reduce(received if jobs.flight is None else flights.to_groups(received, jobs.flight))
         except Overflow as overflow:
             names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in overflow.rows)
             raise Diverged(

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.scenario.spec import Needs
 from fedray.scenario.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
+NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -104,6 +106,17 @@ class ParticipationKeys:
         overcommit: how many times as many clients are invited as the round waits for; later ones are not used.
         dropout: probability that a participant drops out and sends nothing.
         deadline: virtual seconds after which the round waits for no client.
+        mode: `sync`: the server waits for its participants, round by round; `semi`: it steps every `tick` seconds with
+            what has arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`: at every arrival
+            (FedAsync).
+        concurrency: how many clients train at the same time without rounds; None: all.
+        goal: uploads of a model that make the server step.
+        tick: virtual seconds between two steps of the server.
+        alpha: weight of an arrival that is mixed into its model.
+        staleness: what an upload weighs whose model took tau steps since it started: `constant`: 1; `polynomial`:
+            `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
+        staleness_a: a of the weight.
+        staleness_b: b of the weight, in server steps.
     """
 
     selection: SelectionKeys = field(default_factory=SelectionKeys)
@@ -112,6 +125,16 @@ class ParticipationKeys:
     overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
     dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
     deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
+    mode: Annotated[str, _V(one_of("sync", "semi", "buffered", "async"))] = "sync"
+    concurrency: Annotated[int | None, _V(maybe(whole(1, 10**9))), NO_ROUNDS] = None
+    goal: Annotated[int, _V(whole(1, 10**9)), Needs("participation.mode", ("buffered",))] = 10
+    tick: Annotated[float, _V(real("(0, inf)")), Needs("participation.mode", ("semi",))] = 10.0
+    alpha: Annotated[float, _V(real("(0, 1]")), Needs("participation.mode", ("async",))] = 0.6
+    staleness: Annotated[str, _V(one_of("constant", "polynomial", "hinge")), NO_ROUNDS] = "polynomial"
+    staleness_a: Annotated[float, _V(real("(0, 1000]")), Needs("participation.staleness", ("polynomial", "hinge"))] = (
+        0.5
+    )
+    staleness_b: Annotated[float, _V(real("[0, 1e6]")), Needs("participation.staleness", ("hinge",))] = 4.0
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fedray.core.types import EVALUATED_CLIENTS
+from fedray.scenario.clients import NO_ROUNDS
 from fedray.scenario.training import named
 from fedray.scenario.validators import either, flag, label, list_of, maybe, real, text, whole
 
@@ -39,6 +40,7 @@ class EvaluateKeys:
 
     Attributes:
         every: rounds between evaluations.
+        every_seconds: virtual seconds between evaluations, instead of `every`; without rounds.
         stop_at: ends the run when a metric reaches a value.
         target: the summary says at which round, virtual second and byte a metric first reached a value.
         personal: whether every known client is evaluated with its own weights or model.
@@ -48,6 +50,7 @@ class EvaluateKeys:
     """
 
     every: Annotated[int, _V(whole(1, 10**7))] = 1
+    every_seconds: Annotated[float | None, _V(maybe(real("(0, inf)"))), NO_ROUNDS] = None
     stop_at: StopKeys | None = None
     target: StopKeys | None = None
     personal: Annotated[bool, _V(flag)] = False

@@ -15,6 +15,7 @@ from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value
 from fedray.core.types import Tier
 from fedray.scenario import names
+from fedray.scenario.asynchronous import check_asynchronous
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.random_walk import GraphKeys
@@ -45,6 +46,7 @@ def check_scenario(scenario: Scenario) -> None:
             "one of the two out"
         )
     _check_walk(scenario)
+    check_asynchronous(scenario)
     check_selection(scenario)
     check_stacking(scenario)
     for name, tier in scenario.clients.tiers.items():

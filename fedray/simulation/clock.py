@@ -119,13 +119,8 @@ def time_round(
         t: The round, from 0.
         now: Virtual seconds at the start of the round in each world, `[R]`.
     """
-    clients, seed = devices.clients, seeds[plan.world]
-    compute = costs.steps * devices.figure("seconds_per_step", plan.client)
-    if costs.samples is not None:
-        compute = compute + costs.samples * devices.figure("seconds_per_sample", plan.client)
-    compute = compute * devices.slowness(seed, plan.client)
-    up, down, latency = (devices.figure(name, plan.client, now[plan.world]) for name in LINK)
-    transfer = 2 * latency + costs.up / up + costs.down / down
+    clients = devices.clients
+    compute, transfer = time_jobs(devices, seeds[plan.world], plan.client, costs, now[plan.world])
     member = plan.world * clients.number + plan.client
     if (np.diff(member) > 0).all():  # one job a client, in order
         first = index = np.arange(len(member))
@@ -140,6 +135,26 @@ def time_round(
     participants = Participants(world, client, clients.tier_of(client), busy, wait, costs.steps[first] == 0)
     status = _participant_status(rule, seeds, t, participants)
     return RoundTiming(job, status[index], _round_seconds(rule, participants, status, len(seeds)))
+
+
+def time_jobs(
+    devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Virtual seconds that each job computes, `[J]`, and those of its two transfers, `[J]`.
+
+    Args:
+        devices: What the clients' devices are like.
+        seed: Seed of each job's world, `[J]`.
+        client: Its client, `[J]`.
+        costs: What the jobs do, `[J]`.
+        now: Virtual seconds at which it starts, `[J]`.
+    """
+    compute = costs.steps * devices.figure("seconds_per_step", client)
+    if costs.samples is not None:
+        compute = compute + costs.samples * devices.figure("seconds_per_sample", client)
+    compute = compute * devices.slowness(seed, client)
+    up, down, latency = (devices.figure(name, client, now) for name in LINK)
+    return compute, 2 * latency + costs.up / up + costs.down / down
 
 
 def _share_device(

@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -111,6 +112,8 @@ class Progress:
         failed: Jobs that were left out because they failed.
         courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.ending`).
         stopped: Why the run ended before its last round; empty where it did not.
+        flight: Older versions of models from which jobs in flight started, for a checkpoint (asynchronous training,
+            `fedray.simulation.flights.Versions`).
     """
 
     round: int
@@ -123,6 +126,7 @@ class Progress:
     failed: int = 0
     courses: dict[str, list[list[float]]] = field(default_factory=dict)
     stopped: str = ""
+    flight: Callable[[], dict[str, Tensor]] = dict
 
 
 class Recorder(Protocol):
@@ -162,6 +166,22 @@ class ClientScores(NamedTuple):
     scores: dict[str, FloatArray]
 
 
+class FlightTable(NamedTuple):
+    """What `clients.parquet` also keeps of the jobs of asynchronous training, `[J]` each.
+
+    Attributes:
+        start_seconds: Virtual seconds at which the job started.
+        arrival_seconds: Virtual seconds at which its upload arrived, or would have.
+        version: How many steps its model had taken when it started.
+        staleness: How many steps it took from then to the step that used the upload; -1 where none did.
+    """
+
+    start_seconds: FloatArray
+    arrival_seconds: FloatArray
+    version: IntArray
+    staleness: IntArray
+
+
 class JobTable(NamedTuple):
     """What `clients.parquet` keeps of the jobs of a round, `[J]` each, in the order of the plan.
 
@@ -176,6 +196,7 @@ class JobTable(NamedTuple):
         sim_seconds: Virtual seconds that the job takes.
         status: Whether the upload was used, and if not, why: an index into `fedray.simulation.clock.STATUS`.
         error: Traceback of a job that failed, else None.
+        flight: Of asynchronous training: when the jobs started and arrived; None in rounds.
     """
 
     samples: IntArray
@@ -186,3 +207,4 @@ class JobTable(NamedTuple):
     sim_seconds: FloatArray
     status: IntArray
     error: NDArray[np.object_]
+    flight: FlightTable | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedray.metrics.names import reaches_target
 from fedray.simulation import clock
 from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.study import Study
+from fedray.simulation.study import Evaluation, Study
 from fedray.training.block import count_steps, samples_seen
 
 NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
@@ -73,6 +74,8 @@ def run_rounds(
     recorder: Recorder,
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
+    *,
+    advance: Callable[[Progress], RoundResult] | None = None,
 ) -> Progress:
     """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns where it stands.
 
@@ -82,8 +85,10 @@ def run_rounds(
         recorder: Keeps finished jobs, metrics and checkpoints.
         evaluate: A function of the progress that returns a row of metrics for each world.
         progress: Where the run begins or resumes; it is changed in place.
+        advance: Computes the next round; None: `run_round` does.
     """
-    phase = study.method.phase
+    if advance is None:
+        advance = partial(run_round, study, runtime, study.method.phase)
     began = time.perf_counter() - progress.wall_seconds
 
     def gather() -> None:
@@ -103,12 +108,12 @@ def run_rounds(
     if done and progress.round == 0:
         recorder.checkpoint(progress)
     while not done:
-        result = run_round(study, runtime, phase, progress)
+        result, before = advance(progress), progress.sim_seconds
         add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - began
         recorder.jobs(progress.round, result.plan, result.table)
         last = progress.round >= study.rounds
-        measured = last or progress.round % every == 0
+        measured = last or _is_due(study.evaluation, progress, before)
         kept = last or progress.round % study.checkpoint_every == 0
         if measured or kept:
             gather()
@@ -124,6 +129,13 @@ def run_rounds(
         if done or kept:
             recorder.checkpoint(progress)
     return progress
+
+
+def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
+    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
+    if evaluation.every_seconds is None:
+        return progress.round % evaluation.every == 0
+    return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:

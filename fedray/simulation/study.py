@@ -22,6 +22,7 @@ from fedray.core.types import Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.shards import Shards
 from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
+from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 
@@ -46,6 +47,7 @@ class Evaluation:
 
     Attributes:
         every: Rounds from one evaluation to the next.
+        every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` counts.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
         gamma: Temperature of the weights that a known client gives to the members by their losses on its data; None:
             known clients are not evaluated with weights of their own.
@@ -59,6 +61,7 @@ class Evaluation:
     """
 
     every: int = 1
+    every_seconds: float | None = None
     average: AverageKind = "probabilities"
     gamma: float | None = None
     noise: str = "none"
@@ -131,6 +134,7 @@ class Study:
             None: `seeds`.
         rates: Learning rate of each world, `[worlds]`, where worlds have their own (`local.lr_grid`); None: the one of
             `Local`.
+        asynchronous: When the server steps, where clients do not wait for each other; None: in rounds.
         parts: Of a stack: its bases, then its meta model. A row of the state holds all of them for one world.
         callbacks: Names and functions of a user's own that are called after each round.
     """
@@ -158,6 +162,7 @@ class Study:
     client_timeout: float | None = None
     starts: IntArray | None = None
     rates: FloatArray | None = None
+    asynchronous: AsyncRule | None = None
     parts: tuple[Part, ...] = ()
     callbacks: tuple[tuple[str, Callable[..., Any]], ...] = ()
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def save_checkpoint(
     tensors = {"models": state.models, "counters": state.counters}
     tensors |= {f"extra/{name}": value for name, value in state.extra.items()}
     tensors |= {f"private/{name}": value for name, value in (private or {}).items()}
+    tensors |= {f"flight/{name}": value for name, value in progress.flight().items()}
     totals: dict[str, Any] = {
         "round": progress.round,
         "up_bytes": progress.up_bytes.tolist(),
@@ -133,7 +135,8 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     except (KeyError, ValueError) as error:
         raise say_damaged(path / "state.safetensors", error, remedy) from None
     try:
-        return _make_progress(totals, state), private
+        flight = {n[7:]: v for n, v in tensors.items() if n.startswith("flight/")}
+        return replace(_make_progress(totals, state), flight=lambda: flight), private
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise say_damaged(path / "progress.json", error, remedy) from None
 

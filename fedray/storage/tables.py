@@ -94,7 +94,12 @@ class RunRecorder:
             "tier": self.study.clients.tier_of(plan.client),
             "model": plan.model,
         }
-        self._jobs.append({**where, **table._asdict()})
+        columns = where | table._asdict()
+        del columns["flight"]
+        if table.flight is not None:
+            columns |= table.flight._asdict()
+            columns["staleness"] = np.where(table.flight.staleness < 0, np.nan, table.flight.staleness)  # NaN: empty
+        self._jobs.append(columns)
         self._buffered += n
 
     def keep_clients(self, round: int, world: int, found: ClientScores) -> None:

@@ -15,10 +15,10 @@ from torch import nn
 import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
+from fedray.components.private_layers import trained_layers
 from fedray.core.types import Plan
 from fedray.evaluation.clients import own_test_rows, pick_best_pass, summarize_clients
 from fedray.files.plain import hash_tensors
-from fedray.components.private_layers import trained_layers
 from fedray.report.clients import figure_client_rmse
 from fedray.report.read import read_run
 from fedray.runtime.inline import Inline

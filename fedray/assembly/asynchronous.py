@@ -1,0 +1,105 @@
+"""Training without rounds: when the server steps, and a method whose uploads are added up by server step.
+
+Example:
+    >>> from fedray.core.types import Tier
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"method": {"name": "fedavg"}, "participation": {"mode": "buffered", "goal": 3}})
+    >>> make_async_rule(scenario, Clients((Tier("phones", 20),)))
+    AsyncRule(mode='buffered', concurrency=20, goal=3, tick=10.0, alpha=0.6, staleness='polynomial', a=0.5, b=4.0, \
+dropout=0.0, deadline=None)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
+from fedray.core.types import Clients
+from fedray.methods.setting import Setting
+from fedray.scenario.schema import Scenario
+from fedray.simulation.async_rule import AsyncRule, Mode, Staleness
+
+MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
+
+
+def make_async_rule(scenario: Scenario, clients: Clients, *, links_change: bool = False) -> AsyncRule | None:
+    """When the server steps; None in rounds.
+
+    Args:
+        scenario: says it.
+        clients: the population.
+        links_change: whether the links of a trace change over time.
+
+    Raises:
+        BadInput: they do, and there are no rounds.
+    """
+    keys = scenario.participation
+    if keys.mode == "sync":
+        return None
+    if links_change:
+        raise BadInput(
+            f"participation.mode = {keys.mode}, but the links of clients.trace change over time, and a job without "
+            "rounds has those of the start: leave the columns of their times out, or set it to sync"
+        )
+    return AsyncRule(
+        mode=cast(Mode, keys.mode),
+        concurrency=min(clients.number, keys.concurrency or clients.number),
+        goal=keys.goal,
+        tick=keys.tick,
+        alpha=keys.alpha,
+        staleness=cast(Staleness, keys.staleness),
+        a=keys.staleness_a,
+        b=keys.staleness_b,
+        dropout=keys.dropout,
+        deadline=keys.deadline,
+    )
+
+
+def count_buffered(scenario: Scenario, clients: Clients) -> int:
+    """The most uploads of a model that one server step uses."""
+    rule = make_async_rule(scenario, clients)
+    assert rule is not None
+    return {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
+
+
+def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
+    """The method whose server adds up the uploads of several server steps at once.
+
+    Its sums are those of the same method with one model in as many worlds as there are groups.
+
+    Args:
+        scenario: has a mode without rounds.
+        pieces: of the method.
+        method: for rounds.
+        compose: makes it from other pieces.
+
+    Raises:
+        BadInput: the method cannot train without rounds.
+    """
+    rule = make_async_rule(scenario, pieces.clients)
+    assert rule is not None
+    mode, phase = f"participation.mode = {rule.mode}", method.phase
+    if phase.local.correction is not None:
+        raise BadInput(
+            f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
+            "to sync, or choose another method"
+        )
+    if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(pieces.models, pieces.layout.d))):
+        raise BadInput(
+            f"{mode} mixes single uploads into the model, but the server of {method.name} keeps more than the model "
+            "(server.optimizer, server.robust, or its own): set it to buffered"
+        )
+    worlds = len(pieces.seeds)
+    each = {"buffered": -(-rule.concurrency // rule.goal), "async": rule.concurrency, "semi": 4 * pieces.models}[
+        rule.mode
+    ]
+    least = worlds * (pieces.models if rule.mode == "semi" else 1)
+    groups = max(least, min(worlds * each, MOST_NUMBERS // max(1, pieces.layout.d)))
+    grouped = compose(replace(pieces, models=1, seeds=tuple(range(groups))))
+    server = phase.server._replace(reduce=grouped.phase.server.reduce)
+    return replace(method, phase=replace(phase, server=server, groups=groups))

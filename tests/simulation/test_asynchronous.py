@@ -1,0 +1,248 @@
+"""Training without rounds: limits in which it is training in rounds, and bits that depend on the scenario alone."""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedray
+from fedray.assembly.user_objects import UserObjects
+from fedray.core import rng
+from fedray.core.types import FloatArray
+from fedray.experiments.run import run_scenario
+from fedray.runtime.session import Enough
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.async_rule import AsyncRule
+from fedray.simulation.timeline import Pace, Timeline
+from fedray.training import choice
+
+N = 10
+SMALL = {"clients": {"number": N}, "runtime": "inline", "report": False, "local": {"steps": 3, "lr": 0.1}}
+SPREAD = {"clients": {"number": N, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": {"uplink": 2e6}}}}
+CUBIC = {"data": {"name": "cubic"}, "model": {"name": "mlp"}}
+TOPK = {"compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True}}
+ALL = {"clients": {"number": N, "tiers": {"hpc": {"share": 1.0, "models_per_round": "all"}}}}
+
+
+def run(method: str, rounds: int, mode: dict[str, Any] | None = None, **more: Any) -> fedray.Run:
+    """A small run; with a mode it has no rounds."""
+    participation = {} if mode is None else {"participation": mode}
+    return fedray.run({**SMALL, "method": {"name": method}, "rounds": rounds, **participation, **more})
+
+
+def outcome(run: fedray.Run) -> tuple[Any, ...]:
+    """The final models, bytes and virtual seconds."""
+    totals = run.summary["totals"]
+    return run.summary["model_hash"], totals["up_bytes"], totals["down_bytes"], round(totals["sim_seconds"], 9)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps_a_round", "more"),
+    [
+        pytest.param("fedavg", 1, {}, id="fedavg"),
+        pytest.param("fedavg", 1, {"server": {"optimizer": "adam", "lr": 0.01}}, id="server optimizer"),
+        pytest.param("fedavg", 1, {"server": {"robust": "median"}}, id="robust server"),
+        pytest.param("fedavg", 1, TOPK, id="error feedback"),
+        pytest.param("fedavg", 1, {"local": {"steps": 3, "lr": 0.1, "lr_decay": 0.5, "lr_decay_every": 1}}, id="decay"),
+        pytest.param("fedprox", 1, {}, id="fedprox"),
+        pytest.param("fednova", 1, {}, id="fednova"),
+        pytest.param("ditto", 1, {}, id="ditto"),
+        pytest.param("fedag", 1, CUBIC, id="fedag"),
+        pytest.param("fed_ensemble", 5, {"schedule": {"kind": "balanced"}}, id="five models"),
+        pytest.param("shefl", 5, ALL, id="all models a turn"),
+    ],
+)
+def test_with_equal_speeds_and_a_buffer_for_everybody_it_is_training_in_rounds(
+    method: str, steps_a_round: int, more: dict[str, Any]
+) -> None:
+    goal = N // steps_a_round if method != "shefl" else N
+    mode = {"mode": "buffered", "goal": goal, "staleness": "constant"}
+    assert outcome(run(method, 2, **more)) == outcome(run(method, 2 * steps_a_round, mode, **more))
+
+
+def test_a_tick_that_waits_for_everybody_is_a_round() -> None:
+    in_rounds = run("fedavg", 2)
+    mode = {"mode": "semi", "tick": 1.0}
+    assert run("fedavg", 2, mode).summary["model_hash"] == in_rounds.summary["model_hash"]
+
+
+def test_one_client_at_a_time_is_sequential_training() -> None:
+    one = {"concurrency": 1, "staleness": "hinge"}
+    mixed = run("fedavg", 6, {"mode": "async", "alpha": 1.0, **one})
+    buffered = run("fedavg", 6, {"mode": "buffered", "goal": 1, **one})
+    assert mixed.summary["model_hash"] == buffered.summary["model_hash"]
+    assert set(mixed.clients["staleness"].to_pylist()) == {0}
+
+
+def test_a_model_mixed_with_weight_alpha_lies_between_its_versions() -> None:
+    """One arrival of a client that started from the newest model: `(1 - alpha) w + alpha u`."""
+    whole = run("fedavg", 1, {"mode": "async", "alpha": 1.0, "concurrency": 1}).models[0]
+    start = run("fedavg", 0).models[0]
+    mixed = run("fedavg", 1, {"mode": "async", "alpha": 0.25, "concurrency": 1}).models[0]
+    for name, value in mixed.items():
+        assert np.allclose(value, 0.75 * start[name] + 0.25 * whole[name], atol=1e-6)
+
+
+MODES = {
+    "buffered": {"mode": "buffered", "goal": 3, "concurrency": 6},
+    "async": {"mode": "async", "concurrency": 6},
+    "semi": {"mode": "semi", "tick": 0.05, "concurrency": 6},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("method", "more"), [("fed_ensemble", {}), ("fedavg", TOPK)], ids=["ensemble", "feedback"])
+def test_a_run_that_stops_anywhere_and_goes_on_ends_in_the_same_bits(
+    mode: str, method: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    keys = {**SPREAD, **more, "replicates": 2, "checkpoint": {"every": 4}}
+    whole = run(method, 10, MODES[mode], **keys)
+
+    def stop(snapshot: dict[str, Any]) -> None:
+        if snapshot["round"] == 7:
+            raise Enough("here")
+
+    scenario = {**SMALL, **keys, "method": {"name": method}, "rounds": 10, "participation": MODES[mode]}
+    with pytest.raises(Enough):
+        run_scenario(read_scenario(scenario), tmp_path / "run", UserObjects(), stop)
+    resumed = fedray.resume(tmp_path / "run")
+    assert resumed.summary["model_hash"] == whole.summary["model_hash"]
+    assert resumed.summary["state_hash"] == whole.summary["state_hash"]
+    assert resumed.clients.drop(["tier"]).equals(whole.clients.drop(["tier"]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_neither_the_width_of_blocks_nor_what_is_trained_ahead_changes_a_bit(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**SPREAD, "lanes": "torch"}
+    usual = outcome(run("fed_ensemble", 8, MODES[mode], **keys))
+    monkeypatch.setitem(choice.MOST_LANES, "cpu", 2)
+    monkeypatch.setattr("fedray.assembly.asynchronous.MOST_NUMBERS", 1)  # nothing is trained ahead
+    assert outcome(run("fed_ensemble", 8, MODES[mode], **keys)) == usual
+
+
+def test_weights_of_stale_uploads_are_those_of_the_formula() -> None:
+    tau = np.arange(7)
+    polynomial = AsyncRule("buffered", 1, staleness="polynomial", a=0.5).weigh(tau)
+    hinge = AsyncRule("async", 1, alpha=0.5, staleness="hinge", a=2.0, b=4.0).weigh(tau)
+    assert np.allclose(polynomial, 1 / np.sqrt(1 + tau))
+    assert np.allclose(hinge, [0.5] * 5 + [0.5 / 3, 0.5 / 5])
+
+
+def test_staleness_is_counted_in_steps_of_the_job_s_own_model() -> None:
+    jobs = run("fed_ensemble", 15, MODES["buffered"], **SPREAD).clients.to_pylist()
+    steps: dict[int, list[int]] = {}
+    for job in jobs:
+        steps.setdefault(job["model"], []).append(job["round"])
+    for job in jobs:
+        before = len({r for r in steps[job["model"]] if r < job["round"]})
+        assert job["staleness"] == before - job["version"] >= 0
+        assert job["arrival_seconds"] - job["start_seconds"] == pytest.approx(job["sim_seconds"])
+
+
+def replay(rule: AsyncRule, seconds: FloatArray, seed: int, steps: int) -> list[tuple[float, list[int]]]:
+    """The server steps of one model whose clients have no data to send: written for this test alone."""
+    draws = iter(np.concatenate([rng.uniform(rng.keys(seed, "starts", block), 1024) for block in range(9)]))
+    busy: list[tuple[float, int]] = []
+    found: list[tuple[float, list[int]]] = []
+    waiting: list[int] = []
+    idle, now = list(range(len(seconds))), 0.0
+    while len(found) < steps:
+        while idle and len(busy) < rule.concurrency:
+            place = int(next(draws) * len(idle))
+            idle[place], idle[-1] = idle[-1], idle[place]
+            client = idle.pop()
+            heapq.heappush(busy, (now + seconds[client], client))
+        now = busy[0][0]
+        while busy and busy[0][0] == now:
+            client = heapq.heappop(busy)[1]
+            waiting.append(client)
+            idle.append(client)
+            if len(waiting) == rule.goal:
+                found.append((now, waiting))
+                waiting = []
+    return found[:steps]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_independent_simulator_of_the_queue_sees_the_same_arrivals(seed: int) -> None:
+    seconds = np.random.default_rng(seed).integers(1, 9, 20).astype(float)  # whole seconds: many meet
+    rule = AsyncRule("buffered", concurrency=7, goal=4)
+    pace = Pace(seconds, np.zeros(20), np.zeros(20, bool), np.ones(20, bool))
+    line = Timeline(rule, pace, 1, seed=seed, assign=lambda _turn: (np.arange(20), np.zeros(20, int)))
+    steps = line.read(0, 60)
+    assert [(step.time, [job.client for job in step.jobs]) for step in steps] == replay(rule, seconds, seed, 60)
+
+
+def test_every_client_meets_every_model_once_an_age() -> None:
+    jobs = run("fed_ensemble", 40, MODES["async"], **SPREAD).clients
+    for client in range(N):
+        mine = [j for j in jobs.to_pylist() if j["client"] == client]
+        models = [j["model"] for j in sorted(mine, key=lambda job: job["start_seconds"])]
+        for age in range(len(models) // 5):
+            assert sorted(models[5 * age : 5 * age + 5]) == list(range(5))
+
+
+def test_dropouts_and_deadlines_cost_uploads_but_not_the_run() -> None:
+    lost = run("fedavg", 8, {**MODES["buffered"], "dropout": 0.3, "deadline": 0.06}, **SPREAD)
+    status = lost.clients["status"].to_pylist()
+    assert status.count("ok") == 8 * 3 and {"dropped", "past deadline"} <= set(status)
+    assert all(job["staleness"] is None for job in lost.clients.to_pylist() if job["status"] != "ok")
+
+
+def test_clients_that_sleep_start_when_they_wake() -> None:
+    keys = {"clients": {"number": N, "availability": "diurnal"}}
+    jobs = run("fedavg", 30, MODES["buffered"], **keys).clients
+    assert max(jobs["start_seconds"].to_pylist()) < 86_400.0
+
+
+def test_a_client_may_be_in_one_buffer_twice_and_a_median_counts_both() -> None:
+    tiers = {"slow": {"number": 1, "seconds_per_step": 1.0}, "fast": {"number": 1}}
+    keys = {"clients": {"number": 2, "tiers": tiers}, "server": {"robust": "median"}}
+    jobs = run("fedavg", 2, {"mode": "buffered", "goal": 3}, **keys).clients
+    assert jobs["client"].to_pylist()[:3] == [1, 1, 1] and jobs["status"].to_pylist() == ["ok"] * 6
+
+
+def test_evaluation_follows_the_virtual_clock() -> None:
+    seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
+    whole = [int(at // 0.1) for at in seconds.to_pylist()]
+    assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"method": {"name": "scaffold"}}, "corrections of scaffold"),
+        ({"method": {"name": "random_walk"}}, "has no server"),
+        ({"method": {"name": "centralized"}}, "pooled data"),
+        ({"participation": {"mode": "buffered", "per_round": 3}}, "participation.concurrency"),
+        ({"participation": {"mode": "buffered", "overcommit": 2}}, "nobody waits"),
+        ({"participation": {"mode": "sync", "goal": 3}}, "participation.mode is sync"),
+        ({"participation": {"mode": "semi", "goal": 3}}, "participation.mode is semi"),
+        ({"participation": {"mode": "async"}, "server": {"optimizer": "adam"}}, "set it to buffered"),
+        ({"participation": {"mode": "buffered", "deadline": 1e-9}}, "no upload arrives"),
+        ({"evaluate": {"every_seconds": 3}}, "participation.mode is sync"),
+    ],
+)
+def test_what_needs_rounds_is_refused_in_one_line(keys: dict[str, Any], says: str) -> None:
+    buffered = {"participation": {"mode": "buffered"}} if "participation" not in keys and "evaluate" not in keys else {}
+    with pytest.raises(fedray.FedrayError, match=says) as refused, warnings.catch_warnings():
+        fedray.run({**SMALL, "rounds": 2, **buffered, **keys})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow  # Ray takes seconds to start
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("mode", MODES)
+def test_two_actors_have_the_bits_of_one_process(mode: str) -> None:
+    keys = {**SPREAD, **TOPK}
+    inline = run("fed_ensemble", 8, MODES[mode], **keys)
+    clients = {**SPREAD["clients"], "actors": 2}
+    on_ray = run("fed_ensemble", 8, MODES[mode], **{**keys, "clients": clients, "runtime": "ray"})
+    assert on_ray.summary["state_hash"] == inline.summary["state_hash"]
