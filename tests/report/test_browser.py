@@ -1,6 +1,6 @@
 """The pages in a real browser: what the pointer, the keys and the buttons do, and that nothing runs out of the page.
 
-`pip install playwright` and a Chromium of the system: `python -m pytest -m slow tests/report/test_browser.py`.
+`pip install playwright`, and a Chromium of the system; `python -m pytest -m slow tests/report/test_browser.py`.
 """
 
 from __future__ import annotations
