@@ -88,6 +88,13 @@ def test_the_examples_of_the_page_on_results_run_one_after_another(
     assert "'mean': " in said and "round-000006" in said and "[PosixPath" not in said and "2 ['complete'" in said
 
 
+def test_the_example_of_the_page_on_asynchronous_training_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("python", page("asynchronous"))
+    exec(compile(code, "asynchronous.md", "exec"), {"__name__": "asynchronous"})
+    most_stale, seconds = capsys.readouterr().out.split()
+    assert int(most_stale) > 0 and float(seconds) > 0
+
+
 def test_the_python_blocks_of_the_page_on_training_are_one_script(workplace: Path) -> None:
     script = "\n".join(blocks("python", page("training")))
     done = subprocess.run(

@@ -24,6 +24,9 @@ CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.
     "predict.gamma": "predict(client=...)",
     "clients.availability": "a virtual day",
     "participation.deadline": "a slow client",
+    "participation.staleness": "uploads that come late",
+    "participation.staleness_a": "uploads that come late",
+    "participation.staleness_b": "uploads that come late",
     "server.trim": "more uploads of a model than trimmed values",
     "server.byzantine": "more uploads of a model than bad ones",
 }
@@ -78,6 +81,31 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     ],
     "participation.dropout": [{"participation.dropout": 0.5}],
     "participation.deadline": [{"participation.deadline": 0.01}],
+    "participation.mode": [{"participation.mode": mode, "participation.goal": 2} for mode in ("buffered",)]
+    + [{"participation.mode": mode} for mode in ("semi", "async")],
+    "participation.concurrency": [
+        {"participation.concurrency": 2},
+        {"participation.concurrency": 2, "participation.mode": "async"},
+    ],
+    "participation.goal": [
+        {"participation.goal": 2},
+        {"participation.goal": 2, "participation.mode": "buffered"},
+    ],
+    "participation.tick": [{"participation.tick": 99.0}, {"participation.tick": 99.0, "participation.mode": "semi"}],
+    "participation.alpha": [{"participation.alpha": 0.1}, {"participation.alpha": 0.1, "participation.mode": "async"}],
+    "participation.staleness": [
+        {"participation.staleness": "constant"},
+        {"participation.staleness": "constant", "participation.mode": "async"},
+    ],
+    "participation.staleness_a": [
+        {"participation.staleness_a": 2.0},
+        {"participation.staleness_a": 2.0, "participation.mode": "async"},
+    ],
+    "participation.staleness_b": [
+        {"participation.staleness_b": 0.0},
+        {"participation.staleness_b": 0.0, "participation.mode": "async"},
+        {"participation.staleness_b": 0.0, "participation.mode": "async", "participation.staleness": "hinge"},
+    ],
     "schedule.kind": [{"schedule.kind": kind} for kind in ("random", "balanced", "adaptive")],
     "schedule.rows": [
         {"schedule.rows": "stratum"},
