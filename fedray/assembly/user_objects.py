@@ -16,6 +16,8 @@ from typing import Any
 from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data.cut import Dealt
+from fedray.data.deal import OPEN
+from fedray.data.own_partition import find_partition
 from fedray.data.stored import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
@@ -68,6 +70,12 @@ class UserObjects:
         """These objects with the data set, its partition and the devices as read here: other nodes may lack files."""
         dealt = study.shards.dealt if isinstance(study.shards, StoredShards) else None
         return replace(self, data=study.shards.data, devices=study.devices, dealt=dealt)
+
+    def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
+        """These objects with the rows as a user's function, a file or Flower dealt them here, for all processes."""
+        name, shards = scenario.data.partition.name, study.shards
+        own = self.partition is not None or find_partition(name) is not None or name in OPEN
+        return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def named(self) -> dict[str, str | None]:
         """What a scenario calls each object, by its section; None where there is none."""

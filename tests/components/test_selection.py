@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from own_names import forgetting_names
 from small import copy_run, rows, scenario
 
 import fedray
@@ -17,6 +19,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.selection import SELECTION_SPECS
 
 N = 12
 TIERS = Clients((Tier("a", 5), Tier("b", 7)))
@@ -189,3 +192,21 @@ def test_own_rules_that_return_something_else_are_one_line(kind: str, function: 
     with pytest.raises(FedrayError) as error:
         fedray.run(keys, **{kind: function})
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert all(f"`{name}`" in page or f"name: {name}," in page for name in SELECTION_SPECS)
+    with forgetting_names():
+        exec(compile(block, "block", "exec"), {"__name__": "__main__"})
+        tiers = {"fast": {"share": 0.5}, "slow": {"share": 0.5, "spread": 1.0}}
+        keys = scenario(PARTIAL, {"clients": {"tiers": tiers}, "rounds": 2})
+        run = fedray.run(keys, participation={"selection": "slowest_first"}, out=tmp_path / "run")
+        jobs = run.clients.to_pylist()
+        assert {job["client"] for job in jobs if job["round"] == 1} == {
+            job["client"] for job in jobs if job["round"] == 2
+        }
+        assert fedray.load(run.path).study.clients.number == 6
+    with pytest.raises(BadInput, match=r"this run used selection 'slowest_first'"):
+        _ = fedray.load(run.path).study

@@ -55,7 +55,7 @@ def test_no_partition_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(hundred, st.integers(0, 2**32))
 def test_every_partition_conserves_the_rows(name: str, labels: IntArray, seed: int) -> None:
     try:
@@ -76,7 +76,7 @@ def test_every_partition_is_drawn_at_its_address(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet_clients", "lognormal", "power_law", "exponential"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(hundred, st.integers(0, 14), st.integers(0, 2**32))
 def test_nobody_has_fewer_than_the_least_rows(name: str, labels: IntArray, least: int, seed: int) -> None:
     skew: dict[str, Any] = {"alpha": 0.01} if name.startswith("dirichlet") else {}
@@ -85,7 +85,7 @@ def test_nobody_has_fewer_than_the_least_rows(name: str, labels: IntArray, least
     assert np.array_equal(np.sort(cut.rows), np.arange(100))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(hundred, st.floats(1e-4, 1e3), st.integers(0, 2**32))
 def test_sizes_and_labels_are_skewed_together_and_the_sizes_are_exact(
     labels: IntArray, alpha: float, seed: int

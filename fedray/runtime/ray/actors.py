@@ -87,7 +87,8 @@ class ClientActors:
         began, waiting = time.monotonic(), True
         while waiting:
             self.close()
-            own = self.own if count_nodes() == 1 else self.own.shipped(self.study)
+            alone = count_nodes() == 1
+            own = self.own.with_rows(self.scenario, self.study) if alone else self.own.shipped(self.study)
             self._shared = (ray.put(self.scenario), ray.put(own))  # kept, because actors restart from these objects
             self.specs = self._plan()
             self.actors = make_actors(ClientActor, self.specs, self._shared, take_peer_calls=self.take_peer_calls)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
 from small import rows
@@ -137,3 +138,21 @@ def test_a_ray_started_here_listens_on_loopback_only() -> None:
     open_ = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
     assert len(open_) > 3
     assert set(open_) <= set(LOOPBACK)
+
+
+@pytest.mark.slow
+def test_losses_choose_the_same_clients_and_own_functions_deal_the_same_rows(tmp_path: Path) -> None:
+    """Selection by Oort, a partition and a schedule of one's own, and turned images."""
+
+    def deal(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
+        return np.array_split(np.random.default_rng().permutation(len(labels)), clients)  # called once a run
+
+    def assign(models: int, _rows: str) -> Any:
+        return lambda now, drawn, m, _state: (np.arange(len(m)), (drawn.client + now.t) % models)
+
+    keys: dict[str, Any] = {"participation": {"per_round": 3, "selection": "oort"}, "clients": {"actors": 2}}
+    keys |= {"data": {"partition": {"name": "iid", "rotation": 4}}}
+    own = {"partition": deal, "schedule": assign}
+    done = run(keys, **own, out=tmp_path / "run")
+    keys["data"] = {"partition": {"name": "file", "file": str(done.path / "partition.parquet"), "rotation": 4}}
+    assert hashes(run(keys, runtime="inline", schedule=assign)) == hashes(done)
