@@ -19,7 +19,10 @@ from fedray.own_code.user_modules import import_modules
 @click.argument(
     "kind",
     type=click.Choice(
-        ["methods", "datasets", "models", "partitions", "selections", "schedules", "classifiers", "columns"]
+        [
+            *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
+            *("metrics", "callbacks", "classifiers", "columns"),
+        ]
     ),
     required=False,
 )
@@ -47,10 +50,14 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
         "partitions": names.known_names("partition"),
         "selections": names.known_names("selection"),
         "schedules": names.known_names("schedule"),
+        "optimizers": names.known_names("optimizer"),
+        "losses": names.known_names("loss"),
+        "metrics": names.known_names("metric"),
+        "callbacks": names.known_names("callback"),
         "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
     }
     for title, known in tables.items():
-        if kind in (None, title):
+        if kind == title or (kind is None and known):
             click.echo(f"{title}:")
             for name, meaning in known.items():
                 click.echo(f"  {name:18} {meaning}")

@@ -69,6 +69,8 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
         chosen += f", nobody is waited for after {keys.deadline:g} s"
     yield "round", chosen
     yield "training", describe_local(phase.local, scenario.local.lr_grid)
+    if phase.private:
+        yield "private", f"layers {', '.join(phase.private)[:200]} stay with the clients"
     if spec.averages:
         yield "server", _describe_server(scenario)
 
@@ -86,7 +88,13 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     """
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
+    rule, loss = local.schedule, local.loss
+    decay += (
+        "" if rule is None else f" ({rule.kind} schedule{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
+    )
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
+    parts += [] if loss is None else [f"loss {loss.name}"]
+    parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
     parts += [f"momentum {local.momentum:g}"] if local.momentum else []
     parts += [f"weight decay {local.weight_decay:g}"] if local.weight_decay else []
     parts += [f"pull {local.pull:g}"] if local.pull else []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedray.assembly import own_training
 from fedray.components import schedule, selection
 from fedray.data import catalogue, own_partition
 from fedray.methods import METHODS
@@ -17,7 +18,7 @@ from fedray.scenario import names
 def _tables() -> list[dict[Any, Any]]:
     """Where names are kept."""
     return [*names._OWN.values(), names._DECLARED, names._ORIGINS, catalogue._SOURCES, networks._BUILDERS, METHODS,
-            own_partition._FUNCTIONS, selection._OWN_RULES, schedule.KINDS]  # fmt: skip
+            own_partition._FUNCTIONS, selection._OWN_RULES, schedule.KINDS, own_training._registered]  # fmt: skip
 
 
 @contextmanager
