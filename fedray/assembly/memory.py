@@ -35,6 +35,7 @@ from fedray.training.choice import Engine, choose_engine
 
 SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
+SCORED = 250.0  # bytes of a recorded client: buffered, joined and as Parquet
 MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
 LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
 BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
@@ -128,9 +129,12 @@ def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need
     if partition.get("allow_empty"):
         each += 32.0 * worlds + 1600.0
     size = (JOB + CHOICE * scenario.method.models) * float(jobs)
+    wanted = scenario.evaluate.clients or 0
+    scored = worlds * min(number, EVALUATED_CLIENTS if wanted == "all" else int(wanted))
     return [
         Need(f"tables of {number:,} clients", "clients.number x replicates", each * number),
         Need(f"{jobs:,} jobs a round", "participation x clients.number x method.models x replicates", size),
+        Need(f"scores of {scored:,} clients", "evaluate.clients x replicates", SCORED * scored),
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from small import copy_run, scenario
 
 import fedray
+from fedray.assembly.memory import estimate_scenario
 from fedray.core.errors import BadInput, FedrayError
 from fedray.scenario.loader import read_scenario
 from fedray.tuning.trial import hash_training
@@ -107,6 +108,13 @@ def test_without_the_key_there_is_no_table_and_one_line_says_which_key(tmp_path:
 def test_no_training_depends_on_it() -> None:
     plain, recorded_ = (read_scenario(scenario({"evaluate": {"clients": value}})) for value in (None, "all"))
     assert hash_training(plain, ()) == hash_training(recorded_, ())
+
+
+def test_what_they_take_is_counted_before_memory_is_taken() -> None:
+    keys = {"clients": 20_000, "replicates": 100, "evaluate": {"clients": "all"}, "data": {"name": "mnist"}}
+    needs = {need.keys: need for need in estimate_scenario(read_scenario(keys))}
+    found = needs["evaluate.clients x replicates"]
+    assert found.what == "scores of 1,000,000 clients" and found.bytes == pytest.approx(2.5e8)
 
 
 @pytest.mark.parametrize("value", [0, "some", 10_001, 1.5])
