@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +31,7 @@ from fedray.training.mlp import train_mlp
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 
 SIZES = [11, 3, 16, 5]  # ragged: lanes end after different numbers of steps, and last batches are padded
+RunCode = Callable[[str, str], None]  # of the fixture `run_checked`
 OBJECTIVES: list[Objective] = ["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 
 
@@ -338,13 +336,7 @@ def test_a_resumed_run_keeps_its_engines(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 FUZZ = """
-import sys
-sys.path.insert(0, {helpers!r})
 import torch
-from fedray.core import native
-from pathlib import Path
-library = native.open_library(Path({path!r}), {instructions!r})
-native.load_library = lambda: library
 from blocks import LOCALS, make_block
 from torch import nn
 from fedray.models.net import net_of
@@ -370,23 +362,8 @@ print("fine")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("instructions", ["avx2", "avx512"])
-def test_the_kernels_write_nothing_outside_their_memory(instructions: str, tmp_path: Path) -> None:
+def test_the_kernels_write_nothing_outside_their_memory(instructions: str, run_checked: RunCode) -> None:
     """Random shapes under the address and undefined-behavior sanitizers of the system's compiler."""
-    if library().instructions == "neon" or instructions > library().instructions:
-        pytest.skip("this processor has other instructions")
-    compiler = next((one for one in build.find_compilers() if not one.is_zig), None)
-    runtime = (
-        shutil.which("gcc")
-        and subprocess.run(
-            ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-    if compiler is None or not runtime or not Path(runtime).is_file():
-        pytest.skip("the system has no compiler with sanitizers")
-    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-    path = build.compile_library(tmp_path / "checked.so", compiler, flags)
-    code = FUZZ.format(helpers=str(Path(__file__).parent.parent / "helpers"), path=str(path), instructions=instructions)
-    env = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=280)
-    assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
+    run_checked(FUZZ, instructions)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +14,6 @@ from torch import nn
 
 import fedray
 from fedray.core import native
-from fedray.core.kernels import build
 from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.data.types import Split, classification
@@ -73,6 +67,7 @@ def network(name: str) -> tuple[Callable[[], nn.Module], tuple[int, int, int]]:
 
 
 NAMES = ("max", "average", "none", "odd", "large")
+RunCode = Callable[[str, str], None]  # of the fixture `run_checked`
 
 
 def block_of(
@@ -230,13 +225,7 @@ def test_a_run_on_images_trains_in_the_kernel() -> None:
 
 
 FUZZ = """
-import sys
-sys.path[:0] = [{helpers!r}, {tests!r}]
-from pathlib import Path
 import torch
-from fedray.core import native
-library = native.open_library(Path({path!r}), {instructions!r})
-native.load_library = lambda: library
 import test_compiled_conv as cases
 for name in cases.NAMES:
     for local, batch in (("sgd", 1), ("momentum+prox", 3), ("adam", 9)):
@@ -248,22 +237,8 @@ print("fine")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("instructions", ["avx2", "avx512"])
-def test_the_kernel_writes_nothing_outside_its_memory(instructions: str, tmp_path: Path) -> None:
+def test_the_kernel_writes_nothing_outside_its_memory(instructions: str, run_checked: RunCode) -> None:
     """Under the address and undefined-behavior sanitizers of the system's compiler."""
-    if library().instructions == "neon" or instructions > library().instructions:
-        pytest.skip("this processor has other instructions")
-    compiler = next((one for one in build.find_compilers() if not one.is_zig), None)
-    command = ["gcc", "-print-file-name=libasan.so"]
-    runtime = shutil.which("gcc") and subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    if compiler is None or not runtime or not Path(runtime).is_file():
-        pytest.skip("the system has no compiler with sanitizers")
-    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-    path = build.compile_library(tmp_path / "checked.so", compiler, flags)
-    tests = Path(__file__).parent
-    code = FUZZ.format(
-        helpers=str(tests.parent / "helpers"), tests=str(tests), path=str(path), instructions=instructions
-    )
-    env = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=600)
-    assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
+    run_checked(FUZZ, instructions)
