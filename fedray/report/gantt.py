@@ -28,7 +28,9 @@ EQUAL_SHARE = 0.99  # of the slowest client's seconds: no worse is no wait
 def figure_gantt(run: ReadRun) -> Figure | None:
     """The last round: a lane a client, its jobs that counted one after another (or side by side, as the tier says)."""
     table = keep_counted(run.first_world())
-    if table is None or not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
+    if table is None or "start_seconds" in table.column_names:  # without rounds: `flights.figure_flights`
+        return None
+    if not pc.any(pc.greater(table["sim_seconds"], 0)).as_py():
         return None
     table = table.filter(pc.equal(table["round"], pc.max(table["round"])))
     client, seconds, model = (read_job_column(table, name) for name in ("client", "sim_seconds", "model"))

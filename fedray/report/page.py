@@ -29,6 +29,7 @@ from fedray.report import (
     curves,
     differences,
     drift,
+    flights,
     gantt,
     groups,
     jobs,
@@ -82,7 +83,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (curves.figure_rounds, "The best round is chosen on the test data: it is a mark, not a result to report."),
             (curves.figure_bytes, "Bytes of all clients so far, in both directions."),
-            (curves.figure_seconds, "A round lasts as long as its slowest counted client."),
+            (
+                curves.figure_seconds,
+                "A round lasts as long as its slowest counted client; without rounds it is a server step.",
+            ),
             (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
             (losses.figure_losses, LOSS_NOTE),
         ),
@@ -117,6 +121,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
             (gantt.figure_gantt, "Dashed: half of the clients are done."),
+            (flights.figure_flights, "The last jobs of the first replicate whose uploads were used."),
+            (flights.figure_staleness, "The last bar also holds what came later."),
             (jobs.figure_traffic, "Uploads that counted; downloads of all clients that were reached, late ones too."),
         ),
     ),
