@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from small import copy_run, scenario
 
 import fedray
 from fedray.assembly.memory import estimate_scenario
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, Damaged, FedrayError
+from fedray.files.run_files import read_parts
 from fedray.scenario.loader import read_scenario
+from fedray.storage.tables import write_parquet
 from fedray.tuning.trial import hash_training
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -108,6 +111,36 @@ def test_without_the_key_there_is_no_table_and_one_line_says_which_key(tmp_path:
 def test_no_training_depends_on_it() -> None:
     plain, recorded_ = (read_scenario(scenario({"evaluate": {"clients": value}})) for value in (None, "all"))
     assert hash_training(plain, ()) == hash_training(recorded_, ())
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("accuracy", ["high"], "its column accuracy holds no numbers"),
+        ("client", [-1], "its column client has the value -1"),
+        ("tier", ["x" * 500], "its column tier has more than 200 names, or names that are too long"),
+        ("round", [None], "its column round has empty cells"),
+    ],
+)
+def test_a_table_of_somebody_else_is_one_line(column: str, values: list[Any], why: str, tmp_path: Path) -> None:
+    row = {
+        "replicate": [0],
+        "fold": [0],
+        "round": [1],
+        "client": [2],
+        "tier": ["all"],
+        "samples": [3],
+        "accuracy": [0.5],
+    }
+    kinds = {name: pa.array(found) for name, found in row.items()}
+    (tmp_path / "client_scores.parquet").mkdir()
+    part = tmp_path / "client_scores.parquet" / "part-000000001.parquet"
+    write_parquet(part, pa.table(kinds))
+    assert read_parts(tmp_path, "client_scores") is not None
+    kind = kinds[column].type if values != ["high"] else pa.string()
+    write_parquet(part, pa.table({**kinds, column: pa.array(values, kind)}))
+    with pytest.raises(Damaged, match=why):
+        read_parts(tmp_path, "client_scores")
 
 
 def test_what_they_take_is_counted_before_memory_is_taken() -> None:
