@@ -79,6 +79,15 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
     (Dicts(), {}, "item 0 is a dict: give pairs of an input and a label"),
     ({"a": (X, Y), "b": (X[:, :3], Y)}, {}, "client b has rows of shape .*: give all clients' inputs one shape"),
     ({"a": FRAME, "b": FRAME[["ill"]]}, {"target": "ill"}, "client b has no column age, but a has"),
+    ((X, Y), {"target": "ill"}, "data.target cannot act on pairs of inputs and labels: leave it out"),
+    (FRAME, {"target": "ill", "size": 8}, "data.size cannot act on a table without data.tokenizer: leave it out"),
+    ((X, Y), {"length": 8}, "data.length = 8 cannot act without data.tokenizer: leave it out"),
+    (
+        (X, Y),
+        {"test": (X, Y), "test_fraction": 0.5},
+        "data.test_fraction cannot act, because data.test has the test rows",
+    ),
+    (HUB, {"target": "kind", "size": 8}, "data.size cannot act on columns of numbers: leave it out"),
     (Path("nowhere.csv"), {}, "data = nowhere.csv: there is no such file or folder"),
 ]
 

@@ -126,6 +126,7 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
         "csv": tmp_path / "digits.csv",
         "feather": tmp_path / "digits.feather",
         "a file a client": wards,
+        "a Hugging Face data set a client": {f"ward {c}": hub.select(range(c * 50, (c + 1) * 50)) for c in range(4)},
         "a frame a client": {c: FRAME.iloc[c * 50 : (c + 1) * 50] for c in range(4)},
     }
     pair = (FLAT.astype(np.float64), Y)
@@ -204,6 +205,9 @@ def test_text_needs_a_tokenizer_and_becomes_tokens(tmp_path: Path) -> None:
     def encode(text: str) -> list[int]:
         return [words[word] for word in text.split()]
 
+    frame = pd.DataFrame({"text": texts, "label": labels})
+    table = adapt(frame, tokenizer=encode, input="text", target="label")
+    assert np.array_equal(table.train.x, adapt((texts, labels), tokenizer=encode).train.x)
     for thing in ((texts, labels), datasets.Dataset.from_dict({"text": texts, "label": labels})):
         data = adapt(thing, tokenizer=encode)
         assert data.kind == "tokens"

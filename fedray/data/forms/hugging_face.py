@@ -20,7 +20,7 @@ from fedray.data.columns import require_columns
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.frames import ArrowFrame, build_table, keep_columns, number_groups
 from fedray.data.forms.pictures import stack_pictures
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
 from fedray.data.forms.tokens import tokenize
 from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
@@ -60,6 +60,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
         parts = [None if part is None else _read_part(part, column, target, reading, name) for part in (train, test)]
         assert parts[0] is not None
         return make_dataset(name, parts[0], parts[1], reading)
+    refuse_idle(reading, ("target", "input", "group", "test", "test_fraction", "task", "missing"), "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other = None if test is None else _scalar_frame(test, name)
     return build_table(frame, other, reading, name, _class_names(train, target))
@@ -99,6 +100,14 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any]:
         if isinstance(name, str) and name not in names:
             raise BadInput(f"data.{key} = {name}: there is no such split: choose one of {known}")
     return thing[first], thing[test] if isinstance(test, str) else test
+
+
+def join_clients(parts: list[Any], column: str) -> Any:
+    """The data sets of several clients as one, with a column of the clients' numbers."""
+    import datasets
+
+    joined = [part.add_column(column, [number] * len(part)) for number, part in enumerate(parts)]
+    return datasets.concatenate_datasets(joined)
 
 
 def _kind_of(feature: Any) -> str:
@@ -163,6 +172,9 @@ def _read_part(dataset: Any, column: str, target: Any, reading: ReadOptions, nam
             (piece.column(column).to_pylist() for piece in pieces), reading.tokenizer, reading.length
         ),
     }
+    for key, value, needs in (("tokenizer", reading.tokenizer, "text"), ("size", reading.size, "picture")):
+        if value is not None and kind != needs:
+            raise BadInput(f"data.{key} cannot act, because column {column} holds no {needs}: leave it out")
     if kind not in readers:
         raise BadInput(
             f"data.input = {column} is of type {dataset.features[column]}: name pictures, lists, text or numbers"

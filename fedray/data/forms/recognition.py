@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.columns import require_columns
 from fedray.data.forms import clients, frames, hf_files, hugging_face, pictures, torch_sets
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
-from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset
+from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset, refuse_idle
 from fedray.data.forms.tokens import tokenize
 from fedray.data.types import Dataset
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
 
+TABLE_OPTIONS = ("target", "input", "group", "test", "test_fraction", "task", "missing")
+PAIR_OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
 FORMS = (
     "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
     "torch Dataset, a pathlib.Path, {client: data}, or a fedray.data.Dataset"
@@ -47,16 +50,50 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     if isinstance(thing, Path):
         return _read_path(thing, reading)
     if isinstance(thing, Mapping) and not frames.is_frame(thing):
-        return clients.read_clients(thing, reading, read_raw_parts)
-    if frames.is_frame(thing):
-        other = None if reading.test is None else frames.as_frame(reading.test)
-        return frames.build_table(frames.as_frame(thing), other, reading)
+        return _read_client_map(thing, reading)
     if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
-        train, held = (frames.as_frame(part) for part in thing)
-        return frames.build_table(train, held, reading)
+        thing, reading = thing[0], reading._replace(test=thing[1])
+    if frames.is_frame(thing):
+        return _read_table(frames.as_frame(thing), reading)
     train, held = read_raw_parts(thing, reading)
     name = "torch" if torch_sets.is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
     return make_dataset(name, train, held, reading)
+
+
+def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
+    """A table of numbers and categories, or of a column of text that is tokenized."""
+    other = None if reading.test is None else frames.as_frame(reading.test)
+    if reading.tokenizer is None:
+        refuse_idle(reading, TABLE_OPTIONS, "a table without data.tokenizer")
+        return frames.build_table(frame, other, reading)
+    columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
+    if len(columns) != 1 or not isinstance(reading.target, str):
+        raise BadInput("data.tokenizer needs data.input, the column of text, and data.target, the column to predict")
+    parts = []
+    for part in (frame, other):
+        if part is not None:
+            require_columns(part, [*columns, reading.target])
+            texts = part[columns[0]].astype(str).tolist()
+            x = tokenize([texts], reading.tokenizer, reading.length)
+            parts.append(RawRows(x, np.asarray(part[reading.target].to_numpy())))
+    return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
+
+
+def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
+    """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
+    things = {
+        client: frames.read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
+        for client, value in things.items()
+    }
+    if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
+        names = [str(client) for client in things]
+        whole = hugging_face.join_clients(list(things.values()), clients.CLIENT)
+        data = hugging_face.read_hugging_face(whole, reading._replace(group=clients.CLIENT), name="clients")
+        assert data.train.group is not None
+        return data._replace(columns={**data.columns, clients.CLIENT: np.array(names)[data.train.group]})
+    if all(frames.is_frame(value) for value in things.values()):
+        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
+    return clients.read_clients(things, reading, read_raw_parts)
 
 
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
@@ -69,6 +106,7 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
     Raises:
         BadInput: It is none of these.
     """
+    refuse_idle(reading, PAIR_OPTIONS, "pairs of inputs and labels")
     if torch_sets.is_torch_set(thing):
         test = reading.test
         return torch_sets.read_pairs(thing, reading), None if test is None else read_raw_parts(
@@ -113,18 +151,18 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
     """A file, a folder of pictures, a folder of tables, or what `save_to_disk` wrote."""
     place = expand_user_path("data", str(path))
     if place.is_file():
-        other = (
-            None
-            if reading.test is None
-            else frames.read_frame(expand_user_path("data.test", str(reading.test)), "test")
-        )
-        return frames.build_table(frames.read_frame(place), other, reading)
+        if isinstance(reading.test, str | Path):
+            file = expand_user_path("data.test", str(reading.test))
+            reading = reading._replace(test=frames.read_frame(file, "test"))
+        return _read_table(frames.read_frame(place), reading)
     if not place.is_dir():
         raise BadInput(f"data = {path}: there is no such file or folder")
     if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
     if clients.list_client_files(place):
+        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
         return clients.read_client_folder(place, reading)
+    refuse_idle(reading, ("test", "test_fraction", "size"), "a folder of pictures")
     return pictures.read_folder(place, reading)
 
 

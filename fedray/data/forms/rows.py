@@ -13,7 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,27 @@ def check_reading(reading: ReadOptions) -> None:
             raise BadInput(f"data.{key} = {value!r}: choose one of {', '.join(known)}")
     if not isinstance(reading.test_fraction, int | float) or not 0 < reading.test_fraction < 1:
         raise BadInput(f"data.test_fraction = {reading.test_fraction}: it must lie between 0 and 1")
+    if reading.test is not None and reading.test_fraction != ReadOptions().test_fraction:
+        raise BadInput("data.test_fraction cannot act, because data.test has the test rows: leave it out")
+    if reading.length is not None and reading.tokenizer is None:
+        raise BadInput(f"data.length = {reading.length} cannot act without data.tokenizer: leave it out")
+
+
+def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
+    """Refuses options that a form of data does not read.
+
+    Args:
+        reading: The options.
+        used: Those that the form reads.
+        form: What messages call it.
+
+    Raises:
+        BadInput: Names the first one.
+    """
+    for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
+        given = value is not None if default is None else value != default
+        if given and key not in (*used, "seed"):
+            raise BadInput(f"data.{key} cannot act on {form}: leave it out")
 
 
 def make_dataset(
