@@ -109,7 +109,7 @@ def figure_participation(run: ReadRun) -> Figure | None:
         return None
     counts = np.zeros((clients, len(trained)))
     np.add.at(counts, (client, column), 1)
-    if (counts == counts[0]).all():  # bars of equal length and colours say nothing
+    if np.ptp(counts.sum(axis=1)) == 0:  # bars of equal length say nothing
         return None
     figure, axes = style.make_canvas(title, size=(style.WIDE, 3.2))
     draw_stacked_bars(axes, counts, [style.pick_color(k, run.trained) for k in trained.tolist()])

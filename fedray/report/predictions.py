@@ -110,8 +110,8 @@ def _draw_curve(axes: Axes, columns: FloatArray) -> None:
     """Mean and interval over the input, from input, target, mean and deviation, `[4, n]`."""
     x, y, mean, sd = columns
     known, color = np.isfinite(y), style.ACCENT
-    axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, color=color, alpha=0.2, linewidth=0, label="95 %")
-    axes.plot(x, mean, color=color, linewidth=2, label="mean")
+    axes.plot(x, mean, color=color, linewidth=2, label="mean and 95 % interval")
+    axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, color=color, alpha=0.2, linewidth=0, label=style.BAND)
     dots: dict[str, Any] = {"color": style.ORANGE, "markersize": 4, "alpha": 0.8, "rasterized": len(y) > 400}
     axes.plot(x[known], y[known], ".", label="target", **dots)
     axes.set_xlabel("input")

@@ -1,0 +1,143 @@
+"""The page's script gets the numbers that a figure shows, whichever way it draws them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_runs import write_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedray.report import clients, curves, gantt, jobs, predictions, style
+from fedray.report.page import fill_template
+from fedray.report.pictures import Section, draw_picture
+from fedray.report.read import Curve, ReadRun, read_run
+from fedray.report.traces import MOST_NUMBERS, read_panels
+
+
+def bare_run(pictures: dict[str, NDArray[Any]]) -> ReadRun:
+    return ReadRun("bare", {}, "", {}, {}, {}, None, None, pictures)
+
+
+def test_a_line_has_its_band_and_a_reference_line_is_no_number() -> None:
+    figure, axes = style.make_canvas("")
+    curve = Curve(np.arange(3.0), np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 5.0]]))
+    curves.draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.0, label="all")
+    axes.axhline(1.0)
+    (panel,) = read_panels(figure)
+    (trace,) = panel["traces"]
+    assert (trace["name"], trace["kind"], trace["y"], trace["color"]) == ("all", "line", [2, 2, 4], "var(--ink)")
+    assert np.allclose(trace["low"], curve.mean - curve.sd, rtol=1e-4)
+    assert np.allclose(trace["high"], curve.mean + curve.sd, rtol=1e-4)
+    assert panel["scales"] == ""  # the script could not draw the reference line anew
+
+
+def test_bars_are_named_by_the_key_and_places_by_their_axis() -> None:
+    figure, axes = style.make_canvas("")
+    jobs.draw_stacked_bars(axes, np.array([[1.0, 4.0], [2.0, 3.0]]), ["#112233", "#445566"])
+    style.draw_key(axes, ["first", "second"], ["#112233", "#445566"])
+    style.name_places(axes.xaxis, [7, 9])
+    (panel,) = read_panels(figure)
+    assert [(t["name"], t["h"], t["y"]) for t in panel["traces"]] == [
+        ("first", [1, 2], [0]),
+        ("second", [4, 3], [1, 2]),
+    ]
+    assert panel["x"]["names"] == ["7", "9"]
+
+
+def test_cells_have_the_values_of_their_rows() -> None:
+    figure, axes = style.make_canvas("")
+    axes.imshow(np.array([[0.25, np.nan], [1.0, 2.0]]))
+    (trace,) = read_panels(figure)[0]["traces"]
+    assert (trace["cells"], trace["x"], trace["y"]) == ([[0.25, None], [1, 2]], [0, 1], [0, 1])
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 30), st.integers(2, 3000))
+def test_numbers_are_thinned_evenly_and_keep_their_ends(lines: int, length: int) -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    for k in range(lines):
+        axes.plot(np.arange(length), np.full(length, float(k)))
+    (panel,) = read_panels(figure)
+    kept = [trace["x"] for trace in panel["traces"]]
+    assert sum(2 * len(x) for x in kept) <= MOST_NUMBERS + 4 * lines
+    assert all(x[0] == 0 and x[-1] == length - 1 for x in kept)
+    assert all(set(np.diff(x[:-1])) <= {panel["every"]} for x in kept)
+
+
+def test_the_ids_of_the_numbers_are_in_the_figure() -> None:
+    figure, axes = style.make_canvas("")
+    curve = Curve(np.arange(9.0), np.random.default_rng(0).random((2, 9)))
+    curves.draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.0, label="all")
+    axes.legend()
+    axes.set_xlabel("round")
+    picture = draw_picture(figure, "", "key")
+    ids = set(re.findall(r'id="([^"]*)"', str(picture.svg)))
+    assert {"key-p0t0", "key-p0t0-band", "key-p0x", "key-p0y", "key-p0x-label", "key-p0-legend"} <= ids
+    assert picture.numbers is not None
+    left, low, right, high = picture.numbers["views"]["key"]["frames"][0]["box"]
+    path = re.search(r'id="key-p0t0">\s*<path d="M ([\d.]+) ([\d.]+)', str(picture.svg))
+    assert path is not None
+    first, last = picture.numbers["views"]["key"]["frames"][0]["ends"][:2]
+    assert float(path[1]) == pytest.approx(left + (0 - first) / (last - first) * (right - left), abs=0.1)
+    assert high < float(path[2]) < low
+
+
+def test_hostile_names_end_no_script() -> None:
+    names = np.array(["</script><script>alert(1)</script>", "<!--", "&amp;"])
+    with style.use_figure_style():
+        figure = predictions.figure_confusion(bare_run({"class_names": names, "confusion": np.eye(3)}))
+        assert figure is not None
+        section = Section("", [draw_picture(figure, "", "confusion")])
+    page = fill_template(title="", facts=[], runs=[], sections=[section])
+    (numbers,) = re.findall(r'id="numbers">(.*?)</script>', page, re.DOTALL)
+    assert not set("<>&") & set(numbers)
+    shown = json.loads(numbers)["confusion"]["panels"][0]["x"]["names"]
+    assert list(shown.values()) == names.tolist()
+
+
+@given(st.lists(st.floats(0.3, 0.95), min_size=1, max_size=5), st.integers(6, 60))
+def test_the_second_half_of_every_line_stays_inside_the_axis(ends: list[float], length: int) -> None:
+    rounds = np.arange(float(length))
+    drawn = [Curve(rounds, (end * (1 - np.exp(-rounds / 3)))[None]) for end in ends]
+    window = curves.find_window(drawn)
+    if window is not None:
+        assert all((curve.mean[length // 2 :] >= window).all() for curve in drawn)
+        assert window <= min(ends) - 2 * (max(ends) - min(ends)) * 0.8
+    else:
+        assert max(ends) > 1.3 * min(ends) or length < 12  # far apart, or short: the whole axis shows them
+
+
+def test_the_best_round_is_marked(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", clients=6, rounds=40, replicates=2))
+    curve = run.curve("accuracy")
+    assert curve is not None
+    with style.use_figure_style():
+        figure = curves.figure_rounds(run)
+    assert figure is not None
+    (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best")]
+    best = int(np.argmax(curve.mean))
+    assert np.asarray(mark.get_xydata()).tolist() == [[curve.round[best], curve.mean[best]]]
+    assert mark.get_label() == f"best: {100 * curve.mean[best]:.1f} %, round {curve.round[best]:.0f}"
+
+
+def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
+    assert clients.figure_data(bare_run({"label_counts": np.full((4, 3), 5)})) is None
+    assert clients.figure_weights(bare_run({"alpha": np.full((4, 3), 1 / 3)})) is None
+    assert clients.figure_client_accuracy(bare_run({"client_accuracy": np.full(4, 0.5)})) is None
+    run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
+    table = run.clients
+    assert table is not None
+    for name, value in (("tier", "all"), ("status", "ok"), ("sim_seconds", 1.0)):
+        table = table.set_column(table.column_names.index(name), name, [[value] * len(table)])
+    same = ReadRun(run.name, run.scenario, "", {}, {}, run.rounds, None, table, {})
+    draws = (jobs.figure_assignment, jobs.figure_participation, jobs.figure_traffic, gantt.figure_gantt)
+    assert [draw(same) for draw in draws] == [None] * 4
