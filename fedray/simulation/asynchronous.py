@@ -12,7 +12,7 @@ Example:
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from fedray.simulation.flights import Group, Groups, Versions, join_groups
 from fedray.simulation.interfaces import FlightTable, JobTable, Progress, Runtime
 from fedray.simulation.rounds import RoundResult, count_bytes, job_traffic, size_jobs
 from fedray.simulation.study import Study
-from fedray.simulation.timeline import Job, Pace, ServerStep, Timeline, Wait
+from fedray.simulation.timeline import KEPT_TURNS, Job, Pace, ServerStep, Timeline, Wait
 from fedray.training.block import samples_seen
 
 
@@ -62,7 +62,7 @@ class AsyncTraining:
         """
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
-        self._plans: dict[int, Plan] = {}
+        self._plan = lru_cache(KEPT_TURNS)(lambda turn: phase.schedule(turn, None))
         self._costs = [self._count_costs(world) for world in range(study.worlds)]
         self._lines = [self._make_timeline(world) for world in range(study.worlds)]
         self._versions = Versions(study.worlds, phase.models, progress.flight())
@@ -104,9 +104,7 @@ class AsyncTraining:
 
     def _assign(self, world: int, turn: int) -> tuple[IntArray, IntArray]:
         """Which models every client of a world trains in one of its turns."""
-        if turn not in self._plans:
-            self._plans[turn] = self.phase.schedule(turn, None)
-        plan = self._plans[turn]
+        plan = self._plan(turn)
         mine = plan.world == world
         return plan.client[mine], plan.model[mine]
 

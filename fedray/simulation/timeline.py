@@ -27,6 +27,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from fedray.simulation.async_rule import AsyncRule
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
 Wait = Callable[[int, float], float]  # (client, virtual seconds) -> seconds until it is available
 MOST_LOST = 100  # jobs a client that may end without an upload, one after another
+KEPT_TURNS = 64  # of which the models of every client are kept
 _DRAWS = 1024  # random numbers that are drawn at once
 
 
@@ -151,7 +153,7 @@ class Timeline:
         self._steps: dict[int, ServerStep] = {}
         self._known, self._count = 0, 0
         self._turns: dict[int, int] = {}
-        self._tables: dict[int, tuple[list[int], list[int]]] = {}
+        self._table = lru_cache(KEPT_TURNS)(self._make_table)
         self._assign, self._clients = assign, len(pace.compute)
         self._idle: list[int] = np.flatnonzero(pace.ready).tolist()
         self._queue: list[tuple[float, int, int, Job | None, bool]] = []  # time, client, number, job, last of its turn
@@ -271,10 +273,7 @@ class Timeline:
         u = rng.uniform(rng.keys(self._seed, "dropout", turn, client), 1)[0]
         return clock.DROPPED if u < self.rule.dropout else clock.OK
 
-    def _table(self, turn: int) -> tuple[list[int], list[int]]:
+    def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
         """The models of everyone's turn: where each client's begin, `[N + 1]`, and the models."""
-        if turn not in self._tables:
-            client, model = self._assign(turn)
-            first = np.searchsorted(client, np.arange(self._clients + 1))
-            self._tables[turn] = first.tolist(), model.tolist()
-        return self._tables[turn]
+        client, model = self._assign(turn)
+        return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()

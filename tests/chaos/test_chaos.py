@@ -52,6 +52,13 @@ METHODS: dict[str, dict[str, Any]] = {
         "rounds": 10,
         "clients": {"number": 10},
     },
+    "without_rounds": {
+        "method": {"name": "fed_ensemble", "models": 3},
+        "clients": {"number": 40, "tiers": {"phones": {"spread": 1.0}}},
+        "participation": {"mode": "buffered", "concurrency": 20, "goal": 10},
+        "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
+        "rounds": 60,
+    },
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
+from fedray.bench.works import simulate
 from fedray.core import rng
 from fedray.core.types import FloatArray
 from fedray.experiments.run import run_scenario
@@ -213,6 +217,32 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
     whole = [int(at // 0.1) for at in seconds.to_pylist()]
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
+
+
+def measure_growth(steps: int) -> int:
+    """Bytes that further server steps leave behind, after as many that fill what is kept."""
+    study = build_study(read_scenario({**SMALL, **CUBIC, **SPREAD, "participation": MODES["buffered"]}))
+    more, _ = simulate(study)
+    more(steps)
+    sizes = []
+    tracemalloc.start()
+    for further in (20, steps):
+        more(further)
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    return sizes[1] - sizes[0]
+
+
+def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
+    monkeypatch.setattr("fedray.simulation.asynchronous.KEPT_TURNS", 8)
+    assert measure_growth(100) < 60_000
+
+
+@pytest.mark.slow
+def test_a_thousand_server_steps_need_no_more_memory_than_a_hundred() -> None:
+    assert measure_growth(1000) < 100_000  # 33 bytes a job
 
 
 @pytest.mark.parametrize(
