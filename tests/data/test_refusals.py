@@ -23,7 +23,7 @@ def test_missing_files_are_one_line_with_a_remedy(tmp_path: Path, name: str) -> 
     message = str(error.value)
     assert "\n" not in message
     said = str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message
-    assert said or name in ("table", "folder", "hf")
+    assert said or name in ("table", "folder", "hf", "union")
 
 
 def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
