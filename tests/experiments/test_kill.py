@@ -117,6 +117,7 @@ def test_a_killed_inline_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     assert resumed == whole
 
 
+@pytest.mark.slow  # test_faults.py kills actors and the coordinator of a run that goes on
 @pytest.mark.timeout(600)
 def test_a_killed_ray_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Its coordinator outlives the driver for seconds, and must not write beside the resumed one."""

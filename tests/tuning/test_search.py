@@ -134,7 +134,12 @@ TPE, NSGA2 = {"name": "tpe", "startup": 2, "seed": 3}, {"name": "nsga2", "popula
 
 
 @pytest.mark.parametrize(
-    ("moment", "sampler"), [("in a training", TPE), ("before the tell", NSGA2), ("between two parameters", TPE)]
+    ("moment", "sampler"),
+    [
+        ("in a training", TPE),
+        pytest.param("before the tell", NSGA2, marks=pytest.mark.slow),
+        pytest.param("between two parameters", TPE, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
     moment: str, sampler: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,7 @@ def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_trials_as_ray_tasks_find_what_inline_trials_find(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.2, 0.3]}, sampler="grid", jobs=2, pruner={"name": "median", "startup": 5})
     file = tmp_path / "sweep.yaml"

@@ -96,7 +96,11 @@ class Broken(nn.Module):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("build", r"model\.name = .*broken: its .*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*"),
+        pytest.param(
+            "build",
+            r"model\.name = .*broken: its .*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*",
+            marks=pytest.mark.slow,
+        ),
         ("train", r"model\.name = .*broken in training.*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*"),
     ],
 )
@@ -139,6 +143,7 @@ def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
     assert ("TimeoutError" if how == "hangs" else "ValueError: a pixel of 255") in errors[0]
 
 
+@pytest.mark.slow  # inline it is told in tests/runtime/test_failures.py
 def test_divergence_in_a_client_names_it() -> None:
     with pytest.raises(FedrayError, match=r"training diverged .* at client \d+ .*: lower local.lr") as caught:
         run({"local": {"lr": 1e18, "epochs": 4}, "clients": {"actors": 1}})

@@ -75,7 +75,7 @@ PACKINGS = {  # how clients are packed into actors, how the scenario is changed,
     "private state": pytest.param({"actors": 2}, {**PRIVATE, **CNN}, "conv-c"),
     "walk": pytest.param({"actors": 3}, WALK, "mlp-c", marks=slow),  # test_faults.py walks in two actors
     "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=slow),
-    "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp"),
+    "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=slow),
 }
 
 
