@@ -104,8 +104,7 @@ def read_scenario(
 
 def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> bool:
     """Whether a scenario or its overrides, as `read_scenario` takes them, say how rows are dealt to clients."""
-    data = merge_keys(merge_keys({}, _tree(source)), _overrides(overrides)).get("data")
-    return isinstance(data, Mapping) and data.get("partition") is not None
+    return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:

@@ -46,8 +46,16 @@ def write_passengers(path: Path, rows: int = 120) -> None:
 
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
-KEYS = ("data.name=table", "data.target=Survived", "data.partition.name=iid", "runtime=inline", "rounds=3", "clients=5")
-KEYS += ("method.models=2", "local.epochs=2")
+KEYS = (
+    "data.name=table",
+    "data.target=Survived",
+    "data.partition.name=iid",
+    "runtime=inline",
+    "rounds=3",
+    "clients=5",
+    "method.models=2",
+    "local.epochs=2",
+)
 
 
 @pytest.mark.filterwarnings("ignore:data. columns? ")
