@@ -51,6 +51,7 @@ ROWS = {
     "study": BenchRow("startup", "measure_small_study"),
     "replicates": BenchRow("studies", "measure_replicates"),
     "folds": BenchRow("studies", "measure_folds"),
+    "buffered": BenchRow("studies", "measure_buffered"),
     "ray": BenchRow("actors", "measure_overhead"),
     "scaling": BenchRow("actors", "measure_scaling"),
     "memory": BenchRow("studies", "measure_memory"),

@@ -49,6 +49,18 @@ def measure_folds(quick: bool) -> list[BenchResult]:
     return [_compare(what, 5.0, alone, together)]
 
 
+def measure_buffered(quick: bool) -> list[BenchResult]:
+    """CPU time of a job where clients do not wait for rounds over that of a job in rounds."""
+    pin_to_one_core()
+    in_rounds, flying = works.small_clients(1000, 100), works.buffered_clients(1000, 100, goal=10)
+    laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
+    sync, steps = take_turns(laps, 5 if quick else 15)
+    alone, buffered = (Cost(one.cpu / jobs, one.wall / jobs) for one, jobs in ((sync, 100), (steps, 10)))
+    note = f"{1e6 * alone.cpu:.1f} us CPU a job in rounds, {1e6 * buffered.cpu:.1f} us without"
+    what = "a job of 1,000 clients, 100 at the same time: without rounds, 10 uploads a server step / in rounds"
+    return [BenchResult(what, buffered.cpu / alone.cpu, "", 1.3, False, buffered.wall / alone.wall, note)]
+
+
 def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) -> list[Cost]:
     """Cost of a round of one world, and of many worlds in one run."""
     return take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)

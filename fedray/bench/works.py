@@ -120,6 +120,21 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
     return BenchWork(read_scenario(keys), UserObjects(data=noise(20 * number, (64,)), model=plain_mlp), plain_mlp)
 
 
+def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
+    """The same clients without rounds: a round is a server step, which uses `goal` uploads.
+
+    Args:
+        number: clients N, of log-normal speeds.
+        concurrency: clients that train at the same time.
+        goal: uploads of a server step.
+    """
+    keys = fedavg_scenario(number, number, batch_size=10)
+    keys["participation"] = {"mode": "buffered", "concurrency": concurrency, "goal": goal}
+    keys["clients"]["tiers"] = {"phones": {"spread": 1.0}}
+    own = UserObjects(data=noise(20 * number, (64,)), model=plain_mlp)
+    return BenchWork(read_scenario(keys), own, plain_mlp)
+
+
 def generated(number: int, per_round: int) -> BenchWork:
     """Clients of 20 samples that are generated when they are needed."""
     keys = fedavg_scenario(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
