@@ -89,7 +89,8 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
-    up, down = (format_bytes(float(each.sum())) for each in traffic)
+    unit = "round" if study.asynchronous is None else "job"
+    up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
     actors, schedule = count_actors(scenario, study, address), f"schedule {keys.schedule.kind}"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
@@ -100,8 +101,8 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
         *list_training_facts(scenario, study),
         *_list_networks(study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
-        ("jobs", f"{len(plan.client):,} a round"),
-        ("bytes", f"about {down} down and {up} up a round, if all jobs count; {describe_compression(scenario)}"),
+        *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
+        ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {describe_compression(scenario)}"),
         ("runtime", f"{keys.runtime}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),
