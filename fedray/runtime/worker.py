@@ -281,7 +281,7 @@ class Worker:
             return self.parts.forward(rows, counters, world, x)
         models = len(rows)
         rows, counters = rows.to(self.device), counters.to(self.device)
-        if models < min(lanes.MIN_LANES, self.engine.width):
+        if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         inputs = self.to_device(self.study.shards.normalize(x[None], torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])

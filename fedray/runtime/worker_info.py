@@ -18,7 +18,13 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
     study, engine, device = worker.study, worker.engine, worker.device
     local = study.method.phase.local
     return {
-        "engine": {"name": engine.name, "width": engine.width, "why": engine.why, "device": device.type},
+        "engine": {
+            "name": engine.name,
+            "width": engine.width,
+            "why": engine.why,
+            "device": device.type,
+            "evaluates": engine.evaluates,
+        },
         "lanes_independent": check_invariance(
             study.net, engine, local, study.example, device=str(device), dtype=study.dtype
         ),

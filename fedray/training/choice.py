@@ -26,6 +26,7 @@ from fedray.training import client_trial, compiled, compiled_conv, conv, loop, m
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
+from fedray.training.compiled_outputs import compute_outputs
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
@@ -52,6 +53,7 @@ class Engine:
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: The fewest lanes that may train together.
         jobs: The most lanes of a block where the width is 1.
+        evaluates: What computes `outputs`: compiled kernels or torch.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Engine:
     outputs: Callable[[Net, Tensor, Tensor, Tensor], Tensor]
     min_lanes: int = MIN_LANES
     jobs: int = 1
+    evaluates: str = "torch"
 
 
 def choose_engine(
@@ -132,7 +135,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
             why = f"plain convolutions of at most {channels} channels, compiled"
             train = compiled_conv.train_compiled_conv
             width = _choose_width(d, device, KERNEL_FLOATS)
-            return Engine("conv-c", width, why, train, conv.conv_outputs, 1)
+            return Engine("conv-c", width, why, train, _compute_conv_outputs, 1, evaluates="compiled")
         width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
@@ -140,6 +143,11 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
             why += f"; the compiled kernel does not have {stages}"
         return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
     return None
+
+
+def _compute_conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs by the compiled kernel, as `Engine.outputs`."""
+    return compute_outputs(compiled_conv.CONV_KERNEL, net, rows, x)
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
@@ -179,7 +187,8 @@ def _choose_for_code(net: Net, device: str, example: Tensor | None, plain: Engin
         refused = client_trial.find_code_refusal(net, example, local)
     if refused is not None:
         return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
-    return replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, outputs=plain.outputs)
+    engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes)
+    return replace(engine, outputs=plain.outputs, evaluates=plain.evaluates)
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:

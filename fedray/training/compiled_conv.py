@@ -113,7 +113,7 @@ def train_compiled_conv(net: Net, block: Block) -> Trained:
         net: A network that `find_stages` can read.
         block: The lanes, `[W, d]`, in main memory.
     """
-    return train_compiled(Kernel("conv", (), True, _describe_network), net, block)
+    return train_compiled(CONV_KERNEL, net, block)
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
@@ -143,3 +143,6 @@ def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> floa
     task.d += dense
     assert task.d == net.layout.d and task.width[0] == channels * height * width > 0
     return operations + 6.0 * dense
+
+
+CONV_KERNEL = Kernel("conv", (), True, _describe_network)

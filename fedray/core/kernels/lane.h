@@ -200,9 +200,25 @@ INLINE void standardize(real *to, int n, const void *x, int64_t row, int kind, c
         for (int i = 0; i < n; i++) to[i] = (real)b[i];
 }
 
+/* Sample i of the data, as sample b of a batch. */
+INLINE void read_sample(const LaneTask *t, const Places *p, int b, int64_t i, int64_t world) {
+    const int in = t->inputs;
+#ifdef FEATURES
+    real *to = p->features.raw;
+#else
+    real *to = p->h[0] + (int64_t)b * p->input_row[0];
+#endif
+    standardize(to, in, t->x, i, t->x_kind, t->shift ? t->shift + world * in : 0, t->scale ? t->scale + world * in : 0);
+#ifdef FEATURES
+    place_image(t->stage, &p->features, b);
+#else
+    to[in] = 1;
+#endif
+}
+
 /* Reads the samples of a step; returns how many have a weight, or a negative error. */
 static int gather(const LaneTask *t, const Places *p, int step, int64_t lane) {
-    const int in = t->inputs, batch = t->batch;
+    const int batch = t->batch;
     const int64_t place = ((int64_t)(step - t->first_step) * t->lanes + lane) * batch;
     const real *w = t->weight + (int64_t)(step - t->first_step) * t->weight_step + lane * t->weight_lane;
     const int64_t world = t->world ? t->world[lane] : 0, first = t->first ? t->first[lane] : 0;
@@ -212,18 +228,7 @@ static int gather(const LaneTask *t, const Places *p, int step, int64_t lane) {
         const int64_t i = t->index[place + b];
         if (i < 0 || i >= t->x_rows || i + first < 0 || i + first >= t->y_rows) return -BAD_ROW;
         p->weight[b] = w[b * t->weight_sample];
-#ifdef FEATURES
-        real *to = p->features.raw;
-#else
-        real *to = p->h[0] + (int64_t)b * p->input_row[0];
-#endif
-        standardize(to, in, t->x, i, t->x_kind, t->shift ? t->shift + world * in : 0,
-                    t->scale ? t->scale + world * in : 0);
-#ifdef FEATURES
-        place_image(t->stage, &p->features, b);
-#else
-        to[in] = 1;
-#endif
+        read_sample(t, p, b, i, world);
         if (t->objective == CROSS_ENTROPY) {
             p->label[b] = ((const int64_t *)t->y)[i + first];
             if (p->label[b] < 0 || p->label[b] >= t->width[t->layers]) return -BAD_LABEL;
@@ -489,5 +494,29 @@ EXPORT int32_t NAME(KERNEL_TRAIN)(const LaneTask *t) {
     }
     return FINE;
 }
+
+#ifdef KERNEL_OUTPUTS
+/* Raw outputs of models, [W, end_step, outputs] in `final`, each on end_step rows of x from `first` on. */
+EXPORT int32_t NAME(KERNEL_OUTPUTS)(const LaneTask *t) {
+    real *base = align(t->scratch);
+    Places p = lay_out(t, base);
+    p.w = align(t->state);
+    const int outputs = t->width[t->layers], row = p.input_row[t->layers];
+    real *to = t->final;
+    for (int64_t lane = 0; lane < t->lanes; lane++) {
+        const int64_t first = t->first[lane];
+        if (first < 0 || first + t->end_step > t->x_rows) return BAD_ROW;
+        pack(t, &p, t->start + lane * t->start_row, p.w);
+        for (int from = 0; from < t->end_step; from += t->batch) {
+            const int left = t->end_step - from, rows = left < t->batch ? left : t->batch;
+            for (int b = 0; b < rows; b++) read_sample(t, &p, b, first + from + b, 0);
+            run_forward(t, &p, rows);
+            for (int b = 0; b < rows; b++, to += outputs)
+                memcpy(to, p.h[t->layers] + (int64_t)b * row, (size_t)outputs * sizeof(real));
+        }
+    }
+    return FINE;
+}
+#endif
 
 #endif
