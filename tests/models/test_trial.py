@@ -101,7 +101,9 @@ def test_a_network_by_name_that_cannot_read_the_data_is_refused(data: Dataset, n
 
 
 def test_a_vocabulary_smaller_than_the_tokens_is_refused() -> None:
-    assert "IndexError" in refusal(WORDS, None, name="lstm", vocabulary=1)
+    assert "model.vocabulary = 1, but the tokens of mine go up to 1: set it to 2" in refusal(
+        WORDS, None, name="lstm", vocabulary=1
+    )
 
 
 def test_a_function_that_returns_one_object_gives_no_identical_members() -> None:
