@@ -201,7 +201,7 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
     if entry - left > LEAST_EMPTY * (right - left):  # nothing would be there
         axes.set_xlim(left=entry - 0.04 * (right - entry))
     end = format_number(sign * window, metric)
-    axes.set_ylabel(f"{axes.get_ylabel()}, {'up to' if sign < 0 else 'from'} {end}")
+    axes.set_ylabel(f"{axes.get_ylabel()}\n{'up to' if sign < 0 else 'from'} {end}")
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:

@@ -63,12 +63,16 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     axes.set_ylim(max(row.values()) + 0.7, -0.7)
     axes.set_xlim(0, busy[slowest] * 1.01)
     _name_tiers(axes, {name: [y for y, c in lanes if of[c] == name] for name in run.tiers})
-    axes.axvline(half, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
-    axes.set_ylabel("client" if len(lanes) == len(who) else f"client ({len(lanes)} of {len(who)})")
-    style.draw_grid(axes, "x")
+    _label_axes(axes, half, len(lanes), len(who))
     draw_model_key(axes, run.trained)
     return figure
+
+
+def _label_axes(axes: Axes, half: float, shown: int, clients: int) -> None:
+    axes.axvline(half, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
+    axes.set_ylabel("client" if shown == clients else f"client ({shown} of {clients})")
+    style.draw_grid(axes, "x")
 
 
 def _name_tiers(axes: Axes, rows: dict[str, list[float]]) -> None:

@@ -1,27 +1,18 @@
-"""What stands on the page: sections of figures, cards of headline numbers, the template.
+"""What stands on the page: sections of figures, cards of headline numbers, tables.
 
 Example:
-    >>> page = fill_template(title="nothing", facts=[], runs=[])
-    >>> page.count("<script"), page.count("http-equiv")  # the page's own script and its numbers; its security policy
-    (2, 1)
+    >>> "<h1>one</h1>" in render_one(ReadRun("one", {}, "", {}, {}, {}, None, None, {}))
+    True
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib import resources
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
-import fedray
 from fedray.core.text import show_line
 from fedray.report import (
     clients,
@@ -43,12 +34,8 @@ from fedray.report import (
 from fedray.report.cards import make_cards
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
-from fedray.report.sheets import PageTable, ScoreCell, fit_columns
-
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
-)  # what no page may hold, whoever wrote the names
-
+from fedray.report.sheets import PageTable, ScoreCell
+from fedray.report.template import fill_template
 
 Draw = Callable[[ReadRun], Figure | None]
 MEAN_NOTE = (
@@ -256,41 +243,6 @@ def make_key_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]
     """Header and rows: the keys that the scenarios set differently, and their values."""
     rows = [[ScoreCell(key), *map(ScoreCell, values)] for key, values in compare.find_differences(runs)]
     return ["key", *(run.name for run in runs)], rows
-
-
-def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
-    """The page: the template `report.html.j2`, filled with values.
-
-    The page's own script is the only one that a browser runs: the policy of the page names its digest.
-
-    Args:
-        sections: of pictures; those without any are left out.
-        values: of the template.
-    """
-    folder = resources.files("fedray.report")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
-    environment.filters["pretty"] = _indent_json
-    environment.filters["sheets"] = lambda table: fit_columns(*table)
-    template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    script = (folder / "report.js").read_text(encoding="utf-8")
-    shown = [section for section in sections if section.pictures]
-    own = {
-        "version": fedray.__version__,
-        "script": Markup(script),
-        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "numbers": _pack_json({p.key: p.numbers for section in shown for p in section.pictures if p.numbers}),
-    }
-    return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
-
-
-def _pack_json(value: Any) -> Markup:
-    """JSON that may stand in a script element: nothing in it ends the element, or begins another one."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _indent_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _find_name(scenario: dict[str, Any], key: str) -> str:

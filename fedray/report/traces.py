@@ -198,7 +198,7 @@ def _read_key(axes: Axes) -> dict[str, str]:
 
 def _read_axis(axis: Any) -> dict[str, Any]:
     formatter, locator = axis.get_major_formatter(), axis.get_major_locator()
-    found: dict[str, Any] = {"label": axis.get_label_text(), "log": axis.get_scale() == "log"}
+    found: dict[str, Any] = {"label": axis.get_label_text().partition("\n")[0], "log": axis.get_scale() == "log"}
     write = formatter.func if isinstance(formatter, FuncFormatter) else None
     if write is style.write_percent:
         found["percent"] = True

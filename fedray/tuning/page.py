@@ -22,9 +22,9 @@ from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import style
 from fedray.report.cards import Card
-from fedray.report.page import fill_template
 from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
 from fedray.report.sheets import ScoreCell
+from fedray.report.template import fill_template
 from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note

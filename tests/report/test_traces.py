@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedray.report import clients, curves, gantt, jobs, predictions, style
-from fedray.report.page import fill_template
 from fedray.report.pictures import Section, draw_picture
 from fedray.report.read import Curve, ReadRun, read_run
+from fedray.report.template import fill_template
 from fedray.report.traces import MOST_NUMBERS, read_panels
 
 

@@ -1,0 +1,68 @@
+// The numbers as rows: a header, then one row a value.
+const NUMBERS_AS_ROWS = {
+  listRows() {
+    if (this.data.table) return [this.data.table.head, ...this.data.table.rows];
+    const panels = this.data.panels.filter((panel) => panel.traces.length);
+    if (!panels.length) return [];
+    const traces = panels.flatMap((panel) => panel.traces);
+    const several = panels.length > 1, named = traces.some((trace) => trace.name);
+    const band = traces.some((trace) => trace.low);
+    const [{x, y}] = panels;
+    const cells = traces.every((trace) => trace.kind === "cells");
+    const bars = traces.filter((trace) => trace.kind === "bars");
+    const flat = bars.length > 0 && bars.every((trace) => this.isLying(trace));
+    const start = flat && bars.some((trace) => trace.x.some((v) => v !== 0));
+    const value = several ? "value" : (flat && !cells ? x.label || "value" : y.label || "value");
+    const head = [...(several ? ["panel"] : []), ...(named ? ["series"] : []),
+      ...(cells ? [y.label || "row", x.label || "column", "value"]
+        : flat
+          ? [y.label || "row", ...(start ? ["start"] : []), x.label || "value"]
+          : [x.label || "x", value, ...(band ? ["low", "high"] : [])])];
+    const rows = [head];
+    for (const panel of panels) {
+      for (const trace of panel.traces) {
+        const who = [...(several ? [panel.title || panel.y.label] : []), ...(named ? [trace.name] : [])];
+        for (const row of this.listTrace(panel, trace, {band, start})) rows.push([...who, ...row]);
+      }
+    }
+    return rows;
+  },
+
+  isLying(trace) {
+    return trace.kind === "bars" && new Set(trace.h.map((h) => Number(h.toPrecision(3)))).size === 1
+      && (new Set(trace.w.map((w) => Number(w.toPrecision(3)))).size > 1 || trace.x.every((x) => x === 0));
+  },
+
+  listTrace(panel, trace, {band, start}) {
+    const text = (axis, value) => (known(value) ? nameOf(axis, value) ?? value : null);
+    if (trace.kind === "cells") {
+      return trace.cells.flatMap((row, i) => row.map((value, j) =>
+        [text(panel.y, trace.y[i]), text(panel.x, trace.x[j]), value]));
+    }
+    if (trace.kind === "bars" && this.isLying(trace)) {
+      return trace.x.map((x, i) => [this.sayMiddle(panel.y, trace.y[i], trace.h[i]), ...(start ? [x] : []), trace.w[i]]);
+    }
+    if (trace.kind === "bars") {
+      return trace.x.map((x, i) => [this.sayMiddle(panel.x, x, trace.w[i]), trace.h[i], ...(band ? ["", ""] : [])]);
+    }
+    return trace.x.map((x, i) => [text(panel.x, x), text(panel.y, trace.y[i]),
+      ...(band ? [trace.low?.[i] ?? "", trace.high?.[i] ?? ""] : [])]);
+  },
+
+  sayMiddle(axis, low, size) {
+    const middle = Number((low + size / 2).toPrecision(5));
+    return nameOf(axis, middle) ?? middle;
+  },
+
+  makeTable([head, ...rows]) {
+    const body = make("tbody");
+    for (const row of rows.slice(0, MOST_ROWS)) {
+      body.append(make("tr", {}, ...row.map((v, i) => make("td", {text: say(v), "data-label": head[i]}))));
+    }
+    const table = make("table", {}, make("caption", {class: "unseen", text: `Numbers of the figure: ${this.title}`}),
+      make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {scope: "col", text})))), body);
+    const all = rows.length > MOST_ROWS ? [make("p", {text: `The first ${MOST_ROWS} of ${rows.length} rows; the CSV file has all.`})] : [];
+    return make("div", {class: "sheet", tabindex: "0", role: "region", "aria-label": `Numbers of the figure: ${this.title}`},
+      table, ...all);
+  },
+};

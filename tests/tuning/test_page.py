@@ -1,0 +1,52 @@
+"""A sweep's page shows every trial, or says how many it leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from fedray.tuning import page
+from fedray.tuning.objectives import read_objective
+from fedray.tuning.optuna_study import NOTES
+from fedray.tuning.space import read_space
+from fedray.tuning.view import View
+
+
+def make_view(trials: int) -> View:
+    """Trials of one parameter, of which one was pruned and one failed."""
+    study = optuna.create_study(direction="maximize")
+    spread: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}
+    for i in range(trials):
+        state = {0: TrialState.PRUNED, 1: TrialState.FAIL}.get(i, TrialState.COMPLETE)
+        given: dict[str, Any] = {"params": {"local.lr": i / trials}, "distributions": spread}
+        given["user_attrs"] = {NOTES: {"how": "trained", "error": "the data ran out"}}
+        given["value"] = i / trials if state == TrialState.COMPLETE else None
+        study.add_trial(optuna.trial.create_trial(state=state, **given))
+    objectives = (read_objective("", {"name": "accuracy"}),)
+    done = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
+    space = read_space({"local.lr": {"type": "float", "low": 0.0, "high": 1.0}})
+    return View(objectives, space, study, study.trials, done, [done[-1].number], {})
+
+
+def test_all_trials_are_shown_with_how_they_ended() -> None:
+    title, (head, rows), note = page._list_trials(make_view(30))
+    assert (title, note, len(rows)) == ("All 30 trials, the best first", "", 30)
+    assert [row[0].text for row in rows] == [*(str(i) for i in range(29, 1, -1)), "0", "1"]
+    assert [row[-1].text for row in rows[-2:]] == ["pruned", "failed: the data ran out"]
+    assert {len(row) for row in rows} == {len(head)} and rows[0][1].best
+
+
+def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MOST_CELLS", 40)
+    title, (_, rows), note = page._list_trials(make_view(30))
+    assert (title, len(rows)) == ("The best 10 of 30 trials", 10)
+    assert note.startswith("20 trials are left out here") and "all 30" in note
+
+
+def test_the_numbers_of_the_parallel_coordinates_are_those_of_the_trials() -> None:
+    table = page._tabulate(make_view(6))
+    assert table.head[:2] == ["trial", "local.lr"] and len(table.rows) == 4
+    assert table.rows[0] == [2, 2 / 6, 2 / 6]
