@@ -123,6 +123,7 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
         "polars": polars.from_pandas(FRAME),
         "pyarrow": pa.Table.from_pandas(FRAME),
         "Hugging Face": hub,
+        "a table and a column": (FRAME.drop(columns="digit"), FRAME["digit"]),
         "csv": tmp_path / "digits.csv",
         "feather": tmp_path / "digits.feather",
         "a file a client": wards,
@@ -130,7 +131,7 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
         "a frame a client": {c: FRAME.iloc[c * 50 : (c + 1) * 50] for c in range(4)},
     }
     pair = (FLAT.astype(np.float64), Y)
-    found = {name: hash_rows(thing, target="digit") for name, thing in forms.items()}
+    found = {n: hash_rows(v, **({} if isinstance(v, tuple) else {"target": "digit"})) for n, v in forms.items()}
     assert found == dict.fromkeys(forms, hash_rows(pair))
     named = {"name": "hf", "path": str(tmp_path / "hub"), "target": "digit"}
     runs = [hash_models(pair), hash_models(named)]

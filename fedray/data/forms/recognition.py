@@ -53,6 +53,10 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
         return _read_client_map(thing, reading)
     if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
         thing, reading = thing[0], reading._replace(test=thing[1])
+    if _is_pair(thing) and frames.is_frame(thing[0]) and is_array(thing[1]) and reading.target is None:
+        thing, target = _join_target(thing)
+        test = None if reading.test is None else _join_target(reading.test)[0]
+        reading = reading._replace(target=target, test=test)
     if frames.is_frame(thing):
         return _read_table(frames.as_frame(thing), reading)
     train, held = read_raw_parts(thing, reading)
@@ -77,6 +81,22 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
             x = tokenize([texts], reading.tokenizer, reading.length)
             parts.append(RawRows(x, np.asarray(part[reading.target].to_numpy())))
     return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
+
+
+def _join_target(pair: Any) -> tuple[Any, str]:
+    """A table of inputs and a column of labels as one table, and the name of the target."""
+    import pandas as pd
+
+    if not _is_pair(pair) or not frames.is_frame(pair[0]):
+        raise BadInput(f"data.test is {_describe(pair)}: give a pair (x, y) as the data are")
+    frame, y = frames.as_frame(pair[0]), as_array(pair[1], "data: y")
+    if y.ndim != 1 or len(y) != len(frame):
+        raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
+    target = str(getattr(pair[1], "name", None) or "target")
+    if target in list(frame):
+        raise BadInput(f"data: the inputs have a column {target}, which is also the name of the labels: leave it out")
+    whole = pd.DataFrame({column: frame[column].reset_index(drop=True) for column in frame})
+    return whole.assign(**{target: y}), target
 
 
 def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
