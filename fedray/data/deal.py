@@ -93,16 +93,8 @@ def build_shards(
     _check_arguments(data, name, clients, folds, hold_out)
     if data.population:
         owners = clients if pooled is None else pooled.clients
-        return GeneratedShards(
-            data,
-            data.population,
-            clients or 0,
-            seeds,
-            hold_out=hold_out,
-            server=server,
-            label_noise=noise,
-            owners=owners,
-        )
+        aside: dict[str, Any] = {"hold_out": hold_out, "server": server}
+        return GeneratedShards(data, data.population, clients or 0, seeds, **aside, label_noise=noise, owners=owners)
     worlds = list(product(seeds, folds))
     found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server)
     groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None

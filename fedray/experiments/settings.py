@@ -36,8 +36,8 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
     yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
-    if isinstance(study.shards, StoredShards) and (left := _count_left_rows(study.shards)):
-        yield "not dealt", f"{left:,} training rows, which the partition gives to nobody"
+    if isinstance(study.shards, StoredShards) and (spare := _count_left_rows(study.shards)):
+        yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
     options = scenario.data.options

@@ -79,7 +79,6 @@ def run_session(
     with directory.lock_run_directory(out) as confirm_place:
         if digests is not None:
             identity.confirm_identity(out, digests)
-        write_partition(out, study)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         evaluating = 0.0
@@ -149,7 +148,8 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Restores the newest checkpoint, or prepares the first round where there is none."""
+    """Restores the newest checkpoint, or prepares the first round where there is none; the partition is a file first."""
+    write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})

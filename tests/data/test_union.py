@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import originals
 import pytest
@@ -15,7 +17,8 @@ from fedray.data.union import join_datasets
 
 def test_a_client_of_a_union_has_one_of_its_sets() -> None:
     digits = load_data("digits")
-    dark = classification("dark", *(Split(255 - s.x, s.y) for s in (digits.train, digits.test)), digits.class_names)
+    dim, rest = (Split(255 - s.x, s.y) for s in (digits.train, digits.test))
+    dark = classification("dark", dim, rest, digits.class_names)
     both = join_datasets([digits, dark])
     keys = {"rounds": 0, "runtime": "inline", "report": False, "clients": 5, "model": "linear", "method": "fedavg"}
     study = fedray.run({**keys, "data": {"partition": "domain"}}, data=both).study
@@ -36,7 +39,7 @@ def test_sets_that_do_not_fit_are_one_line() -> None:
         join_datasets([digits, digits._replace(name="few", classes=3)])
 
 
-def test_a_scenario_names_the_sets(tmp_path: originals.Path) -> None:
+def test_a_scenario_names_the_sets(tmp_path: Path) -> None:
     originals.fake_mnist(tmp_path)
     with pytest.raises(BadInput, match=r"data.sets: the inputs of digits 1 x 8 x 8 and mnist 1 x 28 x 28 differ"):
         load_data("union", tmp_path, sets=["digits", "mnist"])
