@@ -148,7 +148,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Restores the newest checkpoint, or prepares the first round where there is none; the partition is a file first."""
+    """Restores the newest checkpoint, or prepares the first round where there is none; writes the partition first."""
     write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
