@@ -72,7 +72,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
     """A function (transformation, gradients `[W, p]`, parameters, batches, step) -> what becomes of the gradients."""
-    lr, t, states = code.block.lr, code.round, dict[Transform, Any]()
+    lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
     def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
         def update(g: Tensor, state: Any, now: Tensor, batch: LaneBatch) -> tuple[Tensor, Any]:
@@ -89,10 +89,10 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
             )
             return _check_update(rule.name, rule.update(g, state, now, context), now)
 
-        if rule not in states:
-            states[rule] = over(rule.init)(now)
-        kept = tree_map(lambda part: part[: len(now)] if isinstance(part, Tensor) else part, states[rule])
-        g, states[rule] = over(update)(g, kept, now, batch)
+        if id(rule) not in states:
+            states[id(rule)] = over(rule.init)(now)
+        kept = tree_map(lambda part: part[: len(now)] if isinstance(part, Tensor) else part, states[id(rule)])
+        g, states[id(rule)] = over(update)(g, kept, now, batch)
         return g
 
     return transform

@@ -11,6 +11,8 @@ Example:
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -48,6 +50,18 @@ def find_code_refusal(net: Net, example: Tensor, local: Local) -> str | None:
     """
     if local.step is not None and not isinstance(local.step, Transform):
         return "an optimizer of torch has no form over lanes"
+    try:
+        return _find_known_refusal(net, tuple(example.shape), example.dtype, local)
+    except TypeError:  # an object of the user's that cannot be a key
+        return _find_refusal(net, example, local)
+
+
+@lru_cache(maxsize=8)  # a run asks several times
+def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, local: Local) -> str | None:
+    return _find_refusal(net, torch.zeros(shape, dtype=dtype), local)
+
+
+def _find_refusal(net: Net, example: Tensor, local: Local) -> str | None:
     block = _make_block(net, example, local, lanes=2)
     try:
         lanes = train_client_lanes(net, block).final

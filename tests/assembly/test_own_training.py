@@ -12,9 +12,11 @@ from small import copy_run, rows, run_command, scenario
 from torch import Tensor
 
 import fedray
+from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
 from fedray.methods import LocalLoss, LossContext, StepContext, Transform
+from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.usefixtures("no_report")
 MINE = """
@@ -41,7 +43,7 @@ fedray.register("loss", "smooth", smooth)
 fedray.register("optimizer", "clipped", clipped)
 fedray.register("optimizer", "adamw", torch.optim.AdamW)
 """
-SCENARIO = scenario({"rounds": 2, "method": {"name": "fedavg"}})
+SCENARIO = scenario({"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}})
 
 
 @pytest.fixture
@@ -129,6 +131,7 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
         run({}, loss=LocalLoss(half, reads=("nonsense",)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_ray_trains_with_own_code_to_the_same_bits() -> None:
     def moved(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
@@ -151,7 +154,7 @@ def test_ray_trains_with_own_code_to_the_same_bits() -> None:
 )
 def test_a_schedule_is_a_factor_of_the_rate(keys: dict[str, Any], factors: list[float]) -> None:
     """To the bit what a rate of each round gives; with every engine, since it changes nothing but the rate."""
-    study = run({"schedule": keys}).study
+    study = build_study(read_scenario({"local": {"lr": 0.05, "schedule": keys}, "clients": {"number": 3}}))
     assert [round(study.method.phase.local.lr_at(t) / 0.05, 9) for t in range(3)] == factors
 
 

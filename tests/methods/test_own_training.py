@@ -32,7 +32,8 @@ class Residual(nn.Module):
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
-    return fedray.run(spell_out(scenario({"rounds": 2}, *changes)), **options)
+    few = {"rounds": 2, "data": {"limit": 90}, "clients": {"number": 3}}
+    return fedray.run(spell_out(scenario(few, *changes)), **options)
 
 
 def models(run: fedray.Run) -> Tensor:
@@ -54,7 +55,7 @@ def test_a_term_of_weight_zero_is_fedavg_to_the_bit(limit: dict[str, Any], other
     assert not torch.equal(models(plain), models(run({"method": {**limit, **other}}, terms, model=Residual)))
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedbn"])
+@pytest.mark.parametrize("method", ["fedper", pytest.param("fedbn", marks=pytest.mark.slow)])
 def test_with_nothing_private_a_split_method_is_fedavg_to_the_bit(method: str) -> None:
     whole = run({"method": {"name": method}, "local": {"private": []}})
     plain = run(FED_AVG)
@@ -62,7 +63,10 @@ def test_with_nothing_private_a_split_method_is_fedavg_to_the_bit(method: str) -
     assert rows(whole.clients) == rows(plain.clients)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fednova", "moon", "fedsam", "fedper"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fednova", "moon", "fedsam", "fedper"))],
+)
 def test_the_key_and_lg_fedavg_keep_the_same_layers(method: str) -> None:
     """The first layer of two is private: the bits of LG-FedAvg; other methods have the same bytes."""
     known = run({"method": {"name": "lg_fedavg", "shared_layers": 1}})

@@ -22,7 +22,8 @@ EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
-    return fedray.run(spell_out(scenario({"method": {"name": "fedavg"}}, EVERY, *changes)), **options)
+    few = {"method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
+    return fedray.run(spell_out(scenario(few, EVERY, *changes)), **options)
 
 
 def models(run: fedray.Run) -> Tensor:
@@ -52,6 +53,7 @@ def test_a_run_ends_when_it_gets_no_better() -> None:
     assert torch.equal(models(done), models(full))
 
 
+@pytest.mark.slow
 def test_lower_is_better_where_the_name_says_so() -> None:
     keys = {"rounds": 6, "stop": {"metric": "tooth_error", "patience": 2}}
     done = run(keys, metrics={"tooth_error": sawtooth([0.9, 0.8, 0.7, 0.75, 0.8, 0.1, 0.1])})
@@ -119,7 +121,9 @@ RULES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("killed", [None, 1, 3])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(None, marks=pytest.mark.slow), 1, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_killed_ends_the_same_way(killed: int | None, tmp_path: Path) -> None:
     """Its rules are where they were: the same last round, rows, models and best round."""
     own: dict[str, Any] = {"metrics": [doubt], "callbacks": [stop_early]}

@@ -45,7 +45,8 @@ def method(change: Callable[[Local], Local]) -> Callable[[Setting], Method]:
 
 
 def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any = Residual) -> fedray.Run:
-    keys = spell_out(scenario({"rounds": 2, "method": {"name": "fedavg"}}, *changes))
+    few = {"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
+    keys = spell_out(scenario(few, *changes))
     return fedray.run(keys, model=model, method=method(change))
 
 
@@ -75,15 +76,24 @@ SAME: dict[str, Callable[[Local], Local]] = {
 TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
 
 
-@pytest.mark.parametrize("place", SAME)
+def all_places(local: Local) -> Local:
+    """Code that changes nothing in all three places."""
+    for change in SAME.values():
+        local = change(local)
+    return local
+
+
+@pytest.mark.parametrize("place", ["all", *(pytest.param(one, marks=pytest.mark.slow) for one in SAME)])
 def test_code_that_changes_nothing_gives_the_bits_of_the_data(place: str) -> None:
-    plain, coded = run(lambda local: local, TERMS), run(SAME[place], TERMS)
+    plain, coded = run(lambda local: local, TERMS), run(SAME.get(place, all_places), TERMS)
     assert engine_of(plain)["name"] == engine_of(coded)["name"] == "vmap"
-    assert f"its {place} is code" in engine_of(coded)["why"]
+    assert "code, mapped over lanes" in engine_of(coded)["why"]
     assert torch.equal(models(plain), models(coded))
 
 
-@pytest.mark.parametrize("place", SAME)
+@pytest.mark.parametrize(
+    "place", ["loss", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gradient", "step"))]
+)
 def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
     plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, SAME[place]))
@@ -109,7 +119,13 @@ def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
     return Transform(init, update)
 
 
-@pytest.mark.parametrize(("step", "engine"), [(adam(), "vmap"), (torch.optim.Adam, "loop")], ids=["pair", "torch"])
+@pytest.mark.parametrize(
+    ("step", "engine"),
+    [
+        pytest.param(adam(), "vmap", id="pair", marks=pytest.mark.slow),
+        pytest.param(torch.optim.Adam, "loop", id="torch"),
+    ],
+)
 def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
     known = run(lambda local: replace(local, optimizer="adam", lr=0.01), TERMS)
     own = run(lambda local: replace(local, step=step, lr=0.01), TERMS)
