@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import EVALUATED_CLIENTS, Clients
+from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
 from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
@@ -81,23 +81,22 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
     data = open_data(scenario, own)
     require_one_target(data)
     folds = find_folds(scenario, data)
-    starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
-    replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
-    rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
-    seeds = [seed_world(seed, fold) for seed in replicates for fold in folds]
-    net = make_network(scenario, data, own, len(seeds))
-    shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
+    worlds = _seed_worlds(scenario, own, folds)
+    net = make_network(scenario, data, own, len(worlds.seeds))
+    shards = deal_shards(scenario, data, worlds.replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
-    pieces = add_stack(scenario, data, own, make_setting(scenario, net, shards, devices, tuple(seeds), own=own))
+    pieces = add_stack(
+        scenario, data, own, make_setting(scenario, net, shards, devices, tuple(worlds.seeds.tolist()), own=own)
+    )
     study = Study(
         name=scenario.method.name,
         method=compose_method(scenario, own, pieces, shards),
         net=net,
         clients=clients,
         shards=shards,
-        seeds=np.array(seeds, dtype=np.int64),
-        folds=np.array(folds * len(replicates), dtype=np.int64),
+        seeds=worlds.seeds,
+        folds=np.array(folds * len(worlds.replicates), dtype=np.int64),
         rounds=scenario.rounds,
         input_shape=data.input_shape,
         classes=data.classes,
@@ -113,12 +112,40 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         client_timeout=scenario.client_timeout,
         lanes=scenario.lanes,
         asynchronous=make_async_rule(scenario, clients, links_change=devices.links is not None),
-        starts=np.array([seed_world(start, fold) for start in starts for fold in folds], dtype=np.int64),
-        rates=rates if len(rates) else None,
+        starts=worlds.starts,
+        rates=worlds.rates if len(worlds.rates) else None,
     )
-    return (
-        study if pieces.stack is None else build_stack_study(study, pieces.stack, scenario.schedule.kind == "adaptive")
+    if pieces.stack is None:
+        return study
+    return build_stack_study(study, pieces.stack, scenario.schedule.kind == "adaptive")
+
+
+class _Worlds(NamedTuple):
+    """The seeds and learning rates of the worlds of a study.
+
+    Attributes:
+        replicates: The seed of each replicate.
+        seeds: Of each world, `[worlds]`.
+        starts: Of the first models of each world, `[worlds]`.
+        rates: Learning rate of each world, `[worlds]`; empty where they do not differ.
+    """
+
+    replicates: list[int]
+    seeds: IntArray
+    starts: IntArray
+    rates: FloatArray
+
+
+def _seed_worlds(scenario: Scenario, own: UserObjects, folds: list[int]) -> _Worlds:
+    """The worlds of a scenario: its replicates, with each learning rate of a grid, in each fold."""
+    starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
+    replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
+    seeds, first = (
+        np.array([seed_world(seed, fold) for seed in each for fold in folds], dtype=np.int64)
+        for each in (replicates, starts)
     )
+    rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
+    return _Worlds(replicates, seeds, first, rates)
 
 
 def seed_world(seed: int, fold: int) -> int:

@@ -130,5 +130,7 @@ def try_own_code(study: Study) -> None:
     phase = study.method.phase
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:
-            raise BadInput("local.loss reads the client's previous model, which a random walk does not keep: leave it out")
+            raise BadInput(
+                "local.loss reads the client's previous model, which a random walk does not keep: leave it out"
+            )
         try_code(study.net, study.example, phase.local)

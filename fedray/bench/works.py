@@ -28,7 +28,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation import interfaces
 from fedray.simulation import rounds as engine
-from fedray.simulation.asynchronous import AsyncTraining
+from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.interfaces import JobTable, Progress
 from fedray.simulation.study import Study
 
@@ -228,7 +228,7 @@ def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[W
     """
     runs_on = runtime or Inline(study)
     progress = engine.begin_progress(study, study.method.phase)
-    flying = None if study.asynchronous is None else AsyncTraining(study, runs_on, study.method.phase, progress)
+    advance = choose_advance(study, runs_on, progress)
     unmeasured = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
 
     def more(rounds: int) -> None:
@@ -238,7 +238,7 @@ def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[W
             Unrecorded(),
             lambda _progress: [],
             progress,
-            advance=None if flying is None else flying.advance,
+            advance=advance,
         )
 
     return more, progress

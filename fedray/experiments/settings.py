@@ -62,7 +62,11 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     plan = phase.schedule(0, None)
     chosen = f"{len(np.unique(plan.client[plan.world == 0])):,} of {study.clients.number:,} clients take part"
     if (rule := study.asynchronous) is not None:
-        steps = {"semi": f"every {rule.tick:g} s", "buffered": f"after {rule.goal} uploads", "async": "at every arrival"}
+        steps = {
+            "semi": f"every {rule.tick:g} s",
+            "buffered": f"after {rule.goal} uploads",
+            "async": "at every arrival",
+        }
         chosen = (
             f"none: {rule.concurrency:,} of {study.clients.number:,} clients train at the same time, and the server "
             f"steps {steps[rule.mode]}"

@@ -27,7 +27,7 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
 from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
 from fedray.files.sealed import write_sealed
-from fedray.simulation.asynchronous import AsyncTraining
+from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
@@ -81,15 +81,12 @@ def run_session(
             identity.confirm_identity(out, digests)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
-        evaluating = 0.0
         while True:
             show = _show_progress(study, watch)
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
             try:
                 evaluate, seconds = _time_calls(_choose_evaluator(measure, study, runtime, recorder))
-                advance = None
-                if study.asynchronous is not None:
-                    advance = AsyncTraining(study, runtime, study.method.phase, progress).advance
+                advance = choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
                 confirm_place()

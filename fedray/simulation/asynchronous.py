@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
@@ -222,6 +223,17 @@ class AsyncTraining:
             return ClientCosts(*(column[client] for column in self._costs[0]))
         columns = (np.stack(column) for column in zip(*self._costs, strict=True))
         return ClientCosts(*(column[world, client] for column in columns))
+
+
+def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Callable[[Progress], RoundResult] | None:
+    """What computes the next server step of a study without rounds; None for a study in rounds.
+
+    Args:
+        study: What runs.
+        runtime: Where its jobs run.
+        progress: Where the run begins or resumes.
+    """
+    return None if study.asynchronous is None else AsyncTraining(study, runtime, study.method.phase, progress).advance
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:

@@ -5,14 +5,16 @@ plans a round, the server that steps, and, where they differ from the usual, the
 (`Phase.sizes`, `Phase.traffic`) and what its state keeps of them (`Phase.remember`).
 
 Example:
-    >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
-    (True, False)
+    >>> status = np.array([clock.OK, clock.LATE, clock.DROPPED])
+    >>> phase = Phase(models=1, schedule=lambda t, state: None, local=None, server=None, compress=None)
+    >>> [each.tolist() for each in count_bytes(phase, status, up=np.full(3, 7), down=np.full(3, 5))]
+    [[7, 0, 0], [5, 5, 0]]
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,14 +23,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.method import Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
-from fedray.metrics.names import reaches_target
 from fedray.simulation import clock
-from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
+from fedray.simulation.ending import find_stop
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.study import Evaluation, Study
+from fedray.simulation.measuring import Measuring
+from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
 
 NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
@@ -89,20 +91,10 @@ def run_rounds(
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
-    began = time.perf_counter() - progress.wall_seconds
-
-    def gather() -> None:
-        progress.state = runtime.gather(progress.state)
-
-    def measure() -> None:
-        _measure(study, recorder, evaluate, progress, began)
-        if follow_metrics(study, progress):
-            recorder.keep_best(progress)
-
-    every = study.evaluation.every
+    run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
     if progress.round == 0:
-        measure()
-    if progress.round % every == 0:
+        run.measure()
+    if progress.round % study.evaluation.every == 0:
         progress.stopped = progress.stopped or find_stop(study, progress)
     done = progress.round >= study.rounds or bool(progress.stopped)
     if done and progress.round == 0:
@@ -110,32 +102,10 @@ def run_rounds(
     while not done:
         result, before = advance(progress), progress.sim_seconds
         add_round(progress, result)
-        progress.wall_seconds = time.perf_counter() - began
+        progress.wall_seconds = time.perf_counter() - run.began
         recorder.jobs(progress.round, result.plan, result.table)
-        last = progress.round >= study.rounds
-        measured = last or _is_due(study.evaluation, progress, before)
-        kept = last or progress.round % study.checkpoint_every == 0
-        if measured or kept:
-            gather()
-        if measured:
-            measure()
-            progress.stopped = find_stop(study, progress)
-        asked = ask_callbacks(study, progress, measured=measured, gather=gather)
-        if asked and not measured:
-            gather()
-            measure()
-        progress.stopped = progress.stopped or asked
-        done = last or bool(progress.stopped)
-        if done or kept:
-            recorder.checkpoint(progress)
+        done = run.finish_round(before)
     return progress
-
-
-def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
-    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
-    if evaluation.every_seconds is None:
-        return progress.round % evaluation.every == 0
-    return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
@@ -256,38 +226,3 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
     if phase.hands_on:
         return up, up
     return np.where(status == clock.OK, up, 0), np.where(_REACHED[status], down, 0)
-
-
-def _measure(
-    study: Study,
-    recorder: Recorder,
-    evaluate: Callable[[Progress], list[dict[str, Any]]],
-    progress: Progress,
-    began: float,
-) -> None:
-    """Evaluates the models and keeps the metrics; a target that names no metric of the run is refused at once."""
-    progress.metrics = evaluate(progress)
-    progress.wall_seconds = time.perf_counter() - began
-    if study.evaluation.target is not None and progress.metrics:
-        meets_target(progress.metrics[0], study.evaluation.target, "target")
-    recorder.evaluated(progress, progress.metrics)
-
-
-def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
-    """Whether a row of metrics has reached a target.
-
-    Args:
-        row: Metrics by name; None where one was not measured in this round.
-        target: The name of a metric and the value to reach.
-        key: The key of `evaluate` in the scenario that sets the target, for the error message.
-
-    Raises:
-        BadInput: There is no such metric in this run.
-    """
-    name, value = target
-    if name not in row:
-        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
-        raise BadInput(f"evaluate.{key}.metric = {name}: this run has no such metric: choose one of {known}")
-    if row[name] is None:  # not measured in this round
-        return False
-    return reaches_target(name, row[name], value)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.simulation.ending import BEST
 from fedray.simulation.interfaces import Progress
-from fedray.simulation.rounds import meets_target
+from fedray.simulation.measuring import meets_target
 from fedray.simulation.study import Study
 from fedray.storage.tables import read_table
 

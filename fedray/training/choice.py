@@ -26,7 +26,7 @@ from fedray.training import client_trial, compiled, compiled_conv, conv, loop, m
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
-from fedray.training.compiled_outputs import compute_outputs
+from fedray.training.compiled_outputs import run_kernel
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
@@ -147,7 +147,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 def _compute_conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs by the compiled kernel, as `Engine.outputs`."""
-    return compute_outputs(compiled_conv.CONV_KERNEL, net, rows, x)
+    return run_kernel(compiled_conv.CONV_KERNEL, net, rows, x)
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:

@@ -9,7 +9,7 @@ Example:
     >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
     >>> rows, images = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 5, 1, 8, 8)
     >>> if native.is_available():
-    ...     assert compute_outputs(CONV_KERNEL, net, rows, images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
+    ...     assert run_kernel(CONV_KERNEL, net, rows, images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 16  # samples that pass through a model at a time; their activations sta
 _KINDS = {torch.float32: 0, torch.float64: 2}
 
 
-def compute_outputs(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
+def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models, each on its own inputs.
 
     Args:

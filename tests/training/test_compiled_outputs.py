@@ -19,7 +19,7 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.training.choice import choose_engine
 from fedray.training.compiled_conv import CONV_KERNEL
-from fedray.training.compiled_outputs import BATCH, compute_outputs
+from fedray.training.compiled_outputs import BATCH, run_kernel
 from fedray.training.loop import loop_outputs
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
@@ -45,27 +45,27 @@ def test_answers_are_those_of_the_module(dtype: torch.dtype, bound: float) -> No
     net, rows, x = case(dtype)
     net.module.to(dtype)
     right = loop_outputs(net, rows, torch.zeros(3, 0), x)
-    torch.testing.assert_close(compute_outputs(CONV_KERNEL, net, rows, x), right, rtol=0, atol=bound)
+    torch.testing.assert_close(run_kernel(CONV_KERNEL, net, rows, x), right, rtol=0, atol=bound)
     shared = x[:1].expand(3, *x.shape[1:])
     right = loop_outputs(net, rows, torch.zeros(3, 0), shared)
-    torch.testing.assert_close(compute_outputs(CONV_KERNEL, net, rows, shared), right, rtol=0, atol=bound)
+    torch.testing.assert_close(run_kernel(CONV_KERNEL, net, rows, shared), right, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_answer_depends_on_no_other_one(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any models and rows together, any build, calls of any length: the same bits."""
     net, rows, x = case(dtype)
-    whole = compute_outputs(CONV_KERNEL, net, rows, x)
+    whole = run_kernel(CONV_KERNEL, net, rows, x)
     for models, first, end in (([0], 0, 1), ([2], 7, 30), ([1, 2], 3, 3 + BATCH), ([2, 0], 0, 37)):
-        part = compute_outputs(CONV_KERNEL, net, rows[models], x[models, first:end])
+        part = run_kernel(CONV_KERNEL, net, rows[models], x[models, first:end])
         assert torch.equal(part, whole[models, first:end])
     monkeypatch.setattr("fedray.training.compiled_outputs.MOST_OPERATIONS", 1)
-    assert torch.equal(compute_outputs(CONV_KERNEL, net, rows, x), whole)
+    assert torch.equal(run_kernel(CONV_KERNEL, net, rows, x), whole)
     library = native.load_library()
     assert isinstance(library, native.Library)
     if library.instructions == "avx512":
         monkeypatch.setattr(native, "load_library", lambda: library._replace(instructions="avx2"))
-        assert torch.equal(compute_outputs(CONV_KERNEL, net, rows, x), whole)
+        assert torch.equal(run_kernel(CONV_KERNEL, net, rows, x), whole)
 
 
 def pictures() -> Dataset:
@@ -91,7 +91,7 @@ import torch
 import test_compiled_outputs as cases
 for dtype in (torch.float32, torch.float64):
     for models, n in ((1, 1), (2, 16), (3, 33)):
-        cases.compute_outputs(cases.CONV_KERNEL, *cases.case(dtype, models, n))
+        cases.run_kernel(cases.CONV_KERNEL, *cases.case(dtype, models, n))
 print("fine")
 """
 

@@ -1,0 +1,103 @@
+"""What the round loop does with a round that was trained: it measures, asks who may end the run, and saves.
+
+Example:
+    >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
+    (True, False)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedray.core.errors import BadInput
+from fedray.core.types import FloatArray
+from fedray.metrics.names import reaches_target
+from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
+from fedray.simulation.interfaces import Progress, Recorder, Runtime
+from fedray.simulation.study import Evaluation, Study
+
+
+@dataclass
+class Measuring:
+    """What the loop does with a round that was trained: the arguments of `run_rounds`, and when the run began."""
+
+    study: Study
+    runtime: Runtime
+    recorder: Recorder
+    evaluate: Callable[[Progress], list[dict[str, Any]]]
+    progress: Progress
+    began: float
+
+    def gather(self) -> None:
+        """Brings all models into the state."""
+        self.progress.state = self.runtime.gather(self.progress.state)
+
+    def measure(self) -> None:
+        """Evaluates the models and keeps the metrics, and the models if they are the best so far.
+
+        Raises:
+            BadInput: A target names no metric of this run.
+        """
+        progress, target = self.progress, self.study.evaluation.target
+        progress.metrics = self.evaluate(progress)
+        progress.wall_seconds = time.perf_counter() - self.began
+        if target is not None and progress.metrics:
+            meets_target(progress.metrics[0], target, "target")
+        self.recorder.evaluated(progress, progress.metrics)
+        if follow_metrics(self.study, self.progress):
+            self.recorder.keep_best(self.progress)
+
+    def finish_round(self, before: FloatArray) -> bool:
+        """Measures, asks who may end the run, and saves; returns whether it ends.
+
+        Args:
+            before: Virtual seconds at which the round began, `[R]`.
+        """
+        study, progress = self.study, self.progress
+        last = progress.round >= study.rounds
+        measured = last or _is_due(study.evaluation, progress, before)
+        kept = last or progress.round % study.checkpoint_every == 0
+        if measured or kept:
+            self.gather()
+        if measured:
+            self.measure()
+            progress.stopped = find_stop(study, progress)
+        asked = ask_callbacks(study, progress, measured=measured, gather=self.gather)
+        if asked and not measured:
+            self.gather()
+            self.measure()
+        progress.stopped = progress.stopped or asked
+        done = last or bool(progress.stopped)
+        if done or kept:
+            self.recorder.checkpoint(progress)
+        return done
+
+
+def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
+    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
+    if evaluation.every_seconds is None:
+        return progress.round % evaluation.every == 0
+    return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
+
+
+def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
+    """Whether a row of metrics has reached a target.
+
+    Args:
+        row: Metrics by name; None where one was not measured in this round.
+        target: The name of a metric and the value to reach.
+        key: The key of `evaluate` in the scenario that sets the target, for the error message.
+
+    Raises:
+        BadInput: There is no such metric in this run.
+    """
+    name, value = target
+    if name not in row:
+        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+        raise BadInput(f"evaluate.{key}.metric = {name}: this run has no such metric: choose one of {known}")
+    if row[name] is None:  # not measured in this round
+        return False
+    return reaches_target(name, row[name], value)
