@@ -115,10 +115,6 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         starts=worlds.starts,
         rates=worlds.rates if len(worlds.rates) else None,
     )
-<<<<<<< ours
-    adaptive = scenario.schedule.kind == "adaptive"
-    return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
-=======
     if pieces.stack is None:
         return study
     return build_stack_study(study, pieces.stack, scenario.schedule.kind == "adaptive")
@@ -150,7 +146,6 @@ def _seed_worlds(scenario: Scenario, own: UserObjects, folds: list[int]) -> _Wor
     )
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
     return _Worlds(replicates, seeds, first, rates)
->>>>>>> mine
 
 
 def seed_world(seed: int, fold: int) -> int:

@@ -91,24 +91,9 @@ def run_rounds(
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
-<<<<<<< ours
-    began = time.perf_counter() - progress.wall_seconds
-
-    def gather() -> None:
-        progress.state = runtime.gather(progress.state)
-
-    def measure() -> None:
-        _measure(study, recorder, evaluate, progress, began)
-        if follow_metrics(study, progress):
-            recorder.keep_best(progress)
-
-    if progress.round == 0:
-        measure()
-=======
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
     if progress.round == 0:
         run.measure()
->>>>>>> mine
     if progress.round % study.evaluation.every == 0:
         progress.stopped = progress.stopped or find_stop(study, progress)
     done = progress.round >= study.rounds or bool(progress.stopped)
@@ -119,47 +104,10 @@ def run_rounds(
         add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - run.began
         recorder.jobs(progress.round, result.plan, result.table)
-<<<<<<< ours
-        kept = _look_back(study, progress, before, gather, measure)
-        done = progress.round >= study.rounds or bool(progress.stopped)
-        if kept:
-            recorder.checkpoint(progress)
-    return progress
-
-
-def _look_back(
-    study: Study, progress: Progress, before: FloatArray, gather: Callable[[], None], measure: Callable[[], None]
-) -> bool:
-    """Evaluates a round where that is due, asks whether it is the last one, and says whether its state is kept."""
-    last = progress.round >= study.rounds
-    measured = last or _is_due(study.evaluation, progress, before)
-    kept = last or progress.round % study.checkpoint_every == 0
-    if measured or kept:
-        gather()
-    if measured:
-        measure()
-        progress.stopped = find_stop(study, progress)
-    asked = ask_callbacks(study, progress, measured=measured, gather=gather)
-    if asked and not measured:
-        gather()
-        measure()
-    progress.stopped = progress.stopped or asked
-    return kept or bool(progress.stopped)
-
-
-def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
-    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
-    if evaluation.every_seconds is None:
-        return progress.round % evaluation.every == 0
-    return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
-
-
-=======
         done = run.finish_round(before)
     return progress
 
 
->>>>>>> mine
 def add_round(progress: Progress, result: RoundResult) -> None:
     """Adds a finished round to the totals of a run."""
     progress.state = result.state
