@@ -86,9 +86,8 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
     shards = deal_shards(scenario, data, worlds.replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
-    pieces = add_stack(
-        scenario, data, own, make_setting(scenario, net, shards, devices, tuple(worlds.seeds.tolist()), own=own)
-    )
+    setting = make_setting(scenario, net, shards, devices, tuple(worlds.seeds.tolist()), own=own)
+    pieces = add_stack(scenario, data, own, setting)
     study = Study(
         name=scenario.method.name,
         method=compose_method(scenario, own, pieces, shards),
@@ -115,9 +114,8 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         starts=worlds.starts,
         rates=worlds.rates if len(worlds.rates) else None,
     )
-    if pieces.stack is None:
-        return study
-    return build_stack_study(study, pieces.stack, scenario.schedule.kind == "adaptive")
+    adaptive = scenario.schedule.kind == "adaptive"
+    return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
 
 
 class _Worlds(NamedTuple):
