@@ -43,6 +43,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     options = scenario.data.options
     target = options.get("target") or []
     kept = {*([target] if isinstance(target, str) else target), options.get("group")}
+    kept |= {*data.features, *(name.partition("=")[0] for name in data.features)}  # a category is `column=value`
     left = tuple(name for name in data.columns if name not in kept)
     if data.features and left:
         yield "left out", _name_some(left)

@@ -231,12 +231,13 @@ def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
     """Numbers as short as they may be: five digits, what all bars share once, of long lines every n-th and the last."""
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
-        bars.update({side: bars[side][:1] for side in ("y", "w", "h") if np.ptp(bars[side]) == 0})
+        bars.update({side: bars[side][:1] for side in ("y", "w", "h") if len(bars[side]) and np.ptp(bars[side]) == 0})
     long = sum(len(trace[side]) for trace in traces for side in sides if side in trace and trace["kind"] != "cells")
     every = math.ceil(long / most) or 1
     for trace in traces:
         number = len(trace["x"])
-        kept = np.unique(np.append(np.arange(0, number, 1 if trace["kind"] == "cells" else every), number - 1))
+        places = np.arange(0, number, 1 if trace["kind"] == "cells" else every)
+        kept = np.unique(np.append(places, number - 1)) if number else places
         for side in (side for side in sides if side in trace):
             values = trace[side][kept] if len(trace[side]) == number and trace["kind"] != "cells" else trace[side]
             trace[side] = _pack(values, digits=7 if side == "x" else 5)

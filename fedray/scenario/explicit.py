@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario.limits import name_limits
-from fedray.scenario.nested import flatten
+from fedray.scenario.nested import flatten, merge_keys
 from fedray.scenario.relevance import Idle, explain_idle_key, find_idle_keys
 from fedray.scenario.schema import Scenario
 
+ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
+_OLD_SECTIONS = ("graph", "predict")  # they have the keys that they always had
 _MOST_NAMED = 3
 
 
@@ -38,6 +40,21 @@ class Place(NamedTuple):
     own: Mapping[str, Any]
     given: Mapping[str, Any]
     scenario: Scenario
+
+
+def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
+    """Whether a file is a resolved scenario, also one of an earlier version, in which younger keys are missing.
+
+    Args:
+        file: its keys as a tree.
+        resolved: what it resolves to, with every key.
+
+    Example:
+        >>> is_dump({"graph": {"kind": "ring"}, "predict": {}}, {"graph": {"kind": "ring", "edges": 3}, "predict": {}})
+        False
+    """
+    whole = all(isinstance(file[name], dict) and file[name].keys() >= resolved[name].keys() for name in _OLD_SECTIONS)
+    return whole and merge_keys(resolved, file) == resolved
 
 
 def judge_keys(

@@ -26,7 +26,7 @@ from fedray.core.text import quote_value
 from fedray.files.plain import expand_user_path
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
-from fedray.scenario.explicit import Place, judge_keys
+from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rules import check_scenario
@@ -53,7 +53,6 @@ _NAMED = {"selection": {"name": "uniform"}}  # what a nested section is called w
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
 _NESTED = {"data": "partition", "participation": "selection"}  # sections with a name inside of others
 _OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name, beside the nested ones
-_ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _MOST_CELLS = 1000
 
 
@@ -210,9 +209,9 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
                 before.append(None)
         return before[0]
 
-    if file.keys() >= _ALWAYS_DUMPED:
+    if file.keys() >= ALWAYS_DUMPED:
         resolved = alone()
-        if resolved is not None and to_plain(resolved) == {**to_plain(resolved), **_without_table(file)}:
+        if resolved is not None and is_dump(_without_table(file), to_plain(resolved)):
             places = [Place("", {}, changes, places[0].scenario)]
     judge_keys(places, changes, alone, own)
 

@@ -35,6 +35,8 @@ def record_failure(out: Path, error: Exception) -> None:
         out: the run directory.
         error: what was raised.
     """
+    if not is_present(out / "scenario.yaml"):  # the run was moved or deleted: nothing is written at its old place
+        return
     text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
     with suppress(FedrayError, OSError):
         write_json(out / FAILURE_FILE, {"error": show_line(text, 2000)})

@@ -126,16 +126,10 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
 
 
 def test_list_names_everything_a_scenario_may_say() -> None:
-    known = {
-        **names.SPECS["method"],
-        **names.SPECS["data"],
-        **names.SPECS["model"],
-        **names.SPECS["partition"],
-        **CLASSIFIERS,
-    }
+    known = {*CLASSIFIERS, *(name for specs in names.SPECS.values() for name in specs)}
     result = run_command("list")
     assert result.status == 0
-    assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == set(known)
+    assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == known
     assert {line.split()[0] for line in run_command("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
 
 

@@ -56,7 +56,7 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
 
 
 # Ray takes seconds to start its actors; the other methods are made of the parts of these.
-APART = {"ditto", "stacking"}
+APART = {"ditto"}
 ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name not in APART else []) for name in sorted(METHODS)]
 
 

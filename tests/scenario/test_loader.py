@@ -82,7 +82,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("model: {name: resnet19}", ["model.name = 'resnet19' is not a known model: did you mean resnet18?"]),
     ("model: {name: mlp, hidden: [0]}", ["model.hidden = [0] holds 0, which is out of range"]),
     ("method: {name: stacking, bases: [{name: nlp}]}", ["method.bases[0].name = 'nlp'", "did you mean mlp?"]),
-    ("method: {name: stacking, bases: [{norm: x}]}", ["method.bases[0].norm is not a key of model mlp"]),
+    ("method: {name: stacking, bases: [{channels: x}]}", ["method.bases[0].channels is not a key of model mlp"]),
     ("method: {name: stacking, bases: [{models: 0}]}", ["method.bases[0].models = 0 is out of range"]),
     ("rounds: ten", ["rounds = 'ten' is not a whole number: give"]),
     ("rounds: 1.5", ["rounds = 1.5 is not a whole number"]),

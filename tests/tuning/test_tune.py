@@ -42,7 +42,8 @@ ALONE: dict[str, Any] = {"trials": 5, "sampler": {"name": "tpe", "startup": 3}, 
 BESIDE: dict[str, Any] = {"trials": 6, "sampler": {"name": "random", "seed": 1}, "together": 2}
 
 
-@pytest.mark.parametrize("how", [ALONE, pytest.param(BESIDE, marks=pytest.mark.slow)], ids=["alone", "side by side"])
+@pytest.mark.slow  # tests/tuning/test_search.py interrupts sweeps in this process
+@pytest.mark.parametrize("how", [ALONE, BESIDE], ids=["alone", "side by side"])
 def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, Any], tmp_path: Path) -> None:
     found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}},
                   overrides={"rounds": 20, "checkpoint.every": 1}, **how)  # fmt: skip

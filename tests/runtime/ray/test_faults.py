@@ -59,7 +59,7 @@ LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": 
     [
         pytest.param("Client", {}, 2, marks=pytest.mark.slow),
         pytest.param("Client", PRIVATE, 2, marks=pytest.mark.slow),
-        ("Client", WALK, 2),
+        pytest.param("Client", WALK, 2, marks=pytest.mark.slow),
         ("Coordinator", {}, 1),
     ],
     ids=["client", "client with private state", "holder of models", "coordinator"],
