@@ -139,7 +139,11 @@ def test_its_header_names_source_and_command(path: Path) -> None:
 
 SAME = {f"shefl_{what}_{data}" for what in ("table1a", "fig1") for data in ("cifar10", "cifar100", "svhn")}
 SAME = SAME - {"shefl_table1a_cifar10"} | {"fed_ensemble_table2_cifar100", "fed_ensemble_table3_femnist"}
-TRAINED = [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SAME else []) for path in FILES]
+LARGE = {"fed_ensemble_fig6_cifar10", "stacking_table5_cifar10"}
+TRAINED, BUILT = (
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in slow else []) for path in FILES]
+    for slow in (SAME | {"fed_ensemble_fig6_cifar10"}, SAME | LARGE)
+)
 
 
 @pytest.mark.parametrize("path", TRAINED)  # slow: the networks of another file on other pictures
@@ -166,7 +170,7 @@ def trained(scenario: Scenario, out: Path, own: UserObjects) -> dict[str, Any]:
     return run_inline(scenario, out, own, lambda _snapshot: None)
 
 
-@every_file
+@pytest.mark.parametrize("path", BUILT)  # slow: as above, and networks of ten million numbers
 def test_every_cell_builds_as_it_is(path: Path) -> None:
     scenario = read_scenario(path)
     own = data_of(scenario)

@@ -472,7 +472,7 @@ def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None
         assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
     text = dump_scenario(read_scenario(RICH))
