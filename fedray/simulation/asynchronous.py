@@ -34,7 +34,7 @@ from fedray.training.block import samples_seen
 
 
 class ClientCosts(NamedTuple):
-    """What a job of each client costs in a world, `[N]` each.
+    """What a job of each client costs: `[N]` each in a world, `[R, N]` in all worlds.
 
     Attributes:
         size: Training samples.
@@ -64,7 +64,8 @@ class AsyncTraining:
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
         self._plan = lru_cache(KEPT_TURNS)(lambda turn: phase.schedule(turn, None))
-        self._costs = [self._count_costs(world) for world in range(study.worlds)]
+        columns = zip(*(self._count_costs(world) for world in range(study.worlds)), strict=True)
+        self._costs = ClientCosts(*(np.stack(column) for column in columns))
         self._lines = [self._make_timeline(world) for world in range(study.worlds)]
         self._versions = Versions(study.worlds, phase.models, progress.flight())
         self._sums: dict[Group, Stats] = {}
@@ -81,7 +82,8 @@ class AsyncTraining:
         return ClientCosts(jobs.size, steps, *job_traffic(self.study, self.phase, plan))
 
     def _make_timeline(self, world: int) -> Timeline:
-        study, each, client = self.study, self._costs[world], np.arange(self.study.clients.number)
+        study, client = self.study, np.arange(self.study.clients.number)
+        each = ClientCosts(*(column[world] for column in self._costs))
         samples = samples_seen(each.size, each.steps, self.phase.local.batch_size)
         costs = clock.JobCosts(each.steps, each.up, each.down, samples)
         seed, zero = study.seeds[world], np.zeros(len(client))
@@ -208,7 +210,7 @@ class AsyncTraining:
         times = np.array([(job.start, job.arrival, job.loss) for job in jobs], dtype=np.float64)
         start, arrival, loss = times.reshape(-1, 3).T
         error = np.array([job.error for job in jobs], dtype=object)
-        size, steps, up, down = self._look_up(world, client)
+        size, steps, up, down = (column[world, client] for column in self._costs)
         failed = np.array([job.error is not None for job in jobs], dtype=bool)
         status = np.where(failed, clock.FAILED, status)
         steps = np.where(status == clock.OK, steps, 0)
@@ -216,13 +218,6 @@ class AsyncTraining:
         flight = FlightTable(start, arrival, version, late)
         table = JobTable(size, steps, loss, up, down, arrival - start, status, error, flight)
         return Plan(client, model, world), table
-
-    def _look_up(self, world: IntArray, client: IntArray) -> ClientCosts:
-        """What some jobs cost, `[J]` each."""
-        if len(self._costs) == 1:
-            return ClientCosts(*(column[client] for column in self._costs[0]))
-        columns = (np.stack(column) for column in zip(*self._costs, strict=True))
-        return ClientCosts(*(column[world, client] for column in columns))
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Callable[[Progress], RoundResult] | None:
