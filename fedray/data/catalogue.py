@@ -10,10 +10,21 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import suggest_nearest
-from fedray.data import images, synthetic, tables, text
 from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
 from fedray.data.forms import hf_files, pictures
+from fedray.data.images import (
+    CIFAR,
+    IDX,
+    find_femnist_folder,
+    find_torchvision_folder,
+    load_digits,
+    load_femnist,
+    load_torchvision,
+)
+from fedray.data.synthetic import make_cubic, make_interval, make_population, make_sine
+from fedray.data.tables import find_table_file, load_printers, load_table, load_uci
+from fedray.data.text import find_shakespeare_folder, load_shakespeare
 from fedray.data.types import Dataset
 from fedray.data.union import join_datasets
 from fedray.own_code.source_code import name_callable
@@ -37,11 +48,11 @@ def _find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) 
 
 
 def _find_table_file(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    return tables.find_table_file(path)
+    return find_table_file(path)
 
 
 def _find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    return text.find_shakespeare_folder(root, source)
+    return find_shakespeare_folder(root, source)
 
 
 TORCHVISION_NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
@@ -57,19 +68,19 @@ UCI_NAMES = (
     "uci/yacht",
 )
 _SOURCES: dict[str, Source] = {
-    "digits": Source(images.load_digits),
+    "digits": Source(load_digits),
     **{
-        name: Source(partial(images.load_torchvision, name), partial(images.find_torchvision_folder, name))
+        name: Source(partial(load_torchvision, name), partial(find_torchvision_folder, name))
         for name in TORCHVISION_NAMES
     },
-    "femnist": Source(images.load_femnist, images.find_femnist_folder),
-    "shakespeare": Source(text.load_shakespeare, _find_shakespeare_folder),
-    "printers": Source(tables.load_printers),
-    "sine": Source(synthetic.make_sine),
-    "interval": Source(synthetic.make_interval),
-    "cubic": Source(synthetic.make_cubic),
-    "synthetic": Source(synthetic.make_population),
-    "table": Source(tables.load_table, _find_table_file),
+    "femnist": Source(load_femnist, find_femnist_folder),
+    "shakespeare": Source(load_shakespeare, _find_shakespeare_folder),
+    "printers": Source(load_printers),
+    "sine": Source(make_sine),
+    "interval": Source(make_interval),
+    "cubic": Source(make_cubic),
+    "synthetic": Source(make_population),
+    "table": Source(load_table, _find_table_file),
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
     "folder": Source(pictures.load_folder, _find_picture_folder),
     "hf": Source(hf_files.load_hf, hf_files.find_hf_files),
@@ -97,7 +108,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 def find_source(name: str) -> Source:
     """The source of a data set, by its name."""
     if name.startswith("uci/"):
-        return Source(partial(tables.load_uci, name))
+        return Source(partial(load_uci, name))
     if name not in _SOURCES:
         remedy = suggest_nearest(name, [*_SOURCES, *DATA_NAMES], f"choose one of {', '.join(_SOURCES)}, uci/FOLDER")
         raise BadInput(f"data.name = {name}: no such data set: {remedy}")
@@ -188,11 +199,11 @@ def _fetch_pictures(name: str, root: Path) -> Path:
     """Downloads a set of pictures with torchvision's classes."""
     from torchvision import datasets
 
-    if name in images.IDX:
+    if name in IDX:
         for train in (True, False):
-            getattr(datasets, images.IDX[name])(root, train=train, download=True)
-        return root / images.IDX[name]
-    kind = "SVHN" if name == "svhn" else images.CIFAR[name][0]
+            getattr(datasets, IDX[name])(root, train=train, download=True)
+        return root / IDX[name]
+    kind = "SVHN" if name == "svhn" else CIFAR[name][0]
     (root / kind).mkdir(exist_ok=True)
     if name == "svhn":
         for split in ("train", "test"):

@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import FedrayError
-from fedray.data import catalogue
+from fedray.data.catalogue import check_data_options, find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
 from fedray.data.types import Array, Dataset, Split
@@ -69,12 +69,12 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
     """The data set from the store, where it is put if that is a gain."""
-    catalogue.check_data_options(name, options)
-    where = catalogue.find_source(name).where
+    check_data_options(name, options)
+    where = find_source(name).where
     if where is None:
-        return catalogue.load_data(name, root, **options)
+        return load_data(name, root, **options)
     key = [options, list_stamps(where(root, **options)), _stamp_test_file(options)]
-    return keep_dataset(name, key, lambda: catalogue.load_data(name, root, **options))
+    return keep_dataset(name, key, lambda: load_data(name, root, **options))
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:

@@ -62,7 +62,7 @@ def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(
 ) -> None:
     originals.fake_mnist(tmp_path)
     loaded, first = load_data("mnist", tmp_path), store.open_dataset("mnist", tmp_path)
-    monkeypatch.setattr("fedray.data.catalogue.load_data", None)
+    monkeypatch.setattr("fedray.data.store.load_data", None)
     second = store.open_dataset("mnist", tmp_path)
     for data in (first, second):
         for part in ("train", "test"):

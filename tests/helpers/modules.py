@@ -31,3 +31,16 @@ def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Mod
     module = copy.deepcopy(net.module)
     module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
     return module.eval()
+
+
+class Residual(nn.Module):
+    """A network that only the mapped engine and the loop train, also where clients train without code."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first, self.middle, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1)).relu()
+        out: Tensor = self.last(h + self.middle(h).relu())
+        return out

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from modules import Residual
 from small import rows, scenario, spell_out
 from torch import Tensor, nn
 
@@ -16,19 +17,6 @@ from fedray.core.errors import BadInput
 pytestmark = pytest.mark.usefixtures("no_report")
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 LAYERS: dict[str, Any] = {"model": {"name": "mlp", "norm": "layer", "hidden": [8]}}
-
-
-class Residual(nn.Module):
-    """A network that is mapped over lanes also where clients train without code."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.first, self.middle, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x.flatten(1)).relu()
-        out: Tensor = self.last(h + self.middle(h).relu())
-        return out
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:

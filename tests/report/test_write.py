@@ -185,8 +185,10 @@ def test_text_of_the_user_is_escaped(folder: Path, tmp_path: Path) -> None:
     with np.load(run / "pictures.npz") as file:
         pictures = {**file, "class_names": np.array(["<b>$x", "a & b", "$\\nothing$", *map(str, range(7))])}
     np.savez(run / "pictures.npz", **pictures)
-    remove_scripts(page(tmp_path / "one.html", run))
-    remove_scripts(page(tmp_path / "two.html", run, folder / "repeated"))
+    for others in ([], [folder / "repeated"]):
+        whole = page(tmp_path / f"{len(others)}.html", run, *others)
+        assert "<script>alert" not in whole and "<b>$x" not in whole
+        assert "<script" not in remove_scripts(whole)
 
 
 def test_several_runs_are_compared(folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from modules import Residual
 from small import scenario, spell_out
 from torch import Tensor, nn
 
@@ -19,19 +20,6 @@ from fedray.methods import Method, Setting, federated
 
 pytestmark = pytest.mark.usefixtures("no_report")
 TOP: dict[str, Any] = {"lanes": "torch"}
-
-
-class Residual(nn.Module):
-    """A network that only the mapped engine and the loop train."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.first, self.middle, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x.flatten(1)).relu()
-        out: Tensor = self.last(h + self.middle(h).relu())
-        return out
 
 
 def batch_norm() -> nn.Module:
