@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import fedray
 from fedray.core.errors import FedrayError
 from fedray.runtime import environment, placement
 
@@ -128,7 +129,11 @@ def worker_environment() -> dict[str, Any]:
 
     A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
     """
-    own = [path for path in sys.path if path and Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
+    paths = [path or str(Path.cwd()) for path in sys.path]  # an empty entry is the working directory
+    own = [path for path in paths if Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
     own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
+    here = Path(fedray.__file__).parents[1]
+    if any(Path(path, "fedray").is_dir() and not here.samefile(path) for path in own):
+        own.insert(0, str(here))  # a checkout's folder `fedray` does not replace the package that the driver runs
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     return {"env_vars": environment.WORKER | passed | {"PYTHONPATH": os.pathsep.join(own)}}

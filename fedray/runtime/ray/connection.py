@@ -36,6 +36,7 @@ import ray._private.worker as ray_worker
 from ray._private import ray_constants
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
+from ray.job_config import JobConfig
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.process.ending import SIGNALS, current_ending
@@ -183,7 +184,7 @@ def _connect(address: str) -> None:
         if address.rpartition(":")[2].isdigit() and "//" not in address:
             GcsClient(address=address)  # a token that is missing is said at once; `ray.init` would try for 20 s
         with _keep_quiet():
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            ray.init(address=address, job_config=_own_job(), log_to_driver=False, configure_logging=False)
     except AuthenticationError:
         raise BadInput(
             f"--address {address}: this cluster wants a token, and another one or none was sent: set "
@@ -218,6 +219,15 @@ def open_local_ray(cpus: int, resources: dict[str, float] | None = None) -> Iter
             hooks.remove(discard)
 
 
+def _own_job() -> JobConfig:
+    """The job of a driver whose workers import from `worker_environment` alone.
+
+    Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
+    checkout of the source, would take the place of the package that the driver runs.
+    """
+    return JobConfig(_client_job=True)
+
+
 def _discard(folder: Path) -> None:
     leftovers.kill_session(folder)
     leftovers.remove_session(folder)
@@ -236,6 +246,7 @@ def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[
                 with _keep_quiet():
                     ray.init(
                         address="local",
+                        job_config=_own_job(),
                         include_dashboard=False,
                         log_to_driver=False,
                         configure_logging=False,

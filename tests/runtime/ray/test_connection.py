@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,9 @@ from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, leftovers
 from fedray.runtime.ray import connection, tasks
+
+
+QUICKSTART = Path(__file__).parents[3] / "scenarios" / "quickstart.yaml"
 
 
 @pytest.fixture
@@ -155,6 +159,20 @@ def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.M
     monkeypatch.setenv("FEDRAY_PATIENCE", text)
     with pytest.raises(BadInput, match="FEDRAY_PATIENCE = .*: give a positive number of seconds, or unset it"):
         environment.prepare_process()
+
+
+def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Path, tmp_path: Path) -> None:
+    """A command in a checkout whose package is installed elsewhere: the workers import what the driver imports."""
+    (tmp_path / "fedray").mkdir()
+    (tmp_path / "fedray" / "__init__.py").write_text("raise ImportError('the package of the working directory')\n")
+    command = "import sys; from fedray.cli.commands import main; sys.exit(main())"
+    options = ["runtime=ray", "rounds=1", "clients.number=10", "report=false", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, "run", str(QUICKSTART), *options],
+        cwd=tmp_path, env=os.environ | {"RAY_TMPDIR": str(short_place)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["kernels"] != "none"
 
 
 @pytest.mark.slow
