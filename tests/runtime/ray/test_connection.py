@@ -26,7 +26,6 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, leftovers
 from fedray.runtime.ray import connection, tasks
 
-
 QUICKSTART = Path(__file__).parents[3] / "scenarios" / "quickstart.yaml"
 
 
