@@ -43,7 +43,7 @@ def run_command(
     modules: tuple[str, ...],
 ) -> None:
     """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`."""
-    from fedray.runtime.environment import refuse_unused_address
+    from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import read_scenario
     from fedray.scenario.yaml_text import load_yaml
     from fedray.storage.places import claim_numbered, refuse_taken
@@ -56,7 +56,7 @@ def run_command(
     confirm_writable("--out", wanted_folder)
     import_modules(modules)
     wanted = read_scenario(path, overrides)
-    refuse_unused_address(wanted.runtime, address)
+    address = find_address(wanted.runtime, address)
     wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
@@ -107,12 +107,12 @@ def check_command(
     scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...], plot: Path | None
 ) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
-    from fedray.runtime.environment import refuse_unused_address
+    from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import read_cells, read_scenario
 
     import_modules(modules)
     wanted = read_scenario(options.path(scenario), overrides)
-    refuse_unused_address(wanted.runtime, address)
+    address = find_address(wanted.runtime, address)
     with import_quickly():
         from fedray.experiments.check import explain_scenario
 

@@ -23,7 +23,8 @@ from fedray.experiments.reopen import read_run_scenario
 from fedray.experiments.user_errors import explain_run
 from fedray.files.plain import confirm_writable
 from fedray.process.ending import current_ending
-from fedray.runtime.environment import device_of, prepare_process, refuse_unused_address, use_one_thread
+from fedray.runtime.addresses import find_address
+from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import name_lanes, warn_if_dependent, worker_facts
@@ -63,7 +64,7 @@ def run_scenario(
         BadInput: the scenario or the directory cannot be used; a directory that was made for it is removed.
         FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
     """
-    refuse_unused_address(scenario.runtime, address)
+    address = find_address(scenario.runtime, address)
     confirm_writable("--out", out)
     prepare_process()
     existed = out.exists()

@@ -27,7 +27,7 @@ from fedray.files.columns import table_schema
 from fedray.files.parts import refuse_links
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
-from fedray.runtime.environment import refuse_unused_address
+from fedray.runtime.addresses import refuse_unused_address
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -134,34 +133,3 @@ def _fix_cuda_arithmetic() -> None:
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def refuse_unused_address(runtime: str, address: str | None) -> None:
-    """Refuses the address of a cluster for what runs in this process.
-
-    Args:
-        runtime: of the scenario.
-        address: that of `--address`; None: none was given.
-
-    Example:
-        >>> refuse_unused_address("inline", "auto")
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: --address auto, but runtime = inline, which uses no cluster: leave it out, or ...
-    """
-    if address is not None and runtime == "inline":
-        raise BadInput(
-            f"--address {address}, but runtime = inline, which uses no cluster: leave it out, or set runtime=ray"
-        )
-
-
-def check_address(address: str) -> None:
-    """Checks that something listens at the address of a Ray cluster: Ray itself would wait for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise BadInput(
-            f"--address {address}: nobody answers there ({error}): start Ray there, or leave it out"
-        ) from None

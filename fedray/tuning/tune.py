@@ -25,7 +25,8 @@ from fedray.files import plain
 from fedray.files.parts import refuse_links
 from fedray.own_code.user_modules import import_modules
 from fedray.process.ending import current_ending
-from fedray.runtime.environment import prepare_process, refuse_unused_address
+from fedray.runtime.addresses import find_address
+from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import draw_first_state
@@ -79,7 +80,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     sweep = _read_sweep(source, own, folder if resume else None)
     base = sweep.scenario({})
-    refuse_unused_address(base.runtime, address)
+    address = find_address(base.runtime, address)
     log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name)
@@ -87,7 +88,8 @@ def run_sweep(
     journal = folder.absolute() / optuna_study.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     refuse_links(folder)
-    current_ending().advise(_describe_resume(source, folder), needs=folder / COPY)
+    given = {"storage": storage and "...", "address": address, "trials": trials}  # a URL may hold a password
+    current_ending().advise(_describe_resume(source, folder, modules, given), needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
@@ -150,10 +152,19 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 
-def _describe_resume(source: str | Path | Mapping[str, Any], folder: Path) -> str:
-    """How a sweep goes on that was ended."""
-    given = quote(str(source)) if isinstance(source, str | Path) else "..."
-    return f"`fedray tune {given} --out {quote(str(folder))} --resume` goes on"
+def _describe_resume(
+    source: str | Path | Mapping[str, Any], folder: Path, modules: tuple[str, ...], given: Mapping[str, Any]
+) -> str:
+    """How a sweep goes on that was ended; `given` are its other options, None where one was not given.
+
+    Example:
+        >>> _describe_resume("lr.yaml", Path("runs/lr"), ("mine",), {"storage": None, "address": "auto"})
+        '`fedray tune lr.yaml --out runs/lr --import mine --address auto --resume` goes on'
+    """
+    file = quote(str(source)) if isinstance(source, str | Path) else "..."
+    options = [("import", name) for name in modules] + [(k, value) for k, value in given.items() if value is not None]
+    more = "".join(f" --{name} {value if value == '...' else quote(str(value))}" for name, value in options)
+    return f"`fedray tune {file} --out {quote(str(folder))}{more} --resume` goes on"
 
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:

@@ -4,27 +4,15 @@ Ray itself may wait for half an hour for an answer of a machine whose Ray has di
 processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
 
 Example:
-    >>> listening = socket.create_server(("127.0.0.1", 0))
-    >>> address = "127.0.0.1:%d" % listening.getsockname()[1]
-    >>> answers(address)
-    True
-    >>> listening.close()
-    >>> answers(address)
-    False
+    >>> Connection(Path("/folder")).check()  # none of its processes has ended
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -33,15 +21,14 @@ from typing import Any
 
 import ray
 import ray._private.worker as ray_worker
-from ray._private import ray_constants
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
-from ray.exceptions import AuthenticationError, RayError
-from ray.job_config import JobConfig
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.process.ending import SIGNALS, current_ending
+from fedray.process.ending import current_ending
 from fedray.process.quickly import leave_untidy
-from fedray.runtime import environment, leftovers
+from fedray.runtime import addresses, environment, leftovers
+from fedray.runtime.addresses import answers
+from fedray.runtime.ray.joining import join_cluster
+from fedray.runtime.ray.switches import keep_quiet, listen_on_network, own_job
 
 MOST_TRIES = 2  # of a start on a busy machine
 NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
@@ -115,26 +102,6 @@ class Connection:
             raise RayDied("Ray on this machine ended, though its cluster is there")
 
 
-def answers(address: str) -> bool:
-    """Whether something listens at `host:port`."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-    except OSError:
-        return False
-    return True
-
-
-def _listen_on_network(network: bool) -> None:
-    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
-
-    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
-    """
-    if sys.platform == "linux":
-        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
-        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
-
-
 @contextmanager
 def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
     """Connects to a cluster, or starts a local one that only this machine can reach and that ends with the block.
@@ -149,7 +116,7 @@ def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
     """
     if ray.is_initialized():
         known = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", known):
+        if address not in (None, "auto", known, os.environ.get(addresses.VARIABLE)):
             raise BadInput(
                 f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
             )
@@ -158,8 +125,7 @@ def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
         with open_local_ray(max(os.cpu_count() or 1, cpus)) as connection:
             yield connection
     else:
-        environment.check_address(address)
-        _connect(address)
+        join_cluster(address)
         connection = Connection()
         try:
             yield connection
@@ -174,26 +140,6 @@ def _abandon() -> None:
     """Leaves a cluster that is gone: Ray would wait a minute for its answer, and then end this process by itself."""
     atexit.unregister(ray_worker.shutdown)
     leave_untidy("ray")
-
-
-def _connect(address: str) -> None:
-    """Connects to a cluster."""
-    environment.prepare_process()
-    _listen_on_network(True)
-    try:
-        if address.rpartition(":")[2].isdigit() and "//" not in address:
-            GcsClient(address=address)  # a token that is missing is said at once; `ray.init` would try for 20 s
-        with _keep_quiet():
-            ray.init(address=address, job_config=_own_job(), log_to_driver=False, configure_logging=False)
-    except AuthenticationError:
-        raise BadInput(
-            f"--address {address}: this cluster wants a token, and another one or none was sent: set "
-            "RAY_AUTH_MODE=token, and copy the cluster's ~/.ray/auth_token to this machine"
-        ) from None
-    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
-        ray.shutdown()
-        why = " ".join(str(error).split())[:200]
-        raise BadInput(f"--address {address}: {why}: start Ray there first") from error
 
 
 @contextmanager
@@ -219,15 +165,6 @@ def open_local_ray(cpus: int, resources: dict[str, float] | None = None) -> Iter
             hooks.remove(discard)
 
 
-def _own_job() -> JobConfig:
-    """The job of a driver whose workers import from `worker_environment` alone.
-
-    Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
-    checkout of the source, would take the place of the package that the driver runs.
-    """
-    return JobConfig(_client_job=True)
-
-
 def _discard(folder: Path) -> None:
     leftovers.kill_session(folder)
     leftovers.remove_session(folder)
@@ -235,7 +172,7 @@ def _discard(folder: Path) -> None:
 
 def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[str, subprocess.Popen[bytes]]:
     """Starts Ray and returns the processes that it cannot do without."""
-    _listen_on_network(False)
+    listen_on_network(False)
     os.environ[leftovers.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
@@ -243,10 +180,10 @@ def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[
     try:
         for _ in range(MOST_TRIES):
             try:
-                with _keep_quiet():
+                with keep_quiet():
                     ray.init(
                         address="local",
-                        job_config=_own_job(),
+                        job_config=own_job(),
                         include_dashboard=False,
                         log_to_driver=False,
                         configure_logging=False,
@@ -283,20 +220,3 @@ def _stop(folder: Path) -> None:
     with suppress(Exception):
         ray.shutdown()
     leftovers.kill_session(folder)
-
-
-@contextmanager
-def _keep_quiet() -> Iterator[None]:
-    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
-    ray_worker.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)

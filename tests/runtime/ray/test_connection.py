@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import ray
 from on_ray import hashes, inline, run
-from ray.exceptions import AuthenticationError, LocalRayletDiedError, RayError, WorkerCrashedError
+from ray.exceptions import LocalRayletDiedError, RayError, WorkerCrashedError
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
@@ -97,8 +97,7 @@ def test_after_an_actors_death_a_dead_head_node_was_asked_for_another_actor(monk
 def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ray.shutdown` waits for a minute for the head node's answer."""
     left: list[str] = []
-    monkeypatch.setattr(environment, "check_address", lambda _address: None)
-    monkeypatch.setattr(connection, "_connect", lambda _address: None)
+    monkeypatch.setattr(connection, "join_cluster", lambda _address: None)
     monkeypatch.setattr(ray, "shutdown", lambda: left.append("shutdown"))
     monkeypatch.setattr(connection, "leave_untidy", left.append)
     monkeypatch.setattr("atexit.unregister", lambda _hook: None)
@@ -106,17 +105,6 @@ def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest
         with connection.open_ray("10.0.0.1:6379", 1) as here:
             here.gone = gone
     assert left == ["ray", "shutdown"]
-
-
-def test_a_cluster_that_wants_a_token_was_said_not_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(address: str) -> None:
-        raise AuthenticationError(f"InvalidAuthToken of {address}")
-
-    monkeypatch.setattr(environment, "check_address", lambda _address: None)
-    monkeypatch.setattr(connection, "GcsClient", refuse)
-    match = "--address 10.0.0.1:6379: this cluster wants a token, .*: set RAY_AUTH_MODE=token, and copy"
-    with pytest.raises(BadInput, match=match), connection.open_ray("10.0.0.1:6379", 1):
-        pass
 
 
 def test_tasks_of_a_dead_ray_waited_for_ever() -> None:

@@ -1,0 +1,61 @@
+"""What fedray sets in Ray before it starts or joins one: where it listens, what its workers import, what it says.
+
+Example:
+    >>> own_job()._client_job
+    True
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray._private.worker as ray_worker
+from ray._private import ray_constants
+from ray.job_config import JobConfig
+
+from fedray.process.ending import SIGNALS
+
+
+def listen_on_network(network: bool) -> None:
+    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
+
+    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
+    """
+    if sys.platform == "linux":
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
+        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
+
+
+def own_job() -> JobConfig:
+    """The job of a driver whose workers import from `worker_environment` alone.
+
+    Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
+    checkout of the source, would take the place of the package that the driver runs.
+    """
+    return JobConfig(_client_job=True)
+
+
+@contextmanager
+def keep_quiet() -> Iterator[None]:
+    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
+    untyped: Any = ray_worker
+    untyped.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
