@@ -87,6 +87,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fedbe": {"method": {"name": "fedbe", "server_data": 0.2}},
     "fedbe dirichlet": {"method": {"name": "fedbe", "server_data": 0.2, "sampler": "dirichlet", "samples": 3}},
     "fedbe_nokd": {"method": {"name": "fedbe_nokd"}},
+    "feddf": {"method": {"name": "feddf", "server_data": 0.2, "distil_steps": 20, "patience": 5}},
+    "feddf noise": {"method": {"name": "feddf", "inputs": "noise", "teacher": "confidence", "distil_steps": 20}},
     "feddyn": {"method": {"name": "feddyn"}},
     "feddyn_ensemble": {"method": {"name": "feddyn_ensemble"}},
     "ditto": {"method": {"name": "ditto"}},

@@ -18,6 +18,7 @@ from typing import Any, cast
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
+from fedray.assembly.distillation import make_learner
 from fedray.assembly.models import make_network
 from fedray.assembly.own_methods import guard_method
 from fedray.assembly.own_schedule import guard_schedule
@@ -29,7 +30,6 @@ from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.adaptive import remember_losses
-from fedray.components.distillation import make_learner
 from fedray.components.schedule import KINDS, Assignment
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
@@ -91,7 +91,7 @@ def make_setting(
             else count_buffered(scenario, clients)
         ),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
-        distil=make_learner(net, shards, scenario.method.options),
+        distil=make_learner(scenario, net, shards, seeds, own),
         walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
         private=find_private_layers(net, scenario.local.private or []),

@@ -17,6 +17,7 @@ import numpy as np
 from fedray.assembly import memory
 from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.devices import make_counting_rule, make_devices
+from fedray.assembly.distillation import share_of_server
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.own_training import OwnTraining
@@ -193,7 +194,7 @@ def deal_shards(
         seeds,
         folds=folds,
         hold_out=scenario.data.hold_out,
-        server=float(scenario.method.options.get("server_data", 0.0)),
+        server=share_of_server(scenario.method.options),
         pooled=pooled,
         own=None if own is None or pooled is not None else own.partition,
         dealt=None if own is None else own.dealt,

@@ -16,9 +16,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +24,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_ROWS, Net
-from fedray.data.shards import Shards
 from fedray.models.loss import per_sample
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
@@ -73,7 +69,7 @@ def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.K
         for a in range(0, len(x), how.batch_size):
             batch = order[a : a + how.batch_size]
             out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (x[batch],))
-            grads = torch.autograd.grad(_loss(net, out, target[batch]), params)
+            grads = torch.autograd.grad(loss_to_teachers(net, out, target[batch]), params)
             with torch.no_grad():
                 torch._foreach_mul_(velocity, MOMENTUM)
                 torch._foreach_add_(velocity, list(grads))
@@ -82,33 +78,6 @@ def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.K
             total += torch.cat([t.detach().reshape(-1) for t in tensors]).double()
             kept += 1
     return (total / max(kept, 1)).to(teachers.dtype) if kept else teachers[0]
-
-
-Learn = Callable[[int, Tensor, rng.Keys], Tensor]  # (world, teachers [S, d], address) -> student [d]
-
-
-def make_learner(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn | None:
-    """How a model learns at the server, for methods whose options give it inputs; None for the others.
-
-    Args:
-        net: the network.
-        shards: hold the server's inputs.
-        options: of the method.
-
-    Raises:
-        BadInput: the server has no inputs.
-    """
-    if "server_data" not in options:
-        return None
-    if not len(shards.unlabelled(0)):
-        raise BadInput(f"method.server_data = {options['server_data']} leaves the server no rows: raise it")
-    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
-
-    def learn(world: int, teachers: Tensor, key: rng.Keys) -> Tensor:
-        x = shards.normalize(shards.unlabelled(world)[None], torch.tensor([world]))[0]
-        return train_student(net, how, x, teachers, key)
-
-    return learn
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
@@ -121,12 +90,9 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tens
         teachers: `[S, d]`.
     """
     total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
-    with torch.no_grad():
-        for row in teachers:
-            views = net.layout.views(row)
-            parts = [functional_call(net.module, views, (part,)) for part in torch.split(x, EVALUATED_ROWS)]
-            out = torch.cat(parts).double()
-            total += out.softmax(-1) if net.objective == "cross_entropy" else out
+    for row in teachers:
+        out = ask_model(net, row, x)
+        total += out.softmax(-1) if net.objective == "cross_entropy" else out
     mean = total / len(teachers)
     if net.objective == "cross_entropy":
         mean = mean.pow(1.0 / how.temperature)
@@ -134,7 +100,22 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tens
     return mean.to(teachers.dtype)
 
 
-def _loss(net: Net, out: Tensor, target: Tensor) -> Tensor:
+def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without gradients."""
+    views = net.layout.views(row)
+    with torch.no_grad():
+        parts = [functional_call(net.module, views, (part,)) for part in torch.split(x, EVALUATED_ROWS)]
+    return torch.cat(parts).double()
+
+
+def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
+    """What a student minimizes on a batch: its cross entropy to the teachers' probabilities, or half the squared error.
+
+    Args:
+        net: the network.
+        out: raw outputs of the student, `[B, C]`.
+        target: probabilities or outputs of the teachers, `[B, C]`.
+    """
     if net.objective == "cross_entropy":
         return -(target * out.log_softmax(-1)).sum(-1).mean()
     return per_sample("half_mse", out, target).mean()

@@ -151,12 +151,13 @@ class GeneratedShards:
         held = self._draw(worlds, client, kept, self._total(worlds, client) - kept)
         return held.x, held.y
 
-    def unlabelled(self, world: int) -> Tensor:
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
         """The rows of further generated clients, as many as the server's share says."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
-        return self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client)).x
+        drawn = self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client))
+        return drawn.x, drawn.y
 
     def client_test(self, _world: int, _client: int) -> IntArray | None:
         """None: no test row belongs to a client."""

@@ -88,8 +88,8 @@ class Shards(Protocol):
         """
         ...
 
-    def unlabelled(self, world: int) -> Tensor:
-        """Raw inputs of the rows that the server holds instead of the clients."""
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
+        """Raw inputs and labels or targets of the rows that the server holds instead of the clients."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:

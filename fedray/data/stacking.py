@@ -82,9 +82,9 @@ class FeatureShards:
         """The raw withheld rows of the whole."""
         return self.whole.holdout(world)
 
-    def unlabelled(self, world: int) -> Tensor:
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
         """The server's raw rows of the whole."""
-        return self.whole.unlabelled(world)
+        return self.whole.server(world)
 
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Those of the whole."""
@@ -167,9 +167,9 @@ class LeaveOutShards:
         """The raw withheld rows of the whole."""
         return self.whole.holdout(world // self.folds)
 
-    def unlabelled(self, world: int) -> Tensor:
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
         """The server's raw rows of the whole."""
-        return self.whole.unlabelled(world // self.folds)
+        return self.whole.server(world // self.folds)
 
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Those of the whole."""

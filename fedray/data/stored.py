@@ -169,10 +169,11 @@ class StoredShards:
         index, (in_x, in_y) = torch.from_numpy(rows), self._strides
         return self._x[index + world * in_x], self._y[index + world * in_y]
 
-    def unlabelled(self, world: int) -> Tensor:
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
         """Copies of the server's rows."""
         rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
-        return self._x[rows + world * self._strides[0]]
+        in_x, in_y = self._strides
+        return self._x[rows + world * in_x], self._y[rows + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
         """Test rows of the client's group, the same in all worlds."""

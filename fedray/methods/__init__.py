@@ -22,6 +22,7 @@ from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedag import fedag
 from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
+from fedray.methods.feddf import feddf
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fednova import fednova
 from fedray.methods.fedper import fedbn, fedper, fedrep
@@ -59,6 +60,7 @@ __all__ = [
     "fedbe",
     "fedbe_nokd",
     "fedbn",
+    "feddf",
     "feddyn",
     "feddyn_ensemble",
     "federated",

@@ -50,7 +50,7 @@ def fedbe(setting: Setting) -> Method:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
-        return learn(world, teachers, rng.keys(setting.seeds[world], "distil", t, model))
+        return learn(world, teachers[0], teachers, rng.keys(setting.seeds[world], "distil", t, model))
 
     return with_teachers(setting, "fedbe", follow)
 

@@ -73,7 +73,8 @@ class Setting:
         hold_out: whether clients withhold rows for validation.
         participants: clients of a round, at most.
         features: reads `[n, p]` features where the network is linear in its weights and has a closed form; else None.
-        distil: (world, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else None.
+        distil: (world, start `[d]`, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else
+            None.
         walk: where the models are, if there is no server.
         stack: of stacking: the base networks and the meta model.
         private: layers of the network that stay with the clients (`local.private`).
@@ -96,7 +97,7 @@ class Setting:
     hold_out: bool = False
     participants: int = 1
     features: Callable[[Tensor], Tensor] | None = None
-    distil: Callable[[int, Tensor, Keys], Tensor] | None = None
+    distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
     walk: Walk | None = None
     stack: Stack | None = None
     private: tuple[str, ...] = ()

@@ -38,6 +38,8 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         yield "method.shared_layers", 0, "local training (lg_fedavg that shares nothing)"
     if method.name == "fedbe" and method.options["distil_epochs"] == 0:
         yield "method.distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"
+    if method.name == "feddf" and method.options["distil_steps"] == 0:
+        yield "method.distil_steps", 0, "FedAvg (nothing is distilled)"
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:
         kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
         yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"

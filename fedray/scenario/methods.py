@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.spec import MethodSpec, Needs, Option
 from fedray.scenario.stacking import check_bases
 from fedray.scenario.validators import either, list_of, one_of, real, whole
@@ -126,14 +127,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     ),
     "fedbe": MethodSpec(
         "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
-        options={
-            **_SAMPLER,
-            "temperature": Option(0.5, real("(0, inf)")),
-            "server_data": Option(0.1, real("(0, 1)")),
-            "distil_epochs": Option(20, whole(0, 10**6)),
-            "distil_lr": Option(0.01, real("(0, inf)")),
-            "distil_batch": Option(32, whole(1, 10**6)),
-        },
+        options={**_SAMPLER, **FEDBE_OPTIONS},
         defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,
         optimizer=False,
@@ -149,6 +143,12 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         optimizer=False,
         coefficients=False,
         samples=True,
+    ),
+    "feddf": MethodSpec(
+        "FedDF: the mean learns what all uploads say together, on inputs of the server (Lin et al. 2020)",
+        options=FEDDF_OPTIONS,
+        defaults={**_ONE, **_BY_EXAMPLES},
+        robust=False,
     ),
     "feddyn": MethodSpec(
         "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fedray.core.text import quote_value
 from fedray.scenario.clients import ClientKeys, TierKeys
 from fedray.scenario.data import data_spec_of
+from fedray.scenario.distillation import explain_idle
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
@@ -133,6 +134,8 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
         return f"{name} keeps no layers of its network at the clients"
     if (spec.own_models or scenario.local.private) and key == "predict.gamma":
         return f"a known client of {name} answers with a model of its own"
+    if key.startswith("method.") and "validation" in spec.options:
+        return explain_idle(key.removeprefix("method."), scenario.method.options)
     if key.startswith("model.") and scenario.method.options.get("bases"):
         return "method.bases names the networks"
     return ""

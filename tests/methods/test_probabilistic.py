@@ -323,8 +323,8 @@ def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
 def test_the_server_of_fedbe_holds_rows_that_no_client_has() -> None:
     study = build_study(read_scenario(scenario({"method": {"name": "fedbe", "server_data": 0.25}})))
     total = sum(int(size) for size in study.shards.sizes(np.zeros(6, int), np.arange(6)))
-    assert (total, len(study.shards.unlabelled(0))) == (180, 60)
-    held = {row.numpy().tobytes() for row in study.shards.unlabelled(0).flatten(1)}
+    assert (total, len(study.shards.server(0)[1])) == (180, 60)
+    held = {row.numpy().tobytes() for row in study.shards.server(0)[0].flatten(1)}
     fetched = study.shards.fetch(np.zeros(6, int), np.arange(6))
     mine = {fetched.x[row].numpy().tobytes() for i, size in enumerate(fetched.size) for row in fetched.rows[i, :size]}
     assert len(held & mine) <= 2  # equal pictures may exist

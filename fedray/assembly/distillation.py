@@ -1,0 +1,144 @@
+"""What a server distils on, from a scenario: a share of the training rows, another data set, or noise.
+
+Example:
+    >>> share_of_server({"server_data": 0.25, "validation": 0.125})
+    0.375
+    >>> share_of_server({"inputs": "noise", "server_data": 0.25, "validation": 0.125})
+    0.125
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.components.distillation import Distil, train_student
+from fedray.components.fusion import Fusion, ServerRows, fuse_models
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import Net
+from fedray.data.catalogue import DATA_NAMES
+from fedray.data.scaling import Scaling
+from fedray.data.shards import Shards
+from fedray.data.store import open_dataset
+from fedray.files.plain import expand_user_path
+from fedray.scenario.schema import Scenario
+
+Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
+WITHHELD, NOISE = "withheld", "noise"
+
+
+def share_of_server(options: Mapping[str, Any]) -> float:
+    """The share of the training rows that a method's server holds instead of the clients, from its options."""
+    taught = options.get("server_data", 0.0) if options.get("inputs", WITHHELD) == WITHHELD else 0.0
+    return float(taught + options.get("validation", 0.0))
+
+
+def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
+    """How a model learns at the server, for methods whose options give it inputs; None for the others.
+
+    Args:
+        scenario: has the options.
+        net: the network.
+        shards: hold the server's rows.
+        seeds: one for each world.
+        own: the user's objects.
+
+    Raises:
+        BadInput: the server has no inputs, or inputs that the network does not take.
+    """
+    options = scenario.method.options
+    if "server_data" not in options:
+        return None
+    _check_share(options, shards)
+    if "distil_epochs" in options:
+        return _learn_from_average(net, shards, options)
+    if options["teacher"] == "confidence" and not shards.data.classes:
+        raise BadInput(
+            f"method.teacher = confidence, but {scenario.data.name} has real targets, which have no logits: choose "
+            "mean_logits"
+        )
+    rows = cache(lambda world: _server_rows(scenario, shards, world, seeds[world]))
+    if own.dealt is None and options["inputs"] not in (WITHHELD, NOISE):
+        _read_other(scenario, shards)  # at once, for its message; actors never need it
+    keys = ("steps", "lr", "batch")
+    steps, lr, batch = (options[f"distil_{key}"] for key in keys)
+    how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
+    return lambda world, start, teachers, key: fuse_models(net, how, start, teachers, rows=rows(world), key=key)
+
+
+def _check_share(options: Mapping[str, Any], shards: Shards) -> None:
+    share = share_of_server(options)
+    if share >= 1:
+        raise BadInput(
+            f"method.validation = {options['validation']:g} and method.server_data = {options['server_data']:g} take "
+            "every row from the clients: lower one of them"
+        )
+    if share and not len(shards.server(0)[1]):
+        key = "server_data" if options.get("inputs", WITHHELD) == WITHHELD else "validation"
+        raise BadInput(f"method.{key} = {options[key]} leaves the server no rows: raise it")
+
+
+def _learn_from_average(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn:
+    """FedBE's student, which starts at the first of its teachers."""
+    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
+
+    def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+        x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
+        return train_student(net, how, x, teachers, key)
+
+    return learn
+
+
+def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
+    """What the server of a world has: inputs without labels, and rows with labels that say when it stops."""
+    options, where = scenario.method.options, torch.tensor([world])
+    raw, labels = shards.server(world)
+    x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
+    share = share_of_server(options)
+    checked = round(len(x) * options["validation"] / share) if share else 0
+    order = torch.from_numpy(rng.permutations(rng.keys(seed, "server validation"), len(x)))
+    kept = order[:checked].sort().values
+    if options["inputs"] == WITHHELD:
+        inputs = x[order[checked:].sort().values]
+        if not len(inputs):
+            raise BadInput(f"method.server_data = {options['server_data']:g} leaves the server no inputs: raise it")
+        return ServerRows(inputs, x[kept], y[kept])
+    key = rng.keys(seed, "server inputs")
+    if options["inputs"] == NOISE:
+        shape = (options["input_rows"], *shards.data.input_shape)
+        return ServerRows(_draw_noise(key, shape, scenario, shards), x[kept], y[kept])
+    other = _read_other(scenario, shards)
+    chosen = torch.from_numpy(rng.permutations(key, len(other))[: options["input_rows"]]).sort().values
+    return ServerRows(other[chosen], x[kept], y[kept])
+
+
+def _draw_noise(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario, shards: Shards) -> Tensor:
+    """Standard normal inputs, as standardized ones would be."""
+    if shards.data.kind == "tokens":
+        raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
+    return torch.from_numpy(rng.normal(key, math.prod(shape))).float().reshape(shape)
+
+
+def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
+    """The inputs of another data set, standardized by its own training rows; their labels are not read."""
+    name = scenario.method.options["inputs"]
+    if name not in DATA_NAMES and not name.startswith("uci/"):
+        raise BadInput(
+            f"method.inputs = {name} is no data set: choose withheld, noise, or a name of `fedray list data`"
+        )
+    root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
+    data = open_dataset(name, root, {})
+    if data.population or (data.kind, data.input_shape) != (shards.data.kind, shards.data.input_shape):
+        raise BadInput(
+            f"method.inputs = {name} has inputs of shape {list(data.input_shape)} ({data.kind}), but "
+            f"{scenario.data.name} has {list(shards.data.input_shape)} ({shards.data.kind}): choose another data set"
+        )
+    x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
+    return Scaling.of(data, [0]).normalize(x[None], torch.tensor([0]))[0]
