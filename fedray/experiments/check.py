@@ -21,6 +21,7 @@ from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes, quote_value
 from fedray.core.types import Tier
+from fedray.experiments.runtime_choice import choose_runtime
 from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of
@@ -44,7 +45,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         BadInput: The scenario cannot be run here; one line with the remedy.
     """
     study = build_study(scenario)
-    if address is None and scenario.runtime == "inline":
+    if choose_runtime(scenario, study, address).name == "inline":
         device_of(max(tier.num_gpus for tier in study.clients.tiers))
     elif address is None:
         check_machine(study.clients.tiers, count_gpus())
@@ -91,7 +92,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
     unit = "round" if study.asynchronous is None else "job"
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
-    actors, schedule = count_actors(scenario, study, address), f"schedule {keys.schedule.kind}"
+    schedule = f"schedule {keys.schedule.kind}"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
     facts = [
@@ -103,7 +104,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
         ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {describe_compression(scenario)}"),
-        ("runtime", f"{keys.runtime}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"),
+        ("runtime", _describe_runtime(scenario, study, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),
     ]
@@ -162,10 +163,18 @@ def describe_models(study: Study) -> str:
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
 
 
+def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
+    """Where it runs, and why, with the client actors on Ray."""
+    chosen = choose_runtime(scenario, study, address)
+    where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
+    if chosen.name == "inline":
+        return where
+    actors = count_actors(scenario, study, address)
+    return f"{where}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"
+
+
 def count_actors(scenario: Scenario, study: Study, address: str | None = None) -> int:
-    """Client actors on this machine; on a cluster, which has an address, its own CPUs will decide."""
-    if scenario.runtime == "inline":
-        return 0
+    """Client actors on Ray, on this machine; on a cluster, which has an address, its own CPUs will decide."""
     from fedray.runtime.placement import Room, plan_actors
 
     asked = sum(max(1.0, tier.num_gpus) for tier in study.clients.tiers if tier.num_gpus)

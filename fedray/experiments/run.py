@@ -20,6 +20,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
+from fedray.experiments.runtime_choice import choose_runtime
 from fedray.experiments.user_errors import explain_run
 from fedray.files.plain import confirm_writable
 from fedray.process.ending import current_ending
@@ -71,9 +72,8 @@ def run_scenario(
     current_ending().advise(describe_resume(out, own.modules, address), needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
-        if scenario.runtime == "inline" or address is None:
-            log.info("reading the data")
-            warn_of_limits(build_study(scenario, own))  # bad input is found before a directory is made
+    runtime = _choose_runtime(scenario, own, address, resume=resume)
+    if not resume:
         if force and (out / "scenario.yaml").is_file():
             remove_run(out)
         directory.make_run_directory(out, dump_scenario(scenario))
@@ -81,7 +81,7 @@ def run_scenario(
         if scenario.local.lr_grid:
             log.info("choosing the learning rate")
             own = choose_learning_rates(scenario, out, own, run_inline)
-        run = run_inline if scenario.runtime == "inline" else partial(_run_on_ray, address=address)
+        run = run_inline if runtime == "inline" else partial(_run_on_ray, address=address)
         with explain_run(scenario, out, own) as shield:
             summary = run(scenario, out, own, shield(warn_of_failures(watch)))
     except BadInput:
@@ -91,6 +91,21 @@ def run_scenario(
     if scenario.report:
         _draw_report(out)
     return summary
+
+
+def _choose_runtime(scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool) -> str:
+    """The runtime of a run; bad input is found here, before a new run's directory is made."""
+    elsewhere = address is not None and scenario.runtime != "inline"
+    if elsewhere or (resume and scenario.runtime != "auto"):
+        return "ray" if elsewhere else scenario.runtime
+    log.info("reading the data")
+    study = build_study(scenario, own)
+    if not resume:
+        warn_of_limits(study)
+    chosen = choose_runtime(scenario, study, address)
+    if scenario.runtime == "auto":
+        log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
+    return chosen.name
 
 
 def _draw_report(out: Path) -> None:

@@ -74,7 +74,7 @@ def run_table(
     wanted = read_cells(scenario)
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
-    refuse_unused_address("ray" if any(cell.scenario.runtime == "ray" for cell in wanted) else "inline", address)
+    refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_links(out)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
@@ -143,7 +143,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 def _list_options(cell: NamedCell, address: str | None, modules: tuple[str, ...]) -> list[str]:
     """The options of the command that runs or resumes a cell."""
     shared = [f"--import={name}" for name in modules]
-    on_cluster = [f"--address={address}"] if address and cell.scenario.runtime == "ray" else []
+    on_cluster = [f"--address={address}"] if address and cell.scenario.runtime != "inline" else []
     return [*shared, *on_cluster, *([] if cell.scenario.report else ["--no-report"])]
 
 

@@ -157,7 +157,8 @@ class Scenario:
     Attributes:
         seed: seed of replicate 0; replicate r has `seed + r`.
         rounds: rounds of training, T.
-        runtime: where clients are trained: `ray` in the actors of a cluster, `inline` in this process.
+        runtime: where clients are trained: `ray` in the actors of a cluster, `inline` in this process, `auto` (the
+            default) on Ray where there is a cluster, a GPU or enough work, else in this process. The bits are the same.
         method: which method.
         data: which data set, dealt to clients how.
         model: which network.
@@ -189,7 +190,7 @@ class Scenario:
 
     seed: Annotated[int, _V(whole(0, 2**62))] = 0
     rounds: Annotated[int, _V(whole(0, 10**7))] = 20
-    runtime: Annotated[str, _V(one_of("ray", "inline"))] = "ray"
+    runtime: Annotated[str, _V(one_of("auto", "ray", "inline"))] = "auto"
     method: MethodKeys = field(default_factory=MethodKeys)
     data: DataKeys = field(default_factory=DataKeys)
     model: ModelKeys = field(default_factory=ModelKeys)

@@ -30,10 +30,11 @@ def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[S
 
     Args:
         number: how many workers there are at a time; a single one is this process.
-        base: the base scenario of the sweep; `runtime: ray` makes the trainings tasks of a cluster.
+        base: the base scenario of the sweep; `runtime: ray`, or `auto` with an address, makes the trainings tasks of
+            a cluster.
         address: of an existing Ray cluster; None starts one on this machine.
     """
-    if base.runtime == "ray":
+    if base.runtime == "ray" or (base.runtime == "auto" and address is not None):
         from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
