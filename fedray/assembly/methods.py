@@ -92,7 +92,7 @@ def make_setting(
         ),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
         distil=make_learner(scenario, net, shards, seeds, own),
-        walk=make_walk(scenario, clients.number, seeds) if scenario.schedule.kind == "walk" else None,
+        walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
         private=find_private_layers(net, scenario.local.private or []),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.method import Walk
 from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN
 from fedray.data.own_partition import find_partition
@@ -49,6 +50,7 @@ class UserObjects:
         selection: a function that chooses the participants of a round.
         schedule: a function that makes the assignment of models to participants.
         dealt: who holds which rows, as another process has dealt them; None means as the scenario says.
+        walk: the walks over a graph, as another process has read it; None means as the scenario says.
         training: a loss, an optimizer, metrics and callbacks.
     """
 
@@ -64,18 +66,25 @@ class UserObjects:
     selection: Any = None
     schedule: Any = None
     dealt: Dealt | None = None
+    walk: Walk | None = None
     training: OwnTraining = field(default_factory=OwnTraining)
 
     def shipped(self, study: Study) -> UserObjects:
-        """These objects with the data set, its partition and the devices as read here: other nodes may lack files."""
+        """These objects with all that was read from files here, which other nodes may lack."""
         dealt = study.shards.dealt if isinstance(study.shards, StoredShards) else None
-        return replace(self, data=study.shards.data, devices=study.devices, dealt=dealt)
+        walk = study.method.phase.walk
+        return replace(self, data=study.shards.data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
         """These objects with the rows as a user's function, a file or Flower dealt them here, for all processes."""
         name, shards = scenario.data.partition.name, study.shards
         own = self.partition is not None or find_partition(name) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
+
+    def things(self) -> list[tuple[names.NameKind, Any]]:
+        """The functions and objects that are the user's own code, each with its kind; without data."""
+        each = [(kind, getattr(self, kind)) for kind in OBJECT_KINDS if kind != "data"]
+        return [(kind, one) for kind, one in each if one is not None] + self.training.things()
 
     def named(self) -> dict[str, str | None]:
         """What a scenario calls each object, by its section; None where there is none."""

@@ -171,7 +171,8 @@ def run_inline(
     scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
     log.info("reading the data")
     study = build_study(scenario, own)
-    runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
+    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
+    runtime = Inline(study, device_of(gpus, scenario.clients.device))
     facts = {"runtime": "inline", **worker_facts(runtime.worker)}
     warn_if_dependent(facts)
     watch = log_snapshots(watch, build_loggers(scenario.loggers, out))

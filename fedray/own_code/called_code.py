@@ -58,7 +58,7 @@ def hash_called(thing: Any) -> str:
 def hash_module_file(thing: Any) -> str | None:
     """SHA-256 of the file of a user's module, without comments and docstrings; None of a script and of others' code."""
     name = _module_name(_unwrap(thing))
-    return None if name == "__main__" or not _is_own(name) else hash_file(sys.modules[name].__file__)
+    return None if name == "__main__" or not is_own_module(name) else hash_file(sys.modules[name].__file__)
 
 
 def hash_file(path: str | None) -> str | None:
@@ -83,16 +83,16 @@ def _list_named(thing: Any) -> Iterator[Any]:
     """The user's functions and classes that one function or class names in its code."""
     functions = [thing]
     if inspect.isclass(thing):
-        yield from (base for base in thing.__mro__[1:] if _is_own(base.__module__))
+        yield from (base for base in thing.__mro__[1:] if is_own_module(base.__module__))
         functions = [inner for value in vars(thing).values() for inner in _functions_of(value)]
     for function in functions:
         if isinstance(function, FunctionType):
             names = set(_list_names(function.__code__))
             values = [function.__globals__.get(name) for name in sorted(names)]
-            modules = [value for value in values if isinstance(value, ModuleType) and _is_own(value.__name__)]
+            modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
             values += [vars(module).get(name) for module in modules for name in sorted(names)]
             values = [getattr(value, "__wrapped__", value) for value in values]
-            yield from (value for value in values if _is_code(value) and _is_own(_module_name(value)))
+            yield from (value for value in values if _is_code(value) and is_own_module(_module_name(value)))
 
 
 def _functions_of(attribute: Any) -> list[Any]:
@@ -118,7 +118,7 @@ def _module_name(thing: Any) -> str:
     return str(getattr(thing, "__module__", None))
 
 
-def _is_own(name: str) -> bool:
+def is_own_module(name: str) -> bool:
     """Whether a module is the user's: a file that is no part of Python, of fedray or of an installed package."""
     if name == "__main__":
         return True

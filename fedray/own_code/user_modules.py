@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.own_code.called_code import hash_file
+from fedray.own_code.called_code import hash_file, is_own_module
 from fedray.own_code.user_code import describe_exception, is_raised_by_user
 
 
@@ -51,6 +52,45 @@ def hash_modules(modules: Iterable[str]) -> dict[str, str]:
     return {name: hash_file(getattr(module, "__file__", None)) or "" for name, module in found.items()}
 
 
+def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
+    """The files and package folders of the user that a process without them would miss.
+
+    They are those of modules that are imported here, of the modules that functions and objects come from, and of all
+    modules of the user's that these name.
+
+    Args:
+        modules: names or files, as `import_modules` takes them.
+        things: functions, classes and objects.
+
+    Example:
+        >>> find_module_places(["json"], [len])  # of Python itself
+        []
+    """
+    waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
+    waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
+    seen: set[str] = set()
+    places: set[Path] = set()
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if module is None or name in seen or not is_own_module(name):
+            continue
+        seen.add(name)
+        if name != "__main__":  # what comes from a script is sent by its value
+            places.add(_find_place(name))
+        for value in list(vars(module).values()):
+            named = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            waiting += [named] if isinstance(named, str) else []
+    return sorted(places)
+
+
+def _find_place(name: str) -> Path:
+    """The file of a module, or the folder of its package."""
+    top = sys.modules.get(name.partition(".")[0])
+    folders = list(getattr(top, "__path__", ()))
+    return Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute()
+
+
 def _find_stem(name: str, path: Path) -> str:
     """The name under which a file can be imported; its folder is added to the import path."""
     if path.is_file():
@@ -69,8 +109,8 @@ def _is_found(error: BaseException, name: str) -> bool:
 
 
 def _require_file(name: str, path: Path, module: ModuleType) -> None:
-    """Refuses a file in whose place Python knows another module of the same name."""
+    """Refuses a file in whose place Python knows another module of the same name; a copy, as Ray makes it, will do."""
     known = getattr(module, "__file__", None)
-    if known is None or not Path(known).exists() or not path.samefile(known):
+    if known is None or not Path(known).exists() or path.read_bytes() != Path(known).read_bytes():
         where = known or "a built-in one"
         raise BadInput(f"--import {name}: Python knows another module {path.stem} ({where}): rename yours")

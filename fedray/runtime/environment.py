@@ -11,13 +11,15 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 
 if TYPE_CHECKING:  # this module is imported before any library that computes
     from fedray.core.types import Tier
+    from fedray.scenario.clients import TierKeys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 # STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
@@ -69,6 +71,20 @@ def prepare_process() -> None:
             tune(_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def find_working_folder() -> str:
+    """The working directory of this process, in full; empty where it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def enter_folder(folder: str) -> None:
+    """Makes a directory the working one, if it is there: relative paths mean what they mean to the driver."""
+    if folder and Path(folder).is_dir():
+        os.chdir(folder)
+
+
 def use_one_thread() -> None:
     """Limits torch to one thread: parallelism comes from lanes and processes."""
     import torch
@@ -108,15 +124,51 @@ def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
             )
 
 
-def device_of(gpus: float) -> str:
-    """The torch device of a process that holds some GPUs or a share of one: `cuda`, or `cpu` where it holds none."""
+def device_of(gpus: float, device: str = "auto") -> str:
+    """The torch device of a process: `cuda` where it holds a GPU or a share of one, and is to use it; else `cpu`.
+
+    Args:
+        gpus: The GPU, or the share of it, that the process holds; 0 for none.
+        device: `clients.device`: `cpu` leaves a GPU alone.
+    """
     import torch
 
+    if device == "cpu":
+        return "cpu"
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
     if gpus > 0:
         _fix_cuda_arithmetic()
     return "cuda" if gpus > 0 else "cpu"
+
+
+def limit_gpu_memory(gpus: float) -> None:
+    """Keeps a process that holds a share of a GPU to that share of its memory, so that it cannot take its neighbors'.
+
+    What the driver of CUDA itself takes in each process, some hundred MB, comes on top.
+
+    Args:
+        gpus: The share of one GPU.
+    """
+    import torch
+
+    if 0 < gpus < 1 and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(gpus)
+
+
+def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
+    """GPUs that a Ray on this machine is said to have, where none is used; None: those that it has.
+
+    Args:
+        tiers: The tiers of the clients.
+        device: `clients.device`.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> pretend_gpus([Tier("phones", 9), Tier("servers", 1, num_gpus=0.25)], "cpu")
+        1
+    """
+    return sum(bool(tier.num_gpus) for tier in tiers) if device == "cpu" else None
 
 
 def _fix_cuda_arithmetic() -> None:

@@ -80,6 +80,8 @@ def try_jobs(
         if isinstance(error, Diverged) and not skip:
             raise  # its message names the clients
         if len(index) == 1:
+            if is_gpu_full(error):  # not the client's fault, so nothing to skip
+                raise explain_full_gpu(error) from error
             if skip:
                 return [], {int(index[0]): "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]}
             who = name(int(index[0]))
@@ -132,10 +134,17 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     Raises:
         FedrayError: The network raised an exception, or its outputs are not finite numbers.
     """
-    if net.name in MODEL_NAMES:
-        return engine.outputs(net, rows, counters, inputs)
-    with blame_user_code(f"model.name = {net.name} in evaluation"):
+    try:
         outputs = engine.outputs(net, rows, counters, inputs)
+    except Exception as error:
+        if is_gpu_full(error):
+            raise explain_full_gpu(error) from error
+        if net.name in MODEL_NAMES:
+            raise
+        with blame_user_code(f"model.name = {net.name} in evaluation"):
+            raise
+    if net.name in MODEL_NAMES:
+        return outputs
     check_finite_outputs(net, outputs, " in evaluation")
     return outputs
 
@@ -156,6 +165,26 @@ def explain_no_client(split: str, skip: bool) -> Iterator[None]:
         raise FedrayError(
             f"{error}: on_client_error: skip leaves out clients that fail, and the {split} rows are everybody's"
         ) from error.__cause__
+
+
+def is_gpu_full(error: BaseException) -> bool:
+    """Whether an exception is CUDA's for want of memory."""
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+def explain_full_gpu(error: BaseException) -> FedrayError:
+    """The line about a GPU whose memory is full.
+
+    Example:
+        >>> full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+        >>> print(explain_full_gpu(full))  # doctest: +ELLIPSIS
+        the memory of the GPU is full (CUDA out of memory. Tried to allocate 2.00 GiB): raise clients.tiers.NAME...
+    """
+    why = ". ".join(" ".join(str(error).split()).split(". ")[:2])[:200]
+    return FedrayError(
+        f"the memory of the GPU is full ({why}): raise clients.tiers.NAME.num_gpus so that fewer actors share it, or "
+        "lower local.batch_size, method.models, replicates or the model's size"
+    )
 
 
 def _explain(error: Exception) -> str:

@@ -68,6 +68,8 @@ class ClientKeys:
         trace: path of a CSV or Parquet file of measured devices (`docs/traces.md`).
         profile: a population of devices with published figures, drawn for each client: `phones` (`docs/traces.md`).
         availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
+        device: where tiers with GPUs compute: `auto`: on these GPUs; `cpu`: GPUs are reserved and not used, to try out
+            on any machine how actors share them.
         tiers: the classes of devices by name.
     """
 
@@ -77,6 +79,7 @@ class ClientKeys:
     trace: Annotated[str | None, _V(maybe(text))] = None
     profile: Annotated[str | None, _V(maybe(one_of("phones")))] = None
     availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
+    device: Annotated[str, _V(one_of("auto", "cpu"))] = "auto"
     tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
 
 

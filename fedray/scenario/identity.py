@@ -30,7 +30,7 @@ FREE_SECTIONS = (
     "on_client_error",
     "client_timeout",
 )
-FREE_KEYS = ("rounds", "data.root", "clients.per_actor", "clients.actors")
+FREE_KEYS = ("rounds", "data.root", "clients.per_actor", "clients.actors", "clients.device")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 IDENTITY_FILE = "identity.json"  # in a run directory
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it

@@ -42,6 +42,7 @@ _NOTHING = {  # a key that says "nothing is done" says the truth wherever it sta
     "predict.gamma": math.inf,
     "predict.average": "probabilities",
     "vary": "all",
+    "clients.device": "auto",
     "graph.transition": "uniform",
 }
 PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
@@ -227,6 +228,7 @@ def _by_population(key: str, scenario: Scenario) -> str:
         "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
         "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
         "vary": (scenario.replicates == 1, "replicates is 1"),
+        "clients.device": (not any(one.num_gpus for one in tiers), "no tier has GPUs (clients.tiers.*.num_gpus)"),
     }
     idle, why = tested.get(
         "participation.selection" if key.startswith("participation.selection.") else key, (False, "")

@@ -172,20 +172,20 @@ def map_of(check: Check) -> Check:
 
 
 def gpu_share(value: Any) -> float:
-    """GPUs of an actor: Ray schedules 0, 1/n and whole numbers reliably; 0.33 and 0.333 count as 1/3.
+    """GPUs of an actor: Ray schedules 0, 1/n and 1 reliably; 0.33 and 0.333 count as 1/3.
 
     Example:
-        >>> gpu_share(0.25), gpu_share(2)
-        (0.25, 2.0)
+        >>> gpu_share(0.25), gpu_share(1)
+        (0.25, 1.0)
     """
     number: float = real("[0, 1000]")(value)
-    if number >= 1 or number == 0:
-        fits = number.is_integer()
+    if number > 1:
+        raise ValueError("is more than an actor uses: give 1 or a share of it; further actors use further GPUs")
+    if number in (0, 1):
+        fits = True
     else:
         parts = round(1 / max(number, 1e-4))
         fits = parts <= 100 and 0.99 / parts - 1e-9 <= number <= 1 / parts + 1e-9
     if not fits:
-        raise ValueError(
-            "is not a share that Ray schedules reliably: give 0, 1/n (0.5, 0.25, 0.2, ...) or a whole number"
-        )
+        raise ValueError("is not a share that Ray schedules reliably: give 0, 1/n (0.5, 0.25, 0.2, ...) or 1")
     return number

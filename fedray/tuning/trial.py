@@ -113,7 +113,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     tree = to_plain(scenario)
     for section in NO_RESULT:
         tree.pop(section, None)
-    free = {"predict": inference, "evaluate": ("personal", "clients"), "clients": ("per_actor", "actors")}
+    free = {"predict": inference, "evaluate": ("personal", "clients"), "clients": ("per_actor", "actors", "device")}
     for section, names in free.items():
         tree[section] = {name: value for name, value in tree.get(section, {}).items() if name not in names}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
@@ -281,7 +281,8 @@ def score_models(
     if identity.read_identity(folder):
         identity.check_identity(folder, describe_study(trained, own, study))
     progress, private = load_fitting_checkpoint(folder, study)
-    runtime = Inline(study, device_of(max((tier.num_gpus for tier in study.clients.tiers), default=0.0)))
+    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
+    runtime = Inline(study, device_of(gpus, scenario.clients.device))
     runtime.restore(private)
     rows = make_evaluator(study, runtime, test=test)(progress)
     return [row for w, row in enumerate(rows) if replicate in (None, w // study.per_replicate)]

@@ -2,7 +2,7 @@
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
-    >>> with make_workers(1, read_scenario({"runtime": "inline"}), address=None) as submit:
+    >>> with make_workers(1, read_scenario({"runtime": "inline"}), address=None, own=UserObjects()) as submit:
     ...     submit([]).result()
     []
 """
@@ -18,6 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection
 
+from fedray.assembly.user_objects import UserObjects
 from fedray.scenario.schema import Scenario
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
 
@@ -25,7 +26,7 @@ Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
 
 
 @contextmanager
-def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[Submit]:
+def make_workers(number: int, base: Scenario, address: str | None, own: UserObjects) -> Iterator[Submit]:
     """A function that submits jobs, which one worker trains side by side; the workers end with the block.
 
     Args:
@@ -33,12 +34,13 @@ def make_workers(number: int, base: Scenario, address: str | None) -> Iterator[S
         base: the base scenario of the sweep; `runtime: ray`, or `auto` with an address, makes the trainings tasks of
             a cluster.
         address: of an existing Ray cluster; None starts one on this machine.
+        own: the user's objects, whose modules the workers import.
     """
     if base.runtime == "ray" or (base.runtime == "auto" and address is not None):
         from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with run_as_tasks(address, number, gpus) as send:
+        with run_as_tasks(address, number, gpus, own) as send:
             yield lambda jobs: send(train_jobs, jobs)
     elif number == 1:
         yield _train_here

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.core.errors import BadInput
-from fedray.runtime.environment import WORKER, device_of
+from fedray.runtime.environment import WORKER, device_of, limit_gpu_memory
 
 
 @pytest.fixture
@@ -29,6 +29,21 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.Monk
     assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
     assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
     assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of four actors on a GPU took all of its memory."""
+    limits: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", limits.append)
+    for gpus in (0.25, 1.0, 0.0):
+        limit_gpu_memory(gpus)
+    assert limits == [0.25]
+
+
+def test_gpus_can_be_reserved_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of(0.25, "cpu") == "cpu"
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:

@@ -35,6 +35,17 @@ ROUNDS = (1, 2)
 SKIP: dict[str, Any] = {"on_client_error": "skip"}
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_full_gpu_is_no_fault_of_a_client(skip: bool) -> None:
+    """It was called a failure of the client, to be corrected or skipped; with skipping nobody would have trained."""
+
+    def train(_index: IntArray) -> tuple[Stats, Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.")
+
+    with pytest.raises(FedrayError, match=r"memory of the GPU is full \(CUDA .*2.00 GiB\): raise clients.tiers"):
+        failures.try_jobs(train, "client {}".format, skip, np.arange(4))
+
+
 def without(name: str, client: int, rounds: tuple[int, ...]) -> Callable[[Setting], Method]:
     """A method in which a client has no job in some rounds."""
 

@@ -17,8 +17,8 @@ from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import section_fields, section_types
 
 NEVER = (  # they say where, when or how visibly something is computed, and change no result
-    "runtime", "report", "loggers", "checkpoint.", "evaluate.", "clients.per_actor", "clients.actors", "client_timeout",
-    "on_client_error", "data.root", "table", "published", "lanes", "own", "stop",
+    "runtime", "report", "loggers", "checkpoint.", "evaluate.", "clients.per_actor", "clients.actors", "clients.device",
+    "client_timeout", "on_client_error", "data.root", "table", "published", "lanes", "own", "stop",
 )  # fmt: skip
 CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.predict` answers to one client
     "predict.gamma": "predict(client=...)",

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayChannelError, RaySystemError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayChannelError, RaySystemError, RayTaskError
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import native
@@ -58,7 +58,7 @@ class ClientActors:
 
     Attributes:
         scenario: From which actors build the same study.
-        own: The user's own objects.
+        own: The user's own objects, with what the actors cannot read from files.
         study: What is trained.
         on_death: Called after an actor has died and was restarted; it raises where the run cannot go on from here.
         take_peer_calls: Whether the actors call each other while they work.
@@ -87,9 +87,10 @@ class ClientActors:
         began, waiting = time.monotonic(), True
         while waiting:
             self.close()
-            alone = count_nodes() == 1
-            own = self.own.with_rows(self.scenario, self.study) if alone else self.own.shipped(self.study)
-            self._shared = (ray.put(self.scenario), ray.put(own))  # kept, because actors restart from these objects
+            self._shared = (
+                ray.put(self.scenario),
+                ray.put(self.own),
+            )  # kept, because actors restart from these objects
             self.specs = self._plan()
             self.actors = make_actors(ClientActor, self.specs, self._shared, take_peer_calls=self.take_peer_calls)
             with suppress(ClusterChanged):
@@ -174,7 +175,7 @@ class ClientActors:
         if small and self._one_node and self.study.client_timeout is None and not self._graph.is_slow:
             try:
                 return self._graph.call(self.actors, message)
-            except (RayActorError, RayChannelError, RaySystemError):
+            except (*GONE, RayChannelError, RaySystemError):
                 self._graph.close()
                 self.wait_for(range(len(self.actors)))
                 self.on_death()

@@ -22,7 +22,7 @@ from fedray.core import native
 from fedray.core.errors import Lost
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
-from fedray.runtime.environment import device_of
+from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.messages import Piece
 from fedray.runtime.ray.model_holder import ModelHolder, ModelKey, Orders, Parcel, Report
 from fedray.runtime.stacking import make_worker
@@ -55,7 +55,10 @@ class ClientActor:
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
-            return make_worker(study, device_of(self.gpus), max(1, int(self.cpus)))
+            device = device_of(self.gpus, self.scenario.clients.device)
+            if device == "cuda":
+                limit_gpu_memory(self.gpus)
+            return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Answers with the process id as soon as the actor can work."""

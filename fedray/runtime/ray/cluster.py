@@ -1,32 +1,50 @@
 """The Ray cluster: its resources, its actors and their errors.
 
 Example:
-    >>> explain_error(RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
+    >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
     'client actor 3 failed: ValueError: bad row'
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import fedray
 from fedray.core.errors import FedrayError
 from fedray.runtime import environment, placement
+from fedray.runtime.ray.driver_world import worker_environment
 
 PATIENCE = environment.read_patience()  # seconds to wait for an actor before giving up
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
-GONE = (RayActorError, ObjectLostError, NodeDiedError)  # an actor died, or an answer with the node that held it
+GONE = (  # an actor died (also by Ray's memory monitor), or an answer with the node that held it
+    RayActorError,
+    ObjectLostError,
+    NodeDiedError,
+    OutOfMemoryError,
+    WorkerCrashedError,
+    LocalRayletDiedError,
+)
+REMEDIES = {  # of what is full, by the type of the error
+    "ObjectStoreFullError": "give nodes a larger object store (`ray start --object-store-memory`), or lower "
+    "method.models, replicates or the model's size",
+    "OutOfDiskError": "free space where Ray keeps its files, or set RAY_TMPDIR to another disk",
+    "OutOfMemoryError": "give the node more memory or fewer actors (clients.actors), or lower method.models, "
+    "replicates or the model's size",
+}
 PEER_CALLS = "peer_calls"  # the concurrency group in which an actor takes calls of other actors while it works
-PASSED = (environment.PATIENCE_VARIABLE,)  # variables of the driver that every worker gets
 
 
 def read_room() -> placement.Room:
@@ -109,12 +127,13 @@ def retry_on_cluster_change(method: Callable[Concatenate[_Runtime, _P], _T]) -> 
     return repeat
 
 
-def explain_error(error: RayTaskError, who: str) -> FedrayError:
-    """Makes one line of what the actor `who` raised; errors of fedray itself stay as they are."""
+def explain_error(error: RayError, who: str) -> FedrayError:
+    """Makes one line of what the actor `who` raised, or Ray itself; errors of fedray itself stay as they are."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, FedrayError):
         return cause
-    return FedrayError(f"{who} failed: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}")
+    name, text = type(cause).__name__, " ".join(str(cause).split())[:300]
+    return FedrayError(f"{who} failed: {name}: {text}{f': {REMEDIES[name]}' if name in REMEDIES else ''}")
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
@@ -122,18 +141,3 @@ def raise_if_refused(error: Exception, who: str) -> None:
     if isinstance(error, RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
-
-
-def worker_environment() -> dict[str, Any]:
-    """The runtime environment of every worker: its variables, and the import path of the driver.
-
-    A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
-    """
-    paths = [path or str(Path.cwd()) for path in sys.path]  # an empty entry is the working directory
-    own = [path for path in paths if Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
-    own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
-    here = Path(fedray.__file__).parents[1]
-    if any(Path(path, "fedray").is_dir() and not here.samefile(path) for path in own):
-        own.insert(0, str(here))  # a checkout's folder `fedray` does not replace the package that the driver runs
-    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
-    return {"env_vars": environment.WORKER | passed | {"PYTHONPATH": os.pathsep.join(own)}}

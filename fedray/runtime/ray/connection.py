@@ -103,12 +103,13 @@ class Connection:
 
 
 @contextmanager
-def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
+def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
     """Connects to a cluster, or starts a local one that only this machine can reach and that ends with the block.
 
     Args:
         address: Address of the cluster; None starts a local one, unless this process is connected already.
         cpus: CPUs that a local cluster has at least.
+        gpus: GPUs that a local cluster is said to have; None: those of this machine.
 
     Raises:
         BadInput: The cluster cannot be reached, or this process is connected to another one.
@@ -122,7 +123,7 @@ def open_ray(address: str | None, cpus: int) -> Iterator[Connection]:
             )
         yield Connection()
     elif address is None:
-        with open_local_ray(max(os.cpu_count() or 1, cpus)) as connection:
+        with open_local_ray(max(os.cpu_count() or 1, cpus), gpus=gpus) as connection:
             yield connection
     else:
         join_cluster(address)
@@ -143,7 +144,9 @@ def _abandon() -> None:
 
 
 @contextmanager
-def open_local_ray(cpus: int, resources: dict[str, float] | None = None) -> Iterator[Connection]:
+def open_local_ray(
+    cpus: int, resources: dict[str, float] | None = None, gpus: int | None = None
+) -> Iterator[Connection]:
     """A Ray on this machine while the block runs: without a dashboard, every port on loopback, its files in one folder.
 
     The folder and Ray's shared memory are removed at the end, also by a signal, unless Ray's logs are asked for.
@@ -154,7 +157,7 @@ def open_local_ray(cpus: int, resources: dict[str, float] | None = None) -> Iter
         hooks.append(discard)
         keep = False
         try:
-            yield Connection(folder, _start(folder, cpus, resources))
+            yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
         except KeepsDying as error:
             keep = True
             raise KeepsDying(f"{error}; Ray's logs are in {folder} until `fedray clean --yes`") from None
@@ -170,8 +173,8 @@ def _discard(folder: Path) -> None:
     leftovers.remove_session(folder)
 
 
-def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts Ray and returns the processes that it cannot do without."""
+def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
+    """Starts Ray, which has some resources, and returns the processes that it cannot do without."""
     listen_on_network(False)
     os.environ[leftovers.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
@@ -187,8 +190,7 @@ def _start(folder: Path, cpus: int, resources: dict[str, float] | None) -> dict[
                         include_dashboard=False,
                         log_to_driver=False,
                         configure_logging=False,
-                        num_cpus=cpus,
-                        resources=resources,
+                        **has,
                         _temp_dir=str(folder),
                     )
                 found = {name: _find_process(name) for name in NEEDED}

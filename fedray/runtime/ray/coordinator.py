@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
@@ -29,15 +29,17 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment
+from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.ray.cluster import (
+    GONE,
     PATIENCE,
     describe_cluster,
     explain_error,
     pin_to_this_node,
     raise_if_refused,
-    worker_environment,
 )
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
+from fedray.runtime.ray.driver_world import send_modules, worker_environment
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
@@ -58,12 +60,14 @@ class Coordinator:
         scenario: What is run.
         own: The user's own objects.
         out: The run directory.
+        alone: Whether all actors have this machine's files.
         snapshots: Those that the driver has not asked for yet; phases are among them, as `{"phase": ...}`.
     """
 
-    def __init__(self, scenario: Scenario, own: UserObjects, out: str) -> None:
+    def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
         environment.use_one_thread()
-        self.scenario, self.own, self.out = scenario, own, Path(out)
+        environment.enter_folder(folder)
+        self.scenario, self.own, self.out, self.alone = scenario, own, Path(out), alone
         self.snapshots: deque[Snapshot] = deque()
 
     def run(self) -> dict[str, Any]:
@@ -75,7 +79,8 @@ class Coordinator:
         scenario = replace(self.scenario, lanes=keep_lanes(self.scenario.lanes, self.out))
         study = build_study(scenario, self.own)
         log.info("starting the actors")
-        runtime = RayRuntime(scenario, self.own, study)
+        own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
+        runtime = RayRuntime(scenario, own, study)
         facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
@@ -108,12 +113,13 @@ def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, ad
         The summary.
     """
     own = prepare_objects(scenario, own)
-    actors = scenario.clients.actors
+    keys = scenario.clients
+    cpus, gpus = 0 if keys.actors == "auto" else int(keys.actors), pretend_gpus(keys.tiers.values(), keys.device)
     for _ in range(MOST_RAYS):
-        with open_ray(address, 0 if actors == "auto" else int(actors)) as connection:
+        with open_ray(address, cpus, gpus) as connection:
             try:
                 return _run_coordinator(scenario, own, out, watch, connection)
-            except RayTaskError as error:
+            except RayError as error:
                 raise explain_error(error, "the coordinator") from error
             except RayDied as error:
                 if connection.folder is None:
@@ -127,22 +133,24 @@ def _run_coordinator(
     scenario: Scenario, own: UserObjects, out: Path, watch: Watch, connection: Connection
 ) -> dict[str, Any]:
     """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
+    folder, alone = environment.find_working_folder(), connection.folder is not None
     actor: Any = ray.remote(Coordinator).options(
         num_cpus=0,  # Ray may start such an actor on any node
         max_concurrency=2,
         max_restarts=0,
-        runtime_env=worker_environment(),
+        runtime_env=worker_environment(send_modules(own, connection)),
         scheduling_strategy=pin_to_this_node(),
     )
     for _ in range(MOST_STARTS):
-        coordinator = actor.remote(scenario, own, str(out))
+        coordinator = actor.remote(scenario, own, str(out), folder, alone=alone)
         try:
             return _watch_coordinator(coordinator, out, watch, connection)
         except RayTaskError:
             raise
-        except RayActorError as error:
+        except GONE as error:
             connection.check(DEATH_SECONDS)
             raise_if_refused(error, "the coordinator")
+            log.info("the coordinator died (%s): it goes on from the newest checkpoint", type(error).__name__)
         except RayError:
             connection.check(DEATH_SECONDS)
             raise

@@ -61,14 +61,7 @@ def check_sendable(own: UserObjects) -> None:
     Raises:
         BadInput: Names the object and says what it holds.
     """
-    for kind, thing in (
-        ("model", own.model),
-        ("method", own.method),
-        ("partition", own.partition),
-        ("selection", own.selection),
-        ("schedule", own.schedule),
-        *own.training.things(),
-    ):
+    for kind, thing in own.things():
         try:
             cloudpickle.dumps(thing)
         except Exception as error:

@@ -19,20 +19,25 @@ from typing import Any
 import ray
 from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
 
-from fedray.runtime.ray.cluster import worker_environment
+from fedray.assembly.user_objects import UserObjects
+from fedray.runtime import environment
+from fedray.runtime.ray.cluster import GONE, explain_error
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray
+from fedray.runtime.ray.driver_world import send_modules, worker_environment
 
+MOST_TRIES = 4  # of a task whose worker dies
 LOOK_SECONDS = 0.5  # between two looks whether Ray is there
 
 
 @contextmanager
-def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Callable[..., Any]]:
+def run_as_tasks(address: str | None, number: int, gpus: float, own: UserObjects) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a cluster, one CPU each.
 
     Args:
         address: Address of the cluster; None starts a local one.
         number: How many tasks run at once; a local cluster is made large enough.
         gpus: GPUs of each task, possibly a fraction.
+        own: The user's objects, whose modules the tasks import.
 
     Yields:
         A function: (function, *arguments) -> future of the result; it raises `RayDied` if Ray dies meanwhile.
@@ -41,13 +46,19 @@ def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Call
     over = threading.Event()
 
     def submit(function: Callable[..., Any], *arguments: Any) -> Any:
-        task = ray.remote(function).options(num_cpus=1, num_gpus=gpus, runtime_env=worker_environment())
         future: Future[Any] = Future()
         waiting.append(future)
-        task.remote(*arguments).future().add_done_callback(partial(_pass_on, connection, future))
+        begin(future, MOST_TRIES - 1, (function, *arguments))
         return future
 
+    def begin(future: Future[Any], left: int, call: tuple[Any, ...]) -> None:
+        # Ray itself would try a task again without end whose worker is killed for want of memory
+        task = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=0, runtime_env=worker)
+        again = partial(begin, future, left - 1, call) if left else None
+        task.remote(folder, gpus, *call).future().add_done_callback(partial(_pass_on, connection, future, again=again))
+
     with open_ray(address, number) as connection:
+        worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
         watch = threading.Thread(target=_watch, args=(connection, waiting, over), daemon=True)
         watch.start()
         try:
@@ -57,27 +68,48 @@ def run_as_tasks(address: str | None, number: int, gpus: float) -> Iterator[Call
             watch.join()
 
 
-def _pass_on(connection: Connection, future: Future[Any], task: Future[Any]) -> None:
-    """Gives a task's end to the future that waits for it; where a worker died, Ray itself may have died."""
+def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in the directory of the driver, where there is one, and with its share of a GPU."""
+    environment.enter_folder(folder)
+    environment.limit_gpu_memory(gpus)
+    return function(*arguments)
+
+
+def _pass_on(
+    connection: Connection, future: Future[Any], task: Future[Any], again: Callable[[], None] | None = None
+) -> None:
+    """Gives a task's end to the future that waits for it; where a worker died, Ray itself may have died.
+
+    Args:
+        connection: To Ray.
+        future: Waits for the task.
+        task: Is done.
+        again: Begins the task anew; None: its worker died too often.
+    """
     error = task.exception()
     if error is None:
         with suppress(InvalidStateError):
             future.set_result(task.result())
     elif isinstance(error, RayError) and not isinstance(error, RayTaskError):
-        threading.Thread(target=_find_cause, args=(connection, future, error), daemon=True).start()
+        threading.Thread(target=_find_cause, args=(connection, future, error, again), daemon=True).start()
     else:
         end_all([future], error)
 
 
-def _find_cause(connection: Connection, future: Future[Any], error: BaseException) -> None:
-    """Looks for some seconds whether a worker's death was Ray's."""
+def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
+    """Looks for some seconds whether a worker's death was Ray's; if not, the task begins anew."""
     try:
         if isinstance(error, LocalRayletDiedError):
             raise RayDied("Ray on this machine ended")
         connection.check(DEATH_SECONDS)
     except RayDied as died:
-        connection.gone, error = True, died
-    end_all([future], error)
+        connection.gone = True
+        end_all([future], died)
+        return
+    if again is not None and isinstance(error, GONE):
+        again()
+    else:
+        end_all([future], explain_error(error, f"a worker, {MOST_TRIES} times in a row," if again is None else "Ray"))
 
 
 def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import ray
 from on_ray import hashes, inline, run
-from ray.exceptions import LocalRayletDiedError, RayError, WorkerCrashedError
+from ray.exceptions import LocalRayletDiedError, OutOfMemoryError, RayError, WorkerCrashedError
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
@@ -128,6 +128,20 @@ def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
     tasks._pass_on(here, future, task)
     with pytest.raises(connection.RayDied):
         future.result(5)
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("the node is full"), WorkerCrashedError()])
+def test_a_task_whose_worker_dies_begins_anew_and_at_last_is_one_line(error: RayError) -> None:
+    """Ray itself tries without end, and without a word, where its memory monitor kills."""
+    here = connection.Connection(Path("/folder"))
+    future, task, begun = Future[int](), Future[int](), threading.Event()
+    task.set_exception(error)
+    tasks._pass_on(here, future, task, again=begun.set)
+    assert begun.wait(5) and not future.done()
+    tasks._pass_on(here, future, task)
+    with pytest.raises(FedrayError, match=r"a worker, 4 times in a row, failed: \w+: ") as caught:
+        future.result(5)
+    assert ("give the node more memory" in str(caught.value)) == isinstance(error, OutOfMemoryError)
 
 
 def test_what_a_task_answers_or_raises_is_passed_on() -> None:

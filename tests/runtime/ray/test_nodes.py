@@ -5,6 +5,8 @@ The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +33,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head and two nodes of one CPU each; only the head's node knows where the data are."""
+    """A head and two nodes of one CPU each; none of them knows where the data are."""
     from fedray.runtime import environment
 
     environment.prepare_process()
@@ -40,8 +42,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("data") / "UCI" / "UCI_Datasets" / "mini" / "data"
     _write(folder)
-    has, lacks = {"FEDRAY_DATA": str(folder.parents[3])}, {"FEDRAY_DATA": "/nowhere"}
-    head = {"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False, "env_vars": has}
+    lacks = {"FEDRAY_DATA": "/nowhere"}
+    head = {"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False, "env_vars": lacks}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=1, env_vars=lacks)
@@ -67,13 +69,31 @@ def hashes(done: fedray.Run) -> tuple[str, str]:
     return done.summary["model_hash"], done.summary["state_hash"]
 
 
-def test_three_nodes_give_the_bits_of_one_process_also_where_the_files_are_missing(
-    three: Any, monkeypatch: pytest.MonkeyPatch
+MODULE = "import helping_hand\nimport fedray\n\nfedray.register('model', 'own_linear', helping_hand.make)\n"
+HELP = "from torch import nn\n\n\ndef make(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n"
+
+
+def test_three_nodes_without_the_files_and_modules_of_the_driver_give_the_bits_of_one_process(
+    three: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each node fetches the data once, into its object store; its actors could not read them otherwise."""
-    monkeypatch.setenv("FEDRAY_DATA", str(three.data))
-    want = hashes(fedray.run(TABLE, runtime="inline"))
-    assert hashes(fedray.run(TABLE, runtime="ray")) == want
+    """Each node fetches the data once, into its object store, and modules from Ray.
+
+    Relative paths were read where Ray was started, and own modules had to be on every node.
+    """
+    monkeypatch.chdir(tmp_path)
+    Path("data").symlink_to(three.data)
+    Path("trace.csv").write_text("client,seconds_per_step\n0,1\n1,2\n2,3\n3,4\n")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "own_linear.py").write_text(MODULE)
+    (code / "helping_hand.py").write_text(HELP)
+    monkeypatch.setenv("FEDRAY_DATA", "data")
+    monkeypatch.syspath_prepend(code)
+    importlib.import_module("own_linear")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(code)])  # no worker finds it there
+    wanted = {**TABLE, "clients": {"number": 4, "trace": "trace.csv"}, "model": "own_linear"}
+    want = hashes(fedray.run(wanted, runtime="inline", modules=["own_linear"]))
+    assert hashes(fedray.run(wanted, runtime="ray", modules=["own_linear"])) == want
 
 
 LONG: dict[str, Any] = {"rounds": 300, "evaluate": {"every": 150}, "checkpoint": {"every": 10, "keep": 99}}
