@@ -130,7 +130,10 @@ def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
         future.result(5)
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("the node is full"), WorkerCrashedError()])
+FULL: RayError = OutOfMemoryError("the node is full")  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("error", [FULL, WorkerCrashedError()])
 def test_a_task_whose_worker_dies_begins_anew_and_at_last_is_one_line(error: RayError) -> None:
     """Ray itself tries without end, and without a word, where its memory monitor kills."""
     here = connection.Connection(Path("/folder"))
