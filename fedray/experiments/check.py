@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +25,16 @@ from fedray.core.types import Tier
 from fedray.experiments.runtime_choice import choose_runtime
 from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.files.plain import make_parent, write_atomically
-from fedray.runtime.environment import check_machine, count_gpus, device_of
+from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine
 
-ACTOR_BYTES = 250e6  # private memory of an actor that has imported torch (measured 180 to 315 MB)
+if TYPE_CHECKING:
+    from fedray.runtime.placement import Room
+
+ACTOR_BYTES = 400e6  # of an actor that has imported torch and trains (measured 333 to 400 MB)
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
@@ -38,17 +42,17 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
     Args:
         scenario: The scenario.
-        address: A Ray cluster on which it will run; None means this machine.
+        address: A Ray cluster on which it will run, which is asked what it has; None means this machine.
         plot: Where the picture of the partition goes, a PNG; None: nowhere.
 
     Raises:
-        BadInput: The scenario cannot be run here; one line with the remedy.
+        BadInput: The scenario cannot be run there; one line with the remedy.
     """
     study = build_study(scenario)
     if choose_runtime(scenario, study, address).name == "inline":
-        device_of(max(tier.num_gpus for tier in study.clients.tiers))
+        device_of(max(tier.num_gpus for tier in study.clients.tiers), scenario.clients.device)
     elif address is None:
-        check_machine(study.clients.tiers, count_gpus())
+        check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
     warn_of_limits(study)
     if plot is not None:
         plot_partition(scenario, study, plot)
@@ -100,7 +104,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
         *list_data_facts(scenario, study),
         *list_training_facts(scenario, study),
-        *_list_networks(study),
+        *_list_networks(scenario, study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
         ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {describe_compression(scenario)}"),
@@ -115,9 +119,10 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
     return facts + [(f"tier {tier.name}", _describe_tier(tier, phase.models)) for tier in study.clients.tiers]
 
 
-def _list_networks(study: Study) -> Iterator[tuple[str, str]]:
+def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
     """The networks that are trained, the engines that train them, and classifiers of a stack, as pairs (name, text)."""
-    devices = sorted({"cuda" if tier.num_gpus else "cpu" for tier in study.clients.tiers})
+    has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
+    devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
     trained = [part.study for part in study.parts if part.voter is None] or [study]
     for one in trained:
         d = one.net.layout.d
@@ -174,10 +179,30 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
 
 
 def count_actors(scenario: Scenario, study: Study, address: str | None = None) -> int:
-    """Client actors on Ray, on this machine; on a cluster, which has an address, its own CPUs will decide."""
+    """Client actors on Ray: on this machine, or on the cluster at an address, which is asked what it has now."""
     from fedray.runtime.placement import Room, plan_actors
 
-    asked = sum(max(1.0, tier.num_gpus) for tier in study.clients.tiers if tier.num_gpus)
-    gpus = float(count_gpus()) if address is None else asked
-    room = Room(float(os.cpu_count() or 1), gpus, {name: 1e9 for t in study.clients.tiers for name in t.resources})
+    if address is not None:
+        room = ask_cluster(address)
+    else:
+        room = Room(float(os.cpu_count() or 1), float(_count_gpus_here(scenario, study)), {})
     return len(plan_actors(study.clients, room, scenario.clients.per_actor, scenario.clients.actors))
+
+
+def ask_cluster(address: str) -> Room:
+    """The resources that a cluster has now.
+
+    Raises:
+        BadInput: It cannot be reached.
+    """
+    from fedray.runtime.ray.cluster import read_room
+    from fedray.runtime.ray.connection import open_ray
+
+    with open_ray(address, 0):
+        return read_room()
+
+
+def _count_gpus_here(scenario: Scenario, study: Study) -> int:
+    """GPUs of this machine, or those that it is said to have where none is used."""
+    pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
+    return count_gpus() if pretended is None else pretended

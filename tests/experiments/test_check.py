@@ -15,6 +15,7 @@ from fedray.assembly.registry import register
 from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
+from fedray.runtime.placement import Room
 from fedray.scenario import names
 
 
@@ -68,9 +69,29 @@ def test_check_passes_no_gpu_that_the_machine_lacks(
     result = run_command("check", given)
     assert result.status == 2
     assert "num_gpus = 0.5, but" in result.err
-    there = run_command("check", given, "--address", "10.0.0.1:6379")  # a cluster may have it; inline uses none
-    assert there.status == (0 if runtime == "ray" else 2)
-    assert runtime == "ray" or "runtime = inline, which uses no cluster" in there.err
+    there = run_command("check", given, "--address", "127.0.0.1:1")  # a cluster may have it, and is asked
+    assert there.status == 2
+    uses = "nobody answers there" if runtime == "ray" else "runtime = inline, which uses no cluster"
+    assert uses in there.err
+
+
+def test_check_invents_no_gpus_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took for granted that a cluster has what the tiers ask for."""
+    tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
+    given = file(tmp_path, scenario({"runtime": "ray", "clients": {"tiers": tiers}}))
+    for gpus, said in ((0.0, "actors need 0.5 GPU, but the cluster has 0"), (1.0, "client actors")):
+        monkeypatch.setattr(check, "ask_cluster", lambda _address, gpus=gpus: Room(4.0, gpus, {}))
+        result = run_command("check", given, "--address", "10.0.0.1:6379")
+        assert said in result.out + result.err
+
+
+def test_check_tries_gpus_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    tiers = {"gpu": {"number": 4, "num_gpus": 0.25}}
+    keys = {"runtime": "ray", "clients": {"number": 4, "actors": 4, "device": "cpu", "tiers": tiers}}
+    result = run_command("check", file(tmp_path, scenario(keys)))
+    assert "4 client actors" in result.out, result.err
+    assert " on cpu, " in result.out and " on cuda" not in result.out
 
 
 def test_check_passes_no_custom_resource_that_the_machine_lacks(tmp_path: Path) -> None:

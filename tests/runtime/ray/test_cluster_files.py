@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import ray
 import ray.autoscaler
 import yaml
 
@@ -53,6 +54,18 @@ def test_every_command_of_a_cluster_file_is_whole(name: str) -> None:
     for command in commands:
         done = subprocess.run(["bash", "-n", "-c", f"({command})"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (command, done.stderr)
+
+
+@every_file
+def test_all_nodes_of_a_cluster_get_the_same_ray(name: str) -> None:
+    """Nodes that start on another day got a newer one, which the head refuses; from 2.52 on there are tokens."""
+    found = [re.search(r"ray==([0-9.]+)", command) for command in config(name)["setup_commands"]]
+    versions = {match[1] for match in found if match is not None}
+    assert (
+        versions == set(re.findall(r"ray(?:\[default\])?==([0-9.]+)", (ROOT / name).read_text())) == {ray.__version__}
+    )
+    least = re.search(r'"ray>=([0-9.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert least is not None and least[1] == "2.52"
 
 
 def room() -> Room:
