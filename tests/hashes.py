@@ -102,6 +102,11 @@ CASES: dict[str, dict[str, Any]] = {
     "fedrep": {"method": {"name": "fedrep"}, "local": {"epochs": 3}},
     "scaffold": {"method": {"name": "scaffold"}},
     "scaffold ensemble": {"method": {"name": "scaffold", "models": 2}, "participation": {"per_round": 4}},
+    "ifca": {"method": {"name": "ifca", "models": 2}, "data": {"partition": {"name": "iid", "rotation": 2}}},
+    "ifca copies": {
+        "method": {"name": "ifca", "models": 2}, "participation": {"per_round": 4},
+        "data": {"partition": {"name": "iid", "permute_labels": 2, "copies": True}},
+    },
     "random_walk": {"method": {"name": "random_walk"}},
     "random_walk failures": {
         "method": {"name": "random_walk"}, "graph": {"kind": "watts_strogatz", "transition": "metropolis",

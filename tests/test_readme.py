@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
 
-SCENARIO_PAGES = ("cluster", "distillation", "random_walk", "stacking", "training")
+SCENARIO_PAGES = ("client_clusters", "cluster", "distillation", "random_walk", "stacking", "training")
 
 
 def blocks(kind: str, text: str = TEXT) -> list[str]:

@@ -71,9 +71,9 @@ class UserObjects:
 
     def shipped(self, study: Study) -> UserObjects:
         """These objects with all that was read from files here, which other nodes may lack."""
-        dealt = study.shards.dealt if isinstance(study.shards, StoredShards) else None
-        walk = study.method.phase.walk
-        return replace(self, data=study.shards.data, devices=study.devices, dealt=dealt, walk=walk)
+        shards, walk = study.shards, study.method.phase.walk
+        data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
+        return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
         """These objects with the rows as a user's function, a file or Flower dealt them here, for all processes."""

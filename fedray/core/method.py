@@ -29,6 +29,7 @@ Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of 
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
+Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
 Remember = Callable[[State, Plan, FloatArray], State]  # (state after the round, its jobs, their losses `[J]`) -> state
 
 
@@ -195,6 +196,8 @@ class Phase:
         sizes: Training samples of each job; None means those of its client.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
+        choose: Which models the participants of a plan train once they have all K models and have told the mean loss of
+            each on their training rows (IFCA); None means those of the plan.
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
     """
 
@@ -211,6 +214,7 @@ class Phase:
     sizes: Sizes | None = None
     traffic: Traffic | None = None
     remember: Remember | None = None
+    choose: Choose | None = None
     groups: int = 0
 
     @property

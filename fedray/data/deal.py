@@ -21,6 +21,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import flower, partition
+from fedray.data.copies import check_copies, copy_rows, deal_copies
 from fedray.data.cut import Cut, Dealt, share_with_server, withhold
 from fedray.data.dealing import Generator
 from fedray.data.generated import GeneratedShards
@@ -28,7 +29,7 @@ from fedray.data.label_noise import LabelNoise, split_options
 from fedray.data.own_partition import deal_by_function, find_partition
 from fedray.data.partition_file import read_partition
 from fedray.data.shards import Shards
-from fedray.data.shifts import Shifts, split_shifts
+from fedray.data.shifts import Shifts, draw_clusters, split_shifts
 from fedray.data.stored import StoredShards
 from fedray.data.types import Array, Dataset
 from fedray.files.plain import expand_user_path
@@ -46,6 +47,7 @@ class Dealing(NamedTuple):
         clients: Number of clients, N; None where the partition gives it.
         own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
         dealt: Who holds which rows, where another process has dealt them already.
+        copies: The groups of clients that share a copy of all rows each; None: there is one copy.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Dealing(NamedTuple):
     clients: int | None
     own: Any = None
     dealt: Dealt | None = None
+    copies: Shifts | None = None
 
 
 def build_shards(
@@ -87,7 +90,8 @@ def build_shards(
     options, noise, shifts = _split_kinds(options, data)
     if pooled is not None:
         _, noise, shifts = _split_kinds(pooled.options, data)
-    dealing = Dealing(name, options, clients, own, dealt)
+    copies = shifts if shifts is not None and shifts.copies else None
+    dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
     _check_dealing(dealing)
     folds = folds or [0]
     _check_arguments(data, name, clients, folds, hold_out)
@@ -95,13 +99,16 @@ def build_shards(
         owners = clients if pooled is None else pooled.clients
         aside: dict[str, Any] = {"hold_out": hold_out, "server": server}
         return GeneratedShards(data, data.population, clients or 0, seeds, **aside, label_noise=noise, owners=owners)
-    worlds = list(product(seeds, folds))
+    worlds, original = list(product(seeds, folds)), data
+    data = data if copies is None else copy_rows(data, copies)
     found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server)
     groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None
-    shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups)
+    shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups, original=original)
     if noise is not None or shifts is not None:
-        owned = found.owned if pooled is None else _deal_clients(data, pooled, worlds)
+        owned = found.owned if pooled is None else _deal_clients(data, pooled._replace(copies=copies), worlds)
         _change_rows(shards, [seed for seed, _ in worlds], owned, noise, shifts)
+    if name == "domain" and own is None and pooled is None:
+        shards.cluster_by(_partition_values(data, name, options))
     return shards
 
 
@@ -130,7 +137,12 @@ def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]
 
 
 def _check_dealing(dealing: Dealing) -> None:
-    """Refuses an unknown partition, options that it does not have, and a missing number of clients."""
+    """Refuses an unknown partition, options that it does not have, and copies whose clients the data gives."""
+    if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
+        raise BadInput(
+            f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
+            "data: leave it out, or deal the rows otherwise"
+        )
     if dealing.own is None and find_partition(dealing.name) is None and dealing.name not in OPEN:
         partition.check_partition_options(dealing.name, dealing.options)
 
@@ -142,9 +154,12 @@ def _deal(
     if dealing.name == "file" and dealing.own is None:
         dealt = _read_file(data, dealing, worlds)
         _check_splits(dealing.options["file"], dealt, hold_out, server)
+        if dealing.copies is not None:
+            each = len(data.train.y) // dealing.copies.clusters
+            for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
+                check_copies(cut, draw_clusters(seed, cut.clients, dealing.copies), each)
     else:
-        deal = _find_deal(data, dealing)
-        cuts = [_deal_fold(data, deal, *world) for world in worlds]
+        cuts = [_deal_fold(data, dealing, *world) for world in worlds]
         dealt = Dealt(cuts, cuts, [], [])
     return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
 
@@ -226,9 +241,20 @@ def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[
         raise BadInput(f"clients.number = {clients}: it must be at least 1")
 
 
-def _deal_fold(data: Dataset, deal: Deal, seed: int, fold: int) -> Cut:
+def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
     """Deals the training rows of a fold; the rows of the result are rows of `data.train`."""
-    generator = rng.stream(seed, "partition")
+    generator, copies = rng.stream(seed, "partition"), dealing.copies
+    if copies is not None:
+        rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
+
+        def deal_some(some: IntArray, clients: int) -> Cut:
+            return _find_deal(data, dealing._replace(clients=clients))(some, generator)
+
+        if dealing.clients is None:
+            raise BadInput("clients.number is missing: give the number of clients")
+        cluster = draw_clusters(seed, dealing.clients, copies)
+        return deal_copies(rows, rows // (len(data.train.y) // copies.clusters), cluster, deal_some)
+    deal = _find_deal(data, dealing)
     if not data.folds:
         return deal(slice(None), generator)
     train = data.folds[fold][0]

@@ -163,6 +163,14 @@ class GeneratedShards:
         """None: no test row belongs to a client."""
         return None
 
+    def clusters(self, _world: int) -> IntArray | None:
+        """None: all clients draw from the same classes."""
+        return None
+
+    def cluster_test(self, _world: int, _client: int) -> IntArray | None:
+        """None: every test row is everybody's."""
+        return None
+
     def client_holdout(self, world: int, client: int) -> IntArray:
         """A range, because withheld rows come client after client."""
         before = np.arange(client + 1)

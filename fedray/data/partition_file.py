@@ -1,7 +1,8 @@
 """A partition as a file: who holds which rows, as Parquet that any tool reads, written by every run and read back.
 
 It has the columns `replicate`, `fold`, `row` (of the training rows, from 0), `client` and `split`: `train`, `hold_out`,
-or `server` for rows that the server holds in the client's place. Rows of a client stand in the order in which it has
+or `server` for rows that the server holds in the client's place. Where the true clusters of the clients are known,
+`cluster` says the one of the row's client; nothing reads it back. Rows of a client stand in the order in which it has
 them. The metadata say which data set it is of. A file of another tool needs `row` and `client` alone.
 
 Example:
@@ -20,6 +21,7 @@ Example:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +43,16 @@ SPLITS = ("train", "hold_out", "server")
 REMEDY = "restore it, or let the run that wrote it write it again"
 
 
-def pack_partition(data: Dataset, dealt: Dealt, folds: list[int]) -> bytes:
+def pack_partition(
+    data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
+) -> bytes:
     """The bytes of a partition's file.
 
     Args:
         data: The data set.
         dealt: Who holds which rows.
         folds: Fold of each world; the replicate of a world is `world // number of folds`.
+        clusters: The true cluster of each client, `[N]`, in each world; None where they are not known.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -56,6 +61,11 @@ def pack_partition(data: Dataset, dealt: Dealt, folds: list[int]) -> bytes:
     worlds = [_list_rows(dealt, world) for world in range(len(folds))]
     sizes = [len(rows) for rows, _, _ in worlds]
     row, client, split = (np.concatenate(column) for column in zip(*worlds, strict=True))
+    known = [of for of in clusters if of is not None]
+    more = {}
+    if known:
+        each_row = [of[who] for of, (_, who, _) in zip(known, worlds, strict=True)]
+        more["cluster"] = np.concatenate(each_row).astype(np.int32)
     table = pa.table(
         {
             "replicate": np.repeat(np.arange(len(folds)) // each, sizes).astype(np.int32),
@@ -63,11 +73,12 @@ def pack_partition(data: Dataset, dealt: Dealt, folds: list[int]) -> bytes:
             "row": row,
             "client": client.astype(np.int32),
             "split": pa.DictionaryArray.from_arrays(pa.array(split, pa.int8()), pa.array(SPLITS)),
+            **more,
         }
     )
-    known = {**_describe_data(data), "clients": str(dealt.owned[0].clients), "digest": _digest(row, client, split)}
+    facts = {**_describe_data(data), "clients": str(dealt.owned[0].clients), "digest": _digest(row, client, split)}
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(known), sink, write_page_checksum=True)
+    pq.write_table(table.replace_schema_metadata(facts), sink, write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
 
 

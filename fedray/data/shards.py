@@ -96,6 +96,14 @@ class Shards(Protocol):
         """Which rows of `test(world)` are this client's own, `[n]`; None unless the partition is natural."""
         ...
 
+    def clusters(self, world: int) -> IntArray | None:
+        """The true cluster of each client, `[N]`; None where nobody knows any."""
+        ...
+
+    def cluster_test(self, world: int, client: int) -> IntArray | None:
+        """Which rows of `test(world)` show what the rows of this client's cluster show, `[n]`; None: all."""
+        ...
+
     def client_holdout(self, world: int, client: int) -> IntArray:
         """Which rows of `holdout(world)` were withheld from this client, `[n]`."""
         ...

@@ -1,7 +1,8 @@
 """Clients whose rows differ in what they show: turned images, noisy inputs, and labels with other meanings.
 
 A shift acts on the training, withheld and server rows of a client, whatever the partition is; the test set stays as it
-is. Who is shifted how is drawn by address, from the world's seed. A store of shifted inputs has the rows of one world
+is, unless every group has a copy of all rows (`fedray.data.copies`). Who is shifted how is drawn by address, from the
+world's seed, so that the true cluster of each client is known. A store of shifted inputs has the rows of one world
 after those of another, so that R worlds take R times the memory.
 
 Example:
@@ -37,11 +38,19 @@ class Shifts(NamedTuple):
             et al. 2022 (NIID-Bench, section 4.2, noise-based feature imbalance).
         permute_labels: Clients are in so many groups of equal size, and group g > 0 has a permutation of the classes of
             its own; 0: nobody has. Source: Sattler et al. 2020 (clustered federated learning, permuted labels).
+        copies: Whether each of these groups has every row of the data, training and test, as it shows it. Source: Ghosh
+            et al. 2020 (IFCA: 4 x 60,000 rows of rotated MNIST).
     """
 
     rotation: int = 0
     feature_noise: float = 0.0
     permute_labels: int = 0
+    copies: bool = False
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters of clients there can be: those whose rows show the same; 1 without groups."""
+        return max(1, self.rotation) * max(1, self.permute_labels)
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
@@ -71,6 +80,11 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
         raise BadInput(f"data.partition.feature_noise = {value}, but {data.name} has tokens: leave it out")
     if "permute_labels" in given and not data.classes:
         raise BadInput(f"data.partition.permute_labels = {value}, but {data.name} has no classes: leave it out")
+    if "copies" in given and ("rotation" in given) == ("permute_labels" in given):
+        raise BadInput(
+            "data.partition.copies = true gives every row to each group of clients: give one of rotation and "
+            "permute_labels, which make the groups"
+        )
     return rest, Shifts(**given)
 
 
@@ -85,6 +99,35 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
     """
     group: IntArray = rng.stream(seed, purpose).permutation(clients) % groups
     return group
+
+
+def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
+    """The true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1: who turns images and reads labels alike.
+
+    Args:
+        seed: Of the world.
+        clients: Number of clients, N.
+        shifts: How clients differ.
+
+    Example:
+        >>> draw_clusters(0, 4, Shifts(rotation=2, permute_labels=2)).tolist()
+        [0, 3, 3, 0]
+    """
+    cluster = draw_groups(seed, "rotation", clients, max(1, shifts.rotation)) * max(1, shifts.permute_labels)
+    return cluster + draw_groups(seed, "label groups", clients, max(1, shifts.permute_labels))
+
+
+def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
+    """What each group of clients calls each class, `[groups, C]`; the first group calls them as they are.
+
+    Args:
+        seed: Of the world.
+        shifts: How clients differ.
+        classes: Number of classes, C.
+    """
+    meaning: IntArray = rng.permutations(rng.keys(seed, "permuted labels", np.arange(shifts.permute_labels)), classes)
+    meaning[0] = np.arange(classes)
+    return meaning
 
 
 def shift_inputs(x: Array, scale: Array, cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
@@ -136,7 +179,6 @@ def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shift
     out = np.concatenate([y] * len(cuts))
     for world, (cut, seed) in enumerate(zip(cuts, seeds, strict=True)):
         group = draw_groups(seed, "label groups", cut.clients, shifts.permute_labels)
-        meaning = rng.permutations(rng.keys(seed, "permuted labels", np.arange(shifts.permute_labels)), classes)
-        meaning[0] = np.arange(classes)  # [groups, C]
+        meaning = draw_meanings(seed, shifts, classes)
         out[world * len(y) + cut.rows] = meaning[group[cut.owner], y[cut.rows]]
     return out

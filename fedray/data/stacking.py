@@ -90,6 +90,14 @@ class FeatureShards:
         """Those of the whole."""
         return self.whole.client_test(world, client)
 
+    def clusters(self, world: int) -> IntArray | None:
+        """Those of the whole."""
+        return self.whole.clusters(world)
+
+    def cluster_test(self, world: int, client: int) -> IntArray | None:
+        """Those of the whole."""
+        return self.whole.cluster_test(world, client)
+
     def client_holdout(self, world: int, client: int) -> IntArray:
         """Those of the whole."""
         return self.whole.client_holdout(world, client)
@@ -174,6 +182,14 @@ class LeaveOutShards:
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Those of the whole."""
         return self.whole.client_test(world // self.folds, client)
+
+    def clusters(self, world: int) -> IntArray | None:
+        """Those of the whole."""
+        return self.whole.clusters(world // self.folds)
+
+    def cluster_test(self, world: int, client: int) -> IntArray | None:
+        """Those of the whole."""
+        return self.whole.cluster_test(world // self.folds, client)
 
     def client_holdout(self, world: int, client: int) -> IntArray:
         """Those of the whole."""

@@ -23,7 +23,7 @@ from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.cut import Cut, Dealt, gather_cut
 from fedray.data.label_noise import LabelNoise, mislabel
 from fedray.data.scaling import Fetched, Scaling, Standardization
-from fedray.data.shifts import Shifts, permute_labels, shift_inputs
+from fedray.data.shifts import Shifts, draw_clusters, draw_meanings, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset
 
 
@@ -61,6 +61,7 @@ class StoredShards:
 
     Attributes:
         dealt: Who holds which rows in every world.
+        original: The data set as it was read; `data` may have several copies of its rows (`fedray.data.copies`).
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class StoredShards:
         dealt: Dealt,
         *,
         groups: Array | None,
+        original: Dataset | None = None,
     ) -> None:
         """Takes one entry for each world.
 
@@ -78,8 +80,10 @@ class StoredShards:
             folds: Fold of each world.
             dealt: Who holds which rows.
             groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
+            original: The data set as it was read; None: `data`.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
+        self.original = original or data
         self._folds, self._server = folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_array(data.train.x), _share_array(data.train.y)
@@ -87,6 +91,9 @@ class StoredShards:
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
         self._strides = [0, 0]  # from the rows of one world to those of the next, in x and in y
+        self._clusters: list[IntArray] = []  # of each world, where they are known
+        self._copies: Shifts | None = None  # the groups that have a copy of all rows each
+        self._meanings: list[IntArray] = []  # of each world, what each of these groups calls each class
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
         """Shifts what the rows of clients show.
@@ -96,7 +103,13 @@ class StoredShards:
             seeds: One for each world.
             cuts: Whose each row is, one for each world.
         """
-        n = len(self.data.train.y)
+        n, data = len(self.data.train.y), self.data
+        if shifts.clusters > 1 and cuts[0].clients == self.number:
+            self._clusters = [draw_clusters(seed, self.number, shifts) for seed in seeds]
+        if shifts.copies:
+            self._copies, shifts = shifts, shifts._replace(rotation=0)  # the copies are turned already
+            if shifts.permute_labels:
+                self._meanings = [draw_meanings(seed, shifts, data.classes) for seed in seeds]
         if shifts.rotation or shifts.feature_noise:
             scale = self.data.scale[self._folds[0] if len(self.data.scale) > 1 else 0]
             self._x = torch.from_numpy(shift_inputs(self.data.train.x, scale, cuts, seeds, shifts))
@@ -104,6 +117,13 @@ class StoredShards:
         if shifts.permute_labels:
             self._y = torch.from_numpy(permute_labels(self.data.train.y, cuts, seeds, shifts, self.data.classes))
             self._strides[1] = n
+
+    def cluster_by(self, values: Array) -> None:
+        """Takes the values that the clients' rows have, `[n]` and one value a client, as the true clusters."""
+        known = np.unique(values, return_inverse=True)[1]
+        for cut in self.dealt.owned:
+            first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)
+            self._clusters.append(known[cut.rows[first]])
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
         """Gives some clients wrong training labels.
@@ -157,11 +177,28 @@ class StoredShards:
         return self._scaling.standardization(world)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """The test rows of the world's fold, or those of the data set."""
+        """The test rows of the world's fold, or those of the data set; labels as the group of each copy has them."""
         if self.data.folds:
             rows = self.data.folds[self._folds[world]][1]
-            return torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
-        return _share_array(self.data.test.x), _share_array(self.data.test.y)
+            x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
+        else:
+            x, y = _share_array(self.data.test.x), _share_array(self.data.test.y)
+        if self._meanings and len(y):
+            meaning = torch.from_numpy(self._meanings[world])
+            y = meaning[torch.arange(len(y)) // (len(y) // len(meaning)), y]
+        return x, y
+
+    def clusters(self, world: int) -> IntArray | None:
+        """Those of clients that are shifted alike, or of one domain."""
+        return self._clusters[world] if self._clusters else None
+
+    def cluster_test(self, world: int, client: int) -> IntArray | None:
+        """The rows of the copy of the client's group."""
+        if self._copies is None or not self._clusters:
+            return None
+        each = len(self.test(world)[1]) // self._copies.clusters
+        first = each * int(self._clusters[world][client])
+        return np.arange(first, first + each)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Copies of the withheld rows."""
@@ -190,12 +227,13 @@ class StoredShards:
         return np.arange(first, first + int(size[client]))
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts of the true labels, even where clients have wrong ones."""
+        """Counts of the true labels, even where clients have wrong ones; of copies those that the group gives."""
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
         if not classes:
             return np.zeros((number, 0), np.int64)
-        counts = np.bincount(owner * classes + self.data.train.y[rows], minlength=number * classes)
+        y = self._y.numpy()[rows + world * self._strides[1]] if self._meanings else self.data.train.y[rows]
+        counts = np.bincount(owner * classes + y, minlength=number * classes)
         return counts.reshape(number, classes).astype(np.int64)
 
 

@@ -56,13 +56,14 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
     A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
     to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
-    classes it is tested on all test rows.
+    classes it is tested on all test rows. Of copies (`fedray.data.copies`) these are the rows of its group's copy.
     """
     if not study.classes:
         everything = np.arange(len(study.split("test", world)[1]))
 
         def find_targets(client: int) -> WeightedRows:
             own = study.shards.client_test(world, client)
+            own = study.shards.cluster_test(world, client) if own is None else own
             rows = everything if own is None else own
             return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
@@ -75,8 +76,10 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
         own = study.shards.client_test(world, client)
         if own is not None:
             return WeightedRows(own, np.full(len(own), 1.0 / max(1, len(own))))
-        each = np.where(count > 0, shares[client], 0.0) / np.maximum(count, 1)
-        rows = np.flatnonzero(each[labels] > 0)
+        alike = study.shards.cluster_test(world, client)
+        number = count if alike is None else np.bincount(labels[alike], minlength=study.classes)
+        each = np.where(number > 0, shares[client], 0.0) / np.maximum(number, 1)
+        rows = np.flatnonzero(each[labels] > 0) if alike is None else alike[each[labels[alike]] > 0]
         weight = each[labels[rows]]
         return WeightedRows(rows, weight / max(float(weight.sum()), 1e-300))
 

@@ -30,6 +30,7 @@ from fedray.evaluation.own_metrics import score_own_metrics
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
+from fedray.metrics.clusters import compare_clusters
 from fedray.simulation.interfaces import ClientScores, Pieces, Progress, Runtime
 from fedray.simulation.study import Study
 
@@ -123,6 +124,7 @@ def _score_world(
     each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
     for prefix, values in each.items():
         row |= summarize_clients(values, prefix, classes=bool(study.classes))
+    row |= _score_clusters(study, world, measured)
     if not study.evaluation.clients:
         return row, None
     chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
@@ -147,7 +149,7 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
         outputs: raw outputs by prefix: nothing for the test rows, `hold_out_` for those held out.
     """
     if measured.losses:
-        weights = weigh_models(study, drop_absent(join_pieces(measured.losses, world), measured.answer, world))
+        weights = _weigh(study, world, measured)
         return {
             prefix: measure_clients(
                 study, world, drop_absent(found, measured.answer, world), weights, "hold_out" if prefix else "test"
@@ -161,6 +163,19 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
             prefix: pick_best_pass(score, held_out, lowest=not study.classes) for prefix, score in by_prefix.items()
         }
     return {}
+
+
+def _weigh(study: Study, world: int, measured: Measured) -> FloatArray:
+    """The weights of the known clients over the models that answer, `[N, K]`."""
+    return weigh_models(study, drop_absent(join_pieces(measured.losses, world), measured.answer, world))
+
+
+def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, float]:
+    """How well the clients' models tell their true clusters apart; nothing where these, or the models, are one."""
+    true = study.shards.clusters(world)
+    if true is None or not measured.losses or study.method.one_model_per_client or measured.answer.models == 1:
+        return {}
+    return {"cluster_ari": compare_clusters(true, _weigh(study, world, measured))}
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:

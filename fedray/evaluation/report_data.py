@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores, weigh_models
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.evaluate import drop_absent, join_pieces
@@ -55,6 +55,9 @@ def write_report_data(
     else:
         arrays = _target_arrays(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
     arrays |= _plane_arrays(study, progress.state)
+    clusters = study.shards.clusters(0)
+    if clusters is not None:
+        arrays["clusters"] = clusters[:EVALUATED_CLIENTS]
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only on request

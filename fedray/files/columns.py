@@ -128,6 +128,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "row": Column("whole", "", "of the training rows of the data set, from 0"),
         "client": _CLIENT,
         "split": Column("text", "", "`train`, `hold_out`, or `server` for rows that the server holds in its place"),
+        "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known", needed=False),
     },
 }
 

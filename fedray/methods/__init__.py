@@ -27,6 +27,7 @@ from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fednova import fednova
 from fedray.methods.fedper import fedbn, fedper, fedrep
 from fedray.methods.fedsam import fedsam
+from fedray.methods.ifca import ifca
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.moon import moon
 from fedray.methods.random_walk import random_walk
@@ -69,6 +70,7 @@ __all__ = [
     "fedprox",
     "fedrep",
     "fedsam",
+    "ifca",
     "lg_fedavg",
     "local_only",
     "moon",

@@ -45,6 +45,10 @@ _SCORES = {
     "personal_rmse": (TARGET, "mean RMSE of the known clients, each with its own weights or models"),
     "personal_rmse_p90": (TARGET, "90th percentile over the known clients"),
     "personal_rmse_worst": (TARGET, "RMSE of the worst known client"),
+    "cluster_ari": (
+        "",
+        "adjusted Rand index of the clients' best models and their true clusters: 1 equal, 0 by chance",
+    ),
 }
 _OVER_MEMBERS = {"min": "least of the members", "mean": "mean over the members", "max": "largest of the members"}
 _PATTERNS = {

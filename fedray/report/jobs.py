@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedray.core.text import choose_unit, format_bytes
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import style
+from fedray.report.bands import group_rows, mark_bands
 from fedray.report.pictures import NumberTable
 from fedray.report.read import ReadRun
 
@@ -25,7 +26,10 @@ FAINT_ALPHA = 0.25  # of a job that did not finish
 
 
 def figure_assignment(run: ReadRun) -> Figure | None:
-    """Client x round, coloured by the model trained; several models share a cell from top to bottom."""
+    """Client x round, coloured by the model trained; several models share a cell from top to bottom.
+
+    Clients whose true clusters are known stand cluster by cluster.
+    """
     table = run.first_world()
     if table is None:
         return None
@@ -36,7 +40,8 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     shown = pick_evenly(everyone, MOST_CLIENT_ROWS)
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
-    rows = np.searchsorted(shown, client[keep])
+    bands = group_rows(run, table, shown)
+    rows = np.argsort(bands.order)[np.searchsorted(shown, client[keep])]
     image = _paint_cells(
         rows,
         round_[keep] - first,
@@ -59,8 +64,8 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     axes.set_xlabel("round")
     axes.set_ylabel("client")
     style.use_whole_numbers(axes.xaxis)
-    style.name_places(axes.yaxis, shown.tolist())
-    _mark_tiers(axes, run, table, shown)
+    style.name_places(axes.yaxis, shown[bands.order].tolist())
+    mark_bands(axes, bands)
     draw_model_key(axes, run.trained, every=bool((image[..., :3] == to_rgb(style.GREY)).all(axis=-1).any()))
     return figure
 
@@ -242,22 +247,6 @@ def _paint_cells(
 def _draw_cell_borders(axes: Axes, first: int, wide: int, tall: int) -> None:
     axes.vlines(np.arange(first, first + wide + 1) - 0.5, -0.5, tall - 0.5, color=style.PAPER, linewidth=0.8)
     axes.hlines(np.arange(tall + 1) - 0.5, first - 0.5, first + wide - 0.5, color=style.PAPER, linewidth=0.8)
-
-
-def _mark_tiers(axes: Axes, run: ReadRun, table: pa.Table, shown: IntArray) -> None:
-    """The tiers' names along the right side, a line where one ends."""
-    if len(run.tiers) < 2:
-        return
-    client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())
-    of = dict(zip(client.tolist(), tier.tolist(), strict=True))
-    named = np.array([of[i] for i in shown.tolist()])
-    for name in run.tiers:
-        rows = np.flatnonzero(named == name)
-        if len(rows):
-            middle = 1 - (rows.mean() + 0.5) / len(shown)
-            axes.text(1.008, middle, name, transform=axes.transAxes, va="center", rotation=0, color=style.INK)
-            if rows[0] > 0:
-                axes.axhline(rows[0] - 0.5, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)))
 
 
 def _figure_participation_counts(run: ReadRun, table: pa.Table, often: dict[int, int], title: str) -> Figure | None:

@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -32,14 +32,19 @@ LOSSES, UNCERTAINTY = "losses", "uncertainty"  # kinds of evaluation on clients;
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
-def list_pieces(study: Study, kind: str, worlds: int | None = None) -> list[Piece]:
+def list_pieces(
+    study: Study, kind: str, worlds: int | None = None, clients: Sequence[IntArray] | None = None
+) -> list[Piece]:
     """Lists the pieces of an evaluation.
 
     Args:
         study: What is evaluated.
         kind: `losses` or `uncertainty` on the known clients, or the name of a split: `test` or `hold_out`.
         worlds: Only the first worlds; None means all.
+        clients: Those of each world, in the place of the known ones; a piece begins at a place among them.
     """
+    if clients is not None:
+        return cut_pieces([len(some) for some in clients], CLIENTS_A_PIECE)
     count = study.worlds if worlds is None else worlds
     if kind in (LOSSES, UNCERTAINTY):
         return cut_pieces([min(study.clients.number, EVALUATED_CLIENTS)] * count, CLIENTS_A_PIECE)
@@ -51,7 +56,15 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
     return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
 
 
-def evaluate_piece(worker: Worker, state: State, kind: str, piece: Piece, models: int) -> Tensor:
+def evaluate_piece(
+    worker: Worker,
+    state: State,
+    kind: str,
+    piece: Piece,
+    models: int,
+    *,
+    clients: Sequence[IntArray] | None = None,
+) -> Tensor:
     """Evaluates the models of a world on one piece.
 
     Args:
@@ -60,6 +73,7 @@ def evaluate_piece(worker: Worker, state: State, kind: str, piece: Piece, models
         kind: As in `list_pieces`.
         piece: The world, and the first row or client.
         models: Models of each world, K.
+        clients: As in `list_pieces`.
 
     Returns:
         Raw outputs `[K, n, C]` on a split, losses `[K, c]`, or uncertainties `[2, c]`.
@@ -69,7 +83,8 @@ def evaluate_piece(worker: Worker, state: State, kind: str, piece: Piece, models
         x, _ = worker.study.split(kind, world)
         with failures.explain_no_client(kind, worker.study.skip):
             return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
-    client = np.arange(first, min(first + CLIENTS_A_PIECE, worker.study.clients.number, EVALUATED_CLIENTS))
+    known = np.arange(min(worker.study.clients.number, EVALUATED_CLIENTS)) if clients is None else clients[world]
+    client = known[first : first + CLIENTS_A_PIECE]
     compute = mean_losses if kind == LOSSES else mean_uncertainty
     return compute(worker, state, world, client, models)
 

@@ -13,10 +13,12 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import SizedPlan, State, Stats
+from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation
 from fedray.runtime.stacking import make_worker
@@ -38,17 +40,24 @@ class Inline:
         """Raw outputs `[K, n, C]` on a split by piece: (world, first row); of the first worlds only, or of all."""
         return self._evaluate(state, split, models, worlds)
 
-    def losses(self, state: State, models: int, worlds: int | None = None) -> Pieces:
-        """Mean training loss `[K, c]` of known clients by piece: (world, first client)."""
-        return self._evaluate(state, evaluation.LOSSES, models, worlds)
+    def losses(
+        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
+    ) -> Pieces:
+        """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
+        return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
 
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
         return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
 
-    def _evaluate(self, state: State, kind: str, models: int, worlds: int | None) -> Pieces:
-        pieces = evaluation.list_pieces(self.worker.study, kind, worlds)
-        return {piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models) for piece in pieces}
+    def _evaluate(
+        self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
+    ) -> Pieces:
+        pieces = evaluation.list_pieces(self.worker.study, kind, worlds, clients)
+        return {
+            piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models, clients=clients)
+            for piece in pieces
+        }
 
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""

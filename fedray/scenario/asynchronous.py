@@ -44,7 +44,7 @@ def check_asynchronous(scenario: Scenario) -> None:
         else "trains on the pooled data, as one client" if spec.pooled
         else "trains every client by itself" if spec.models == "clients"
         else "trains its parts one after another, in rounds" if name == "stacking"
-        else ""
+        else spec.in_rounds
     )  # fmt: skip
     if why:
         raise BadInput(f"participation.mode = {keys.mode}, but {name} {why}: set it to sync")

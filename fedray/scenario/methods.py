@@ -28,6 +28,7 @@ _HEAD: dict[str, Any] = {"local": {"private": ["head"]}}
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
 _META = Needs("method.meta", ("softmax", "mlp"))
+_BY_LOSS: dict[str, Any] = {"evaluate": {"personal": True}, "predict": {"gamma": 0.0}}  # a client's best model answers
 _TIERS: dict[str, Any] = {
     "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
     "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
@@ -183,6 +184,12 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
         defaults=_ONE,
         private="control variate",
+    ),
+    "ifca": MethodSpec(
+        "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
+        defaults=_BY_LOSS,
+        schedules=False,
+        in_rounds="lets clients choose among the models of a round",
     ),
     "random_walk": MethodSpec(
         "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",

@@ -18,6 +18,7 @@ CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they 
     "rotation": Option(None, whole(2, 4)),
     "feature_noise": Option(None, real("(0, 100]")),
     "permute_labels": Option(None, whole(2, 10_000)),
+    "copies": Option(None, flag),
 }
 _LEAST = Option(1, whole(0, 10**9))
 _SKEW = real("[0, 100]")

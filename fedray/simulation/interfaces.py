@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -56,16 +56,20 @@ class Runtime(Protocol):
             Raw network outputs `[K, n, C]` by (world, first row of the piece).
         """
 
-    def losses(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+    def losses(
+        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
+    ) -> Pieces:
         """Evaluates all models on the training data of known clients.
 
         Args:
             state: The models, `[worlds * K, d]`.
             models: K, models of each world.
             worlds: How many worlds are evaluated; None: all.
+            clients: The clients of each world, `[n]` each, in the place of the known ones.
 
         Returns:
-            Mean training loss `[K, n]` of each model on each client's data, by (world, first client of the piece).
+            Mean training loss `[K, n]` of each model on each client's data, by (world, first client of the piece, or
+            its place in `clients`).
         """
 
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:

@@ -2,7 +2,8 @@
 
 The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule that
 plans a round, the server that steps, and, where they differ from the usual, the samples and bytes of its jobs
-(`Phase.sizes`, `Phase.traffic`) and what its state keeps of them (`Phase.remember`).
+(`Phase.sizes`, `Phase.traffic`), what participants say about it (`Phase.choose`), and what its state keeps of them
+(`Phase.remember`).
 
 Example:
     >>> status = np.array([clock.OK, clock.LATE, clock.DROPPED])
@@ -128,7 +129,7 @@ def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) 
         progress: Where the run stands; it is not changed.
     """
     t = progress.round
-    plan = phase.schedule(t, progress.state)
+    plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     jobs = size_jobs(study, phase, plan)
     steps = jobs.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
@@ -146,6 +147,26 @@ def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) 
     up, down = count_bytes(phase, trained.status, up, down)
     table = JobTable(jobs.size, steps, trained.loss, up, down, timing.job, trained.status, trained.error)
     return RoundResult(plan, table, state, timing.round)
+
+
+def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> Plan:
+    """The plan of a round, after its participants were asked which models they train, where the method asks them.
+
+    Args:
+        runtime: Where the participants are.
+        phase: The training that the plan belongs to.
+        plan: The jobs that the schedule has written, `[J]`.
+        state: What the server knows before the round.
+    """
+    if phase.choose is None or not len(plan.client):
+        return plan
+    each = [plan.client[plan.world == world] for world in range(int(plan.world.max()) + 1)]
+    pieces = runtime.losses(state, phase.models, clients=each)
+    losses = np.empty((len(plan.client), phase.models))
+    for world in range(len(each)):
+        told = [pieces[piece].double().numpy() for piece in sorted(pieces) if piece[0] == world]
+        losses[plan.world == world] = np.concatenate([np.empty((phase.models, 0)), *told], axis=1).T
+    return phase.choose(plan, losses)
 
 
 class _TrainedJobs(NamedTuple):
@@ -191,7 +212,8 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
     """Bytes that each job sends and receives, `[J]` each.
 
-    They are what `phase.traffic` says; without it models go from the server to the client and back.
+    They are what `phase.traffic` says; without it models go from the server to the client and back. A client that is
+    asked which model it trains gets all of them.
 
     Args:
         study: What runs.
@@ -206,7 +228,7 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
-    each = vector * phase.down_vectors + 8 * counters
+    each = (vector * phase.down_vectors + 8 * counters) * (1 if phase.choose is None else phase.models)
     return up, np.full(len(plan.client), each, dtype=np.int64)
 
 

@@ -42,7 +42,8 @@ def write_partition(out: Path, study: Study) -> None:
     shards = study.shards
     if describe_partition(study) != FILE_NAME or not isinstance(shards, StoredShards):
         return
-    data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds])
+    clusters = [shards.clusters(world) for world in range(study.worlds)]
+    data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
     path = out / FILE_NAME
     if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
         plain.write_atomically(path, data)

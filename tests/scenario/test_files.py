@@ -139,10 +139,10 @@ def test_its_header_names_source_and_command(path: Path) -> None:
 
 SAME = {f"shefl_{what}_{data}" for what in ("table1a", "fig1") for data in ("cifar10", "cifar100", "svhn")}
 SAME = SAME - {"shefl_table1a_cifar10"} | {"fed_ensemble_table2_cifar100", "fed_ensemble_table3_femnist"}
-LARGE = {"fed_ensemble_fig6_cifar10", "stacking_table5_cifar10"}
+LARGE = {"fed_ensemble_fig6_cifar10", "stacking_table5_cifar10", "ifca_rotated_mnist"}
 TRAINED, BUILT = (
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in slow else []) for path in FILES]
-    for slow in (SAME | {"fed_ensemble_fig6_cifar10"}, SAME | LARGE)
+    for slow in (SAME | {"fed_ensemble_fig6_cifar10", "ifca_rotated_mnist"}, SAME | LARGE)
 )
 
 

@@ -46,6 +46,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "data.partition.rotation": [{"data.partition.rotation": 4}],
     "data.partition.feature_noise": [{"data.partition.feature_noise": 1.0}],
     "data.partition.permute_labels": [{"data.partition.permute_labels": 2}],
+    "data.partition.copies": [{"data.partition.copies": True, "data.partition.permute_labels": 2}],
     "model.objective": [{"model.objective": "gaussian_nll"}, {"model.objective": "mse"}],
     "model.hidden": [{"model.hidden": [5]}],
     "model.activation": [{"model.activation": "tanh"}],

@@ -20,6 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
+from fedray.core.types import IntArray
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
 from fedray.runtime.environment import device_of, limit_gpu_memory
@@ -126,7 +127,14 @@ class ClientActor:
         scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
         return {key: value.numpy() for key, value in scores.items()}
 
-    def evaluate(self, message: messages.Round, kind: str, pieces: list[Piece], models: int) -> dict[Piece, Any]:
+    def evaluate(
+        self,
+        message: messages.Round,
+        kind: str,
+        pieces: list[Piece],
+        models: int,
+        clients: list[IntArray] | None = None,
+    ) -> dict[Piece, Any]:
         """Evaluates models on some pieces.
 
         Args:
@@ -134,6 +142,10 @@ class ClientActor:
             kind: `losses`, `uncertainty`, or the name of a split.
             pieces: What is evaluated here.
             models: Models of each world, K.
+            clients: Those of each world, where not the known ones are asked.
         """
-        state = messages.to_state(message)
-        return {piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models).numpy() for piece in pieces}
+        state, some = messages.to_state(message), {"clients": clients}
+        return {
+            piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models, **some).numpy()
+            for piece in pieces
+        }

@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import SizedPlan, State, Stats
+from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.client_state import deal_private, merge_private
@@ -105,11 +106,14 @@ class RayRuntime:
         return merge_stats(list(stats)), messages.in_order(parts, rows)
 
     @retry_on_cluster_change
-    def _evaluate(self, state: State, kind: str, models: int, worlds: int | None) -> Pieces:
-        pieces = evaluation.list_pieces(self.study, kind, worlds)
+    def _evaluate(
+        self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
+    ) -> Pieces:
+        pieces = evaluation.list_pieces(self.study, kind, worlds, clients)
         shared, n = ray.put(messages.to_round(0, [], state)), len(self.actors)
-        each = enumerate(self.actors)
-        return self._join_arrays([(a, actor.evaluate, (shared, kind, pieces[a::n], models)) for a, actor in each])
+        asked = None if clients is None else ray.put(list(clients))
+        calls = [(shared, kind, pieces[a::n], models, asked) for a in range(n)]
+        return self._join_arrays([(a, self.actors[a].evaluate, call) for a, call in enumerate(calls)])
 
     def _join_arrays(self, calls: list[Call]) -> Pieces:
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
@@ -118,9 +122,11 @@ class RayRuntime:
         """Raw outputs `[K, n, C]` on a split by piece: (world, first row); of the first worlds only, or of all."""
         return self._evaluate(state, split, models, worlds)
 
-    def losses(self, state: State, models: int, worlds: int | None = None) -> Pieces:
-        """Mean training loss `[K, c]` of known clients by piece: (world, first client)."""
-        return self._evaluate(state, evaluation.LOSSES, models, worlds)
+    def losses(
+        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
+    ) -> Pieces:
+        """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
+        return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
 
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
