@@ -12,7 +12,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import ray
 import ray.autoscaler
 import yaml
 
@@ -61,11 +60,9 @@ def test_all_nodes_of_a_cluster_get_the_same_ray(name: str) -> None:
     """Nodes that start on another day got a newer one, which the head refuses; from 2.52 on there are tokens."""
     found = [re.search(r"ray==([0-9.]+)", command) for command in config(name)["setup_commands"]]
     versions = {match[1] for match in found if match is not None}
-    assert (
-        versions == set(re.findall(r"ray(?:\[default\])?==([0-9.]+)", (ROOT / name).read_text())) == {ray.__version__}
-    )
-    least = re.search(r'"ray>=([0-9.]+)"', (ROOT / "pyproject.toml").read_text())
-    assert least is not None and least[1] == "2.52"
+    assert versions == set(re.findall(r"ray(?:\[default\])?==([0-9.]+)", (ROOT / name).read_text()))
+    assert len(versions) == 1
+    assert '"ray>=2.52"' in (ROOT / "pyproject.toml").read_text()
 
 
 def room() -> Room:
