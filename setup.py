@@ -6,6 +6,7 @@ Where no compiler works the package is installed without them, and the torch eng
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 KERNELS = Path("fedray", "core", "kernels")
+SHIPPED = ("scenarios", "tune")  # YAML files that `fedray scenarios` lists
 
 
 def load_build() -> ModuleType:
@@ -26,11 +28,14 @@ def load_build() -> ModuleType:
 
 
 class BuildWithKernels(build_py):
-    """Copies the Python files, and builds the library: into the wheel, or beside its sources if those are used."""
+    """Copies Python and scenario files, and builds the library: into the wheel, or beside the sources that are used."""
 
     def run(self) -> None:
         """Never fails because of the library."""
         build_py.run(self)
+        if not self.editable_mode:  # an editable package reads the folders themselves
+            for folder in SHIPPED:
+                shutil.copytree(folder, Path(self.build_lib, "fedray", "shipped", folder), dirs_exist_ok=True)
         build = load_build()
         folder = Path(__file__).parent if self.editable_mode else Path(self.build_lib)
         try:

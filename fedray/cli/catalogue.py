@@ -1,4 +1,4 @@
-"""The commands about what a scenario may name: `fedray list` and `fedray data`.
+"""The commands about what there is: `fedray list`, `fedray scenarios` and `fedray data`.
 
 Example:
     >>> list_command.name
@@ -86,3 +86,26 @@ def data_get_command(name: str, root: Path | None) -> None:
     from fedray.data.catalogue import download_data
 
     click.echo(str(download_data(name, root)))
+
+
+@click.group(name="scenarios", invoke_without_command=True)
+@click.pass_context
+def scenarios_group(context: click.Context) -> None:
+    """List the scenario files and sweeps that come with fedray; `run`, `table`, `check` and `tune` take their names."""
+    if context.invoked_subcommand is None:
+        from fedray.scenario.shipped import list_shipped
+
+        for name, file in list_shipped().items():
+            click.echo(f"{file.command:6} {name:42} {file.what}")
+
+
+@scenarios_group.command(name="copy")
+@click.argument("name")
+@click.option("--out", type=options.path, help="The new file (default: NAME.yaml in this folder).")
+def scenarios_copy_command(name: str, out: Path | None) -> None:
+    """Copy a file that comes with fedray, to be changed."""
+    from fedray.scenario.shipped import copy_shipped
+
+    wanted = out or Path(f"{Path(name).name}.yaml")
+    copy_shipped(name, wanted)
+    click.echo(str(wanted))

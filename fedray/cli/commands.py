@@ -20,7 +20,7 @@ import click
 
 from fedray import __version__
 from fedray.cli.bench import bench_command
-from fedray.cli.catalogue import data_group, list_command
+from fedray.cli.catalogue import data_group, list_command, scenarios_group
 from fedray.cli.clean import clean_command
 from fedray.cli.notes import show_notes
 from fedray.cli.options import loudness
@@ -72,6 +72,7 @@ for _command in (
     table_command,
     tune_command,
     list_command,
+    scenarios_group,
     bench_command,
     data_group,
     traces_group,

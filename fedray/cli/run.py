@@ -45,10 +45,11 @@ def run_command(
     """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`."""
     from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import read_scenario
+    from fedray.scenario.shipped import find_scenario_file
     from fedray.scenario.yaml_text import load_yaml
     from fedray.storage.places import claim_numbered, refuse_taken
 
-    path = options.path(scenario)
+    path = find_scenario_file(scenario)
     wanted_folder = out or Path("runs") / path.stem
     load_yaml(path)
     if out is not None or force:
@@ -109,9 +110,10 @@ def check_command(
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
     from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import read_cells, read_scenario
+    from fedray.scenario.shipped import find_scenario_file
 
     import_modules(modules)
-    wanted = read_scenario(options.path(scenario), overrides)
+    wanted = read_scenario(find_scenario_file(scenario), overrides)
     address = find_address(wanted.runtime, address)
     with import_quickly():
         from fedray.experiments.check import explain_scenario

@@ -40,14 +40,15 @@ def table_command(
 ) -> None:
     """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
     from fedray.scenario.loader import read_scenario
+    from fedray.scenario.shipped import find_scenario_file
 
     confirm_writable("--out", out)
     import_modules(modules)
-    wanted = read_scenario(options.path(scenario), overrides)
+    wanted = read_scenario(find_scenario_file(scenario), overrides)
     if not wanted.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     if no_report:
-        wanted = read_scenario(options.path(scenario), [*overrides, "report=false"])
+        wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
     from fedray.experiments.table import run_table
 
     result = run_table(wanted, out, jobs=jobs, address=address, modules=modules, say=options.say_line)

@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="tune")
-@click.argument("sweep", type=options.path)
+@click.argument("sweep")
 @click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
 @click.option("--out", type=options.path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
@@ -27,7 +28,7 @@ from fedray.own_code.user_modules import import_modules
 @options.modules
 @options.loudness
 def tune_command(
-    sweep: Path,
+    sweep: str,
     *,
     trials: int | None,
     out: Path | None,
@@ -39,11 +40,13 @@ def tune_command(
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     from fedray.scenario.loader import refuse_scenario
+    from fedray.scenario.shipped import find_scenario_file
     from fedray.scenario.yaml_text import load_yaml
     from fedray.tuning.places import refuse_taken_sweep
 
-    tree, folder = load_yaml(sweep), out or Path("runs") / sweep.stem
-    refuse_scenario(str(sweep), tree if isinstance(tree, dict) else {})
+    path = find_scenario_file(sweep, "sweep")
+    folder = out or Path("runs") / path.stem
+    refuse_scenario(str(path), load_yaml(path))
     refuse_taken_sweep(folder, resume=resume)
     confirm_writable("--out", folder)
     import_modules(modules)
@@ -51,7 +54,7 @@ def tune_command(
     from fedray.tuning.tune import run_sweep
 
     summary = run_sweep(
-        sweep,
+        path,
         folder,
         trials=trials,
         resume=resume,
@@ -62,8 +65,13 @@ def tune_command(
         say=options.say_line,
     )
     click.echo(describe_summary(summary))
+    _show_result(summary, folder, drawn=not no_report)
+
+
+def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
+    """The best trial, and the files that hold it."""
     for winner in summary["winners"][:1]:
         click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
     click.echo(str(folder / "best.yaml"))
-    if not no_report:
+    if drawn:
         click.echo(str(folder / "report.html"))

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.files.plain import expand_user_path
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
@@ -36,6 +35,7 @@ from fedray.scenario.schema import (
     section_fields,
     validate_scenario,
 )
+from fedray.scenario.shipped import find_scenario_file
 
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "spell_sections", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
@@ -74,7 +74,7 @@ def read_scenario(
     """The scenario of a file, of YAML text (has a line break or `: `) or of a dict.
 
     Args:
-        source: path of a YAML file, YAML text, or nested dicts.
+        source: path of a YAML file, name of one that comes with fedray, YAML text, or nested dicts.
         overrides: `key.path=value` strings, values as in YAML, or a mapping of dotted or nested keys.
             None (or nothing behind `=`) removes a key, so that its default returns.
         explicit: whether keys that cannot act are refused, or named in a `ScenarioWarning` where an override or a cell
@@ -140,7 +140,7 @@ def dump_scenario(scenario: Scenario) -> str:
     return yaml_text.write_yaml(to_plain(scenario))
 
 
-def refuse_scenario(where: str, tree: Mapping[str, Any]) -> None:
+def refuse_scenario(where: str, tree: Any) -> None:
     """Refuses the keys of a scenario where those of a sweep are wanted.
 
     Args:
@@ -150,7 +150,8 @@ def refuse_scenario(where: str, tree: Mapping[str, Any]) -> None:
     Raises:
         BadInput: they are a scenario's.
     """
-    if tree.keys() & set(section_fields("")) and not tree.keys() & {"scenario", "space"}:
+    keys = tree.keys() if isinstance(tree, Mapping) else set()
+    if keys & set(section_fields("")) and not keys & {"scenario", "space"}:
         raise BadInput(f"{quote_value(where, 200)[1:-1]} is a scenario, not a sweep: use `fedray run`")
 
 
@@ -250,7 +251,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
     elif isinstance(source, Mapping):
         tree = source
     elif isinstance(source, str | Path) and str(source):
-        tree = yaml_text.load_yaml(expand_user_path("scenario", str(source)))
+        tree = yaml_text.load_yaml(find_scenario_file(str(source)))
     else:
         raise BadInput(f"the scenario = {quote_value(source)} is not a path, YAML text or dict: name a scenario file")
     if tree is None:

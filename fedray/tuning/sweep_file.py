@@ -15,11 +15,11 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value
-from fedray.files.plain import expand_user_path
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.schema import Scenario
+from fedray.scenario.shipped import find_scenario_file
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, find_inference_keys, read_objective
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
@@ -149,7 +149,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     Raises:
         BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
     """
-    where = expand_user_path("sweep", str(source)) if isinstance(source, str | Path) else None
+    where = find_scenario_file(str(source), "sweep") if isinstance(source, str | Path) else None
     tree = yaml_text.load_yaml(where) if where is not None else source
     if not isinstance(tree, Mapping):
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
@@ -203,7 +203,7 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
-        wanted = yaml_text.load_yaml(folder / expand_user_path("scenario", wanted))
+        wanted = yaml_text.load_yaml(find_scenario_file(wanted, folder=folder))
     if not isinstance(wanted, Mapping):
         raise BadInput(
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
