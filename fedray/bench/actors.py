@@ -24,7 +24,7 @@ def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
     from fedray.runtime.ray.runtime import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
-    runtime = RayRuntime(scenario, work.own, work.study())
+    runtime = RayRuntime(scenario, work.own, work.study(), "bench")
     try:
         yield runtime
     finally:

@@ -67,7 +67,7 @@ _verbose = click.option(
     is_flag=True,
     expose_value=False,
     callback=_set_level(logging.DEBUG),
-    help="Show the traceback of an error too.",
+    help="Show the traceback of an error too, and what your code prints in the actors of Ray.",
 )
 
 

@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -41,9 +42,12 @@ from fedray.runtime.ray.cluster import (
 )
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.graph import GRAPH_BYTES, CompiledGraph
+from fedray.runtime.ray.naming import name_actors
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
+log = logging.getLogger("fedray")
+SAY_SECONDS = 3.0  # between two lines about how many actors are up
 LOOK_SECONDS = 1.0  # between two looks at the cluster: has it grown, or lost what an actor waits for?
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
@@ -61,7 +65,9 @@ class ClientActors:
         own: The user's own objects, with what the actors cannot read from files.
         study: What is trained.
         on_death: Called after an actor has died and was restarted; it raises where the run cannot go on from here.
+        run: Name of the run.
         take_peer_calls: Whether the actors call each other while they work.
+        recoveries: Deaths of actors from which the run has recovered.
         actors: The actors, by number.
         specs: What each actor reserves.
     """
@@ -73,10 +79,12 @@ class ClientActors:
         study: Study,
         on_death: Callable[[], None],
         *,
+        run: str,
         take_peer_calls: bool,
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
-        self.on_death, self.take_peer_calls = on_death, take_peer_calls
+        self.on_death, self.run, self.take_peer_calls = on_death, run, take_peer_calls
+        self.recoveries = 0
         self.actors: list[Any] = []
         self.specs: list[placement.ActorSpec] = []
         self._agreed = False  # whether all actors had the same kernels when they began
@@ -92,7 +100,10 @@ class ClientActors:
                 ray.put(self.own),
             )  # kept, because actors restart from these objects
             self.specs = self._plan()
-            self.actors = make_actors(ClientActor, self.specs, self._shared, take_peer_calls=self.take_peer_calls)
+            names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self.specs)
+            self.actors = make_actors(
+                ClientActor, self.specs, self._shared, run=self.run, names=names, peers=self.take_peer_calls
+            )
             with suppress(ClusterChanged):
                 self.wait_for(range(len(self.actors)))
                 waiting = False
@@ -130,8 +141,11 @@ class ClientActors:
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors answer; raises an error that names the actor if it does not."""
-        deadline = time.monotonic() + PATIENCE
-        for a in actors:
+        deadline, wanted, said = time.monotonic() + PATIENCE, list(actors), time.monotonic()
+        for up, a in enumerate(wanted):
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                log.info("starting the actors: %s of %s are up", up, len(wanted))
             while not self._answers(a, deadline):
                 time.sleep(0.2)
         self._one_node = count_nodes() == 1
@@ -177,8 +191,7 @@ class ClientActors:
                 return self._graph.call(self.actors, message)
             except (*GONE, RayChannelError, RaySystemError):
                 self._graph.close()
-                self.wait_for(range(len(self.actors)))
-                self.on_death()
+                self._recover(range(len(self.actors)))
             except RayTaskError as error:
                 raise explain_error(error, "a client actor") from error
         self._graph.close()
@@ -203,10 +216,15 @@ class ClientActors:
                     "If its work takes longer, set FEDRAY_PATIENCE"
                 ) from None
             except GONE:
-                self.wait_for([a])
-                self.on_death()
+                self._recover([a])
                 ref = method.remote(*arguments)
         raise KeepsDying(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
+
+    def _recover(self, actors: Iterable[int]) -> None:
+        """Waits until actors of which one has died are there again, and tells the runtime."""
+        self.wait_for(actors)
+        self.recoveries += 1
+        self.on_death()
 
     def close(self) -> None:
         """Ends the actors."""

@@ -41,14 +41,20 @@ class ClientActor:
         index: The number of the actor.
         gpus: GPUs that it reserves.
         cpus: CPUs that it reserves.
+        name: What Ray's tools call it.
         restored: Whether the private vectors of its clients were restored since the process started.
     """
 
-    def __init__(self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float) -> None:
+    def __init__(
+        self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float, *, name: str = "clients"
+    ) -> None:
         environment.use_one_thread()
         self.scenario, self.own = scenario, own
-        self.index, self.gpus, self.cpus = index, gpus, cpus
+        self.index, self.gpus, self.cpus, self.name = index, gpus, cpus, name
         self.restored = False
+
+    def __repr__(self) -> str:
+        return self.name  # Ray writes it before each line that is printed here
 
     @cached_property
     def worker(self) -> Worker:

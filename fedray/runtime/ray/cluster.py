@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.core.errors import FedrayError
 from fedray.runtime import environment, placement
 from fedray.runtime.ray.driver_world import worker_environment
+from fedray.runtime.ray.naming import name_options
 
 PATIENCE = environment.read_patience()  # seconds to wait for an actor before giving up
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
@@ -73,18 +74,20 @@ def describe_cluster() -> str:
 
 
 def make_actors(
-    kind: Any, specs: list[placement.ActorSpec], shared: tuple[Any, ...], *, take_peer_calls: bool
+    kind: Any, specs: list[placement.ActorSpec], shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool
 ) -> list[Any]:
     """Makes actors of a class.
 
     Args:
-        kind: The class. Its arguments are `shared`, then the number, GPUs and CPUs of the actor.
+        kind: The class. Its arguments are `shared`, then the number, GPUs, CPUs and name of the actor.
         specs: What each actor reserves.
         shared: First arguments of every actor.
-        take_peer_calls: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
+        run: Name of the run.
+        names: What each actor is called.
+        peers: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
     """
     remote: Any = ray.remote
-    actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if take_peer_calls else remote(kind)
+    actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if peers else remote(kind)
     return [
         actor.options(
             num_cpus=spec.num_cpus,
@@ -92,8 +95,9 @@ def make_actors(
             resources=spec.resources,
             max_restarts=-1,
             runtime_env=worker_environment(),
-        ).remote(*shared, index, spec.num_gpus, spec.num_cpus)
-        for index, spec in enumerate(specs)
+            **named,
+        ).remote(*shared, index, spec.num_gpus, spec.num_cpus, name=name)
+        for index, (spec, name, named) in enumerate(zip(specs, names, name_options(run, names), strict=True))
     ]
 
 

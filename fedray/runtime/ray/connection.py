@@ -28,7 +28,7 @@ from fedray.process.quickly import leave_untidy
 from fedray.runtime import addresses, environment, leftovers
 from fedray.runtime.addresses import answers
 from fedray.runtime.ray.joining import join_cluster
-from fedray.runtime.ray.switches import keep_quiet, listen_on_network, own_job
+from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, own_job
 
 MOST_TRIES = 2  # of a start on a busy machine
 NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
@@ -188,7 +188,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         address="local",
                         job_config=own_job(),
                         include_dashboard=False,
-                        log_to_driver=False,
+                        log_to_driver=is_verbose(),
                         configure_logging=False,
                         **has,
                         _temp_dir=str(folder),

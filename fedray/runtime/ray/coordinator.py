@@ -40,6 +40,8 @@ from fedray.runtime.ray.cluster import (
 )
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
+from fedray.runtime.ray.gauges import set_gauges
+from fedray.runtime.ray.naming import name_options
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
@@ -70,6 +72,9 @@ class Coordinator:
         self.scenario, self.own, self.out, self.alone = scenario, own, Path(out), alone
         self.snapshots: deque[Snapshot] = deque()
 
+    def __repr__(self) -> str:
+        return "coordinator"  # Ray writes it before each line that is printed here
+
     def run(self) -> dict[str, Any]:
         """Runs the scenario, from its newest checkpoint if there is one, and returns the summary."""
         log.setLevel(logging.INFO)
@@ -80,10 +85,11 @@ class Coordinator:
         study = build_study(scenario, self.own)
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
-        runtime = RayRuntime(scenario, own, study)
+        runtime = RayRuntime(scenario, own, study, self.out.name)
         facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
         try:
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
+            watch = set_gauges(watch, self.out.name, runtime.counts)
             digests = describe_study(scenario, self.own, study) | {"engine": {"lanes": name_lanes(facts)}}
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
         finally:
@@ -134,15 +140,17 @@ def _run_coordinator(
 ) -> dict[str, Any]:
     """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
     folder, alone = environment.find_working_folder(), connection.folder is not None
-    actor: Any = ray.remote(Coordinator).options(
-        num_cpus=0,  # Ray may start such an actor on any node
-        max_concurrency=2,
-        max_restarts=0,
-        runtime_env=worker_environment(send_modules(own, connection)),
-        scheduling_strategy=pin_to_this_node(),
-    )
+    kind: Any = ray.remote(Coordinator)
+    options = {
+        "num_cpus": 0,  # Ray may start such an actor on any node
+        "max_concurrency": 2,
+        "max_restarts": 0,
+        "runtime_env": worker_environment(send_modules(own, connection)),
+        "scheduling_strategy": pin_to_this_node(),
+    }
     for _ in range(MOST_STARTS):
-        coordinator = actor.remote(scenario, own, str(out), folder, alone=alone)
+        [named] = name_options(out.name, ["coordinator"])
+        coordinator = kind.options(**options, **named).remote(scenario, own, str(out), folder, alone=alone)
         try:
             return _watch_coordinator(coordinator, out, watch, connection)
         except RayTaskError:

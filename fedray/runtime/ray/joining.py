@@ -17,9 +17,7 @@ from ray.exceptions import AuthenticationError, RayError
 
 from fedray.core.errors import BadInput
 from fedray.runtime import addresses, environment
-from fedray.runtime.ray.switches import keep_quiet, listen_on_network, own_job
-
-log = logging.getLogger("fedray")
+from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, own_job
 
 
 def join_cluster(address: str) -> None:
@@ -41,7 +39,7 @@ def join_cluster(address: str) -> None:
     try:
         GcsClient(address=place)  # a token that is missing is said at once; `ray.init` would try for 20 s
         with keep_quiet():
-            ray.init(address=place, job_config=own_job(), log_to_driver=False, configure_logging=False)
+            ray.init(address=place, job_config=own_job(), log_to_driver=is_verbose(), configure_logging=False)
     except AuthenticationError:
         raise BadInput(
             f"{named}: this cluster wants a token, and another one or none was sent: set RAY_AUTH_MODE=token, and copy "

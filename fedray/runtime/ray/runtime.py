@@ -29,6 +29,7 @@ from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.ray.actors import Call, ClientActors
 from fedray.runtime.ray.cluster import retry_on_cluster_change
+from fedray.runtime.ray.gauges import RunCounts
 from fedray.runtime.ray.random_walk import RandomWalks
 from fedray.runtime.worker_info import join_worker_facts
 from fedray.scenario.schema import Scenario
@@ -51,11 +52,12 @@ class RayRuntime:
         walks: The random walks; None where the method has a server.
     """
 
-    def __init__(self, scenario: Scenario, own: UserObjects, study: Study) -> None:
+    def __init__(self, scenario: Scenario, own: UserObjects, study: Study, run: str) -> None:
         self.study = study
+        self._jobs = 0
         self.has_private = bool(study.method.phase.own)
         walk = study.method.phase.walk is not None
-        self.clients = ClientActors(scenario, own, study, self._check_private, take_peer_calls=walk)
+        self.clients = ClientActors(scenario, own, study, self._check_private, run=run, take_peer_calls=walk)
         self.walks = RandomWalks(study, self.clients.wait_for) if walk else None
         self._start_actors()
 
@@ -89,6 +91,7 @@ class RayRuntime:
     @retry_on_cluster_change
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
+        self._jobs += len(jobs.size)
         if self.walks is not None:
             return self.walks.train(t, jobs, state)
         if self.clients.should_grow():
@@ -176,6 +179,10 @@ class RayRuntime:
             private, partial(placement.assign_homes, self.study.clients, self.clients.specs), len(self.actors)
         )
         self.clients.call_each([(a, self.actors[a].restore, (part,)) for a, part in enumerate(parts)])
+
+    def counts(self) -> RunCounts:
+        """What there is to say of the run in figures."""
+        return RunCounts(self._jobs, self.clients.recoveries)
 
     def close(self) -> None:
         """Ends the actors."""

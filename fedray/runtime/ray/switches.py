@@ -23,6 +23,8 @@ from ray.job_config import JobConfig
 
 from fedray.process.ending import SIGNALS
 
+log = logging.getLogger("fedray")
+
 
 def listen_on_network(network: bool) -> None:
     """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
@@ -43,12 +45,18 @@ def own_job() -> JobConfig:
     return JobConfig(_client_job=True)
 
 
+def is_verbose() -> bool:
+    """Whether what a user's code prints in actors is shown: `--verbose`."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
 @contextmanager
 def keep_quiet() -> Iterator[None]:
     """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
-    untyped: Any = ray_worker
-    untyped.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
+    if not is_verbose():
+        untyped: Any = ray_worker
+        untyped.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
     try:
