@@ -119,7 +119,7 @@ def _train_trials(
     """Trains the trials that the sweep asks for."""
     log.info("training the trials")
     try:
-        with make_workers(state.sweep.jobs, base, address, state.own) as submit:
+        with make_workers(state.sweep.jobs, base, address, state.own, state.out) as submit:
             run_search(state, submit, confirm_place)
     except KeyboardInterrupt:
         raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None

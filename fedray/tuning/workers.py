@@ -2,7 +2,8 @@
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
-    >>> with make_workers(1, read_scenario({"runtime": "inline"}), address=None, own=UserObjects()) as submit:
+    >>> base, folder = read_scenario({"runtime": "inline"}), Path("runs")
+    >>> with make_workers(1, base, address=None, own=UserObjects(), folder=folder) as submit:
     ...     submit([]).result()
     []
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection
+from pathlib import Path
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.scenario.schema import Scenario
@@ -26,7 +28,7 @@ Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
 
 
 @contextmanager
-def make_workers(number: int, base: Scenario, address: str | None, own: UserObjects) -> Iterator[Submit]:
+def make_workers(number: int, base: Scenario, address: str | None, own: UserObjects, folder: Path) -> Iterator[Submit]:
     """A function that submits jobs, which one worker trains side by side; the workers end with the block.
 
     Args:
@@ -35,12 +37,13 @@ def make_workers(number: int, base: Scenario, address: str | None, own: UserObje
             a cluster.
         address: of an existing Ray cluster; None starts one on this machine.
         own: the user's objects, whose modules the workers import.
+        folder: the directory of the sweep, which all workers must see.
     """
     if base.runtime == "ray" or (base.runtime == "auto" and address is not None):
         from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with run_as_tasks(address, number, gpus, own) as send:
+        with run_as_tasks(address, number, gpus, own, folder) as send:
             yield lambda jobs: send(train_jobs, jobs)
     elif number == 1:
         yield _train_here

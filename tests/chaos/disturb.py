@@ -28,9 +28,11 @@ import yaml
 
 from fedray.bench.measure import list_tree
 
-KINDS = ("client", "node", "raylet", "agent", "coordinator", "driver", "slow")
+KINDS = ("client", "node", "raylet", "agent", "coordinator", "driver", "slow", "oom")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
+MOST_HUNGRY = 30.0  # seconds for an actor to come to a node without memory and to be killed
 SLOW = 3.0  # seconds that a slow node stands still
+STARVED = {"RAY_memory_usage_threshold": "0.0", "RAY_memory_monitor_refresh_ms": "250"}  # no memory is ever enough
 PATIENCE = 600.0  # seconds without a new round: the run hangs
 
 
@@ -78,12 +80,11 @@ def three_nodes() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def add_node(cluster: Any) -> None:
+def add_node(cluster: Any, **options: Any) -> Any:
     """One more node; on a machine that is short of time a start may fail, and is tried again."""
     for _ in range(4):
         try:
-            cluster.add_node(num_cpus=1)
-            return
+            return cluster.add_node(num_cpus=1, **options)
         except Exception as error:
             print(f"a node did not start: {error}", file=sys.stderr)
     raise RuntimeError("no node started in 4 tries")
@@ -120,9 +121,12 @@ def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: r
         driver.kill()
         driver.communicate()
         return True
-    if kind in ("node", "raylet", "agent"):
+    if kind in ("node", "raylet", "agent", "oom"):
         node = dice.choice(sorted(cluster.worker_nodes, key=id))
-        if kind != "node":
+        if kind == "oom":
+            cluster.remove_node(node, allow_graceful=False)
+            node = starve(cluster, dice)
+        elif kind != "node":
             kill_part(kind, node.all_processes["raylet"][0].process.pid)
             time.sleep(dice.uniform(0.0, 3.0))
         cluster.remove_node(node, allow_graceful=False)
@@ -138,6 +142,21 @@ def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: r
         time.sleep(SLOW)
         os.kill(victim, signal.SIGCONT)
     return True
+
+
+def starve(cluster: Any, dice: random.Random) -> Any:
+    """Adds a node on which Ray's memory monitor kills whatever works there, and waits until it has."""
+    node = add_node(cluster, env_vars=STARVED)
+    raylet, seen = node.all_processes["raylet"][0].process.pid, set[int]()
+    deadline = time.monotonic() + MOST_HUNGRY
+    while time.monotonic() < deadline:
+        there = {one.id for one in list_tree() if one.parent == raylet and one.command.startswith("ray::Client")}
+        if seen - there:
+            break
+        seen |= there
+        time.sleep(0.05)
+    time.sleep(dice.uniform(0.0, 2.0))
+    return node
 
 
 def kill_part(kind: str, raylet: int) -> None:

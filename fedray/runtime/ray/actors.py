@@ -32,6 +32,7 @@ from fedray.runtime.ray.cluster import (
     GONE,
     MOST_DEATHS,
     PATIENCE,
+    REMEDIES,
     ClusterChanged,
     count_nodes,
     describe_cluster,
@@ -47,6 +48,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
 log = logging.getLogger("fedray")
+MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
 SAY_SECONDS = 3.0  # between two lines about how many actors are up
 LOOK_SECONDS = 1.0  # between two looks at the cluster: has it grown, or lost what an actor waits for?
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
@@ -141,12 +143,16 @@ class ClientActors:
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors answer; raises an error that names the actor if it does not."""
-        deadline, wanted, said = time.monotonic() + PATIENCE, list(actors), time.monotonic()
+        began = said = time.monotonic()
+        deadline, wanted, deaths = began + PATIENCE, list(actors), 0
         for up, a in enumerate(wanted):
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
                 log.info("starting the actors: %s of %s are up", up, len(wanted))
             while not self._answers(a, deadline):
+                deaths += 1
+                if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
+                    raise KeepsDying(f"client actor {a} dies before it can work: {REMEDIES['OutOfMemoryError']}")
                 time.sleep(0.2)
         self._one_node = count_nodes() == 1
 

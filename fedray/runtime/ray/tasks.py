@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,13 +25,16 @@ from fedray.runtime import environment
 from fedray.runtime.ray.cluster import GONE, explain_error
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
+from fedray.runtime.ray.shared_folder import confirm_shared
 
 MOST_TRIES = 4  # of a task whose worker dies
 LOOK_SECONDS = 0.5  # between two looks whether Ray is there
 
 
 @contextmanager
-def run_as_tasks(address: str | None, number: int, gpus: float, own: UserObjects) -> Iterator[Callable[..., Any]]:
+def run_as_tasks(
+    address: str | None, number: int, gpus: float, own: UserObjects, shared: Path
+) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a cluster, one CPU each.
 
     Args:
@@ -38,6 +42,7 @@ def run_as_tasks(address: str | None, number: int, gpus: float, own: UserObjects
         number: How many tasks run at once; a local cluster is made large enough.
         gpus: GPUs of each task, possibly a fraction.
         own: The user's objects, whose modules the tasks import.
+        shared: A folder in which all tasks write.
 
     Yields:
         A function: (function, *arguments) -> future of the result; it raises `RayDied` if Ray dies meanwhile.
@@ -59,6 +64,7 @@ def run_as_tasks(address: str | None, number: int, gpus: float, own: UserObjects
 
     with open_ray(address, number) as connection:
         worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
+        confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over), daemon=True)
         watch.start()
         try:

@@ -18,6 +18,9 @@ import pytest
 from small import scenario
 
 import fedray
+from fedray.core.errors import BadInput
+from fedray.runtime.ray import shared_folder
+from fedray.runtime.ray.driver_world import worker_environment
 
 pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.timeout(600)]
 
@@ -94,6 +97,18 @@ def test_three_nodes_without_the_files_and_modules_of_the_driver_give_the_bits_o
     wanted = {**TABLE, "clients": {"number": 4, "trace": "trace.csv"}, "model": "own_linear"}
     want = hashes(fedray.run(wanted, runtime="inline", modules=["own_linear"]))
     assert hashes(fedray.run(wanted, runtime="ray", modules=["own_linear"])) == want
+
+
+def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
+    three: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trained everything, and then lost it. `/proc/self/cwd` is another folder in each process."""
+    assert len(three.worker_nodes) == 2
+    shared_folder.confirm_shared(tmp_path, worker_environment())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=r"--out /proc/self/cwd: node \S+ \(and 2 more\) does not see it"):
+        shared_folder.confirm_shared(Path("/proc/self/cwd"), worker_environment())
+    assert list(tmp_path.iterdir()) == []
 
 
 LONG: dict[str, Any] = {"rounds": 300, "evaluate": {"every": 150}, "checkpoint": {"every": 10, "keep": 99}}

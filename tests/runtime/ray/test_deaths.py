@@ -1,0 +1,80 @@
+"""Deaths of actors of every kind are recovered, and what is full is one line; here Ray's answers are made up."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import (
+    LocalRayletDiedError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RayError,
+    WorkerCrashedError,
+)
+
+from fedray.runtime.ray import actors
+from fedray.runtime.ray.actors import ClientActors
+from fedray.runtime.ray.cluster import explain_error
+from fedray.runtime.ray.connection import KeepsDying
+
+FULL: RayError = OutOfMemoryError("killed")  # type: ignore[no-untyped-call]
+
+
+class Answers:
+    """What Ray says to one call after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.left = list(answers)
+
+    def get(self, _ref: Any, timeout: float) -> Any:
+        assert timeout > 0
+        answer = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientActors, Any]:
+    """One client actor, and a method of it."""
+    clients = ClientActors.__new__(ClientActors)
+    method = SimpleNamespace(remote=lambda *_arguments: None)
+    clients.actors, clients.recoveries = [SimpleNamespace(ready=method)], 0
+    clients.on_death = lambda: None
+    monkeypatch.setattr("ray.get", Answers(*answers).get)
+    monkeypatch.setattr(actors, "count_nodes", lambda: 1)
+    monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
+    return clients, method
+
+
+@pytest.mark.parametrize("error", [FULL, WorkerCrashedError(), LocalRayletDiedError()])
+def test_a_kill_by_the_memory_monitor_was_a_traceback(error: RayError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is made again once the actor is there again, and counted as a recovery."""
+    clients, method = clients_of(monkeypatch, error, error, "ready", "answer")
+    assert clients.call_each([(0, method, ())]) == ["answer"]
+    assert clients.recoveries == 1
+
+
+def test_an_actor_that_always_dies_while_it_starts_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was half an hour of silence."""
+    clients, _ = clients_of(monkeypatch, FULL)
+    monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
+    with pytest.raises(KeepsDying, match="client actor 0 dies before it can work: give the node more memory or fewer"):
+        clients.wait_for([0])
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ObjectStoreFullError("full"), r"larger object store \(`ray start --object-store-memory`\)"),
+        (OutOfDiskError("full"), "set RAY_TMPDIR to another disk"),
+        (FULL, "give the node more memory"),
+    ],
+)
+def test_what_is_full_is_one_line_with_the_remedy(error: RayError, remedy: str) -> None:
+    line = str(explain_error(error, "the coordinator"))
+    assert line.startswith(f"the coordinator failed: {type(error).__name__}: ") and len(line.splitlines()) == 1
+    assert re.search(remedy, line)
