@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
 
-SCENARIO_PAGES = ("client_clusters", "cluster", "distillation", "random_walk", "stacking", "training")
+SCENARIO_PAGES = ("client_clusters", "cluster", "conformal", "distillation", "random_walk", "stacking", "training")
 
 
 def blocks(kind: str, text: str = TEXT) -> list[str]:
@@ -93,6 +93,16 @@ def test_the_example_of_the_page_on_asynchronous_training_runs(capsys: pytest.Ca
     exec(compile(code, "asynchronous.md", "exec"), {"__name__": "asynchronous"})
     most_stale, seconds = capsys.readouterr().out.split()
     assert int(most_stale) > 0 and float(seconds) > 0
+
+
+def test_the_examples_of_the_page_on_conformal_sets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks("python", page("conformal")))
+    exec(compile(code, "conformal.md", "exec"), {"__name__": "conformal"})
+    said = capsys.readouterr().out
+    assert "(359, 10)" in said and "conformal_coverage_client_worst" in said and said.count("looked up") == 3
 
 
 def test_the_python_blocks_of_the_page_on_training_are_one_script(workplace: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedray.assembly import memory
 from fedray.assembly.asynchronous import make_async_rule
+from fedray.assembly.conformal import check_withheld_rows, make_rule
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.distillation import share_of_server
 from fedray.assembly.methods import add_stack, compose_method, make_setting
@@ -115,6 +116,8 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         starts=worlds.starts,
         rates=worlds.rates if len(worlds.rates) else None,
     )
+    if study.evaluation.conformal is not None:
+        check_withheld_rows(study.evaluation.conformal, shards, scenario.data.hold_out)
     adaptive = scenario.schedule.kind == "adaptive"
     return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
 
@@ -256,7 +259,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         if metric and not names.fits_task(metric, classes):
             has = "has classes" if classes else "has none"
             raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
-    gamma = scenario.predict.gamma
+    gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
         every=scenario.evaluate.every,
         every_seconds=scenario.evaluate.every_seconds,
@@ -269,4 +272,5 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         best=best,
         metrics=find_metrics(scenario, own or OwnTraining()),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
+        conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
     )

@@ -11,6 +11,7 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one befo
 TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
 PERCENT_METRICS = (  # names of shares begin with one of these
     "accuracy", "personal_accuracy", "personal_p10", "personal_worst", "disagreement", "coverage",
+    "conformal_coverage",
 )  # fmt: skip
 
 SCORE_NAMES = {  # what people read; pages, tables, the live view and the summary have no other names
@@ -40,6 +41,16 @@ SCORE_NAMES = {  # what people read; pages, tables, the live view and the summar
     "crps": "CRPS",
     "coverage_95": "95 % coverage",
     "sharpness": "sharpness",
+    "conformal_coverage": "coverage of the sets",
+    "conformal_coverage_clients": "coverage of the sets, known clients",
+    "conformal_coverage_client_worst": "coverage of the sets, worst client",
+    "conformal_coverage_class_worst": "coverage of the sets, worst class",
+    "conformal_size": "labels in a set",
+    "conformal_size_clients": "labels in a set, known clients",
+    "conformal_width": "width of the intervals",
+    "conformal_width_clients": "width of the intervals, known clients",
+    "conformal_threshold": "threshold of the sets",
+    "conformal_bytes": "bytes for the threshold",
     "up_bytes": "uplink",
     "down_bytes": "downlink",
     "sim_seconds": "virtual time",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import Objective, State
-from fedray.evaluation.evaluate import join_pieces
+from fedray.evaluation.measured import join_pieces
 from fedray.metrics import ensemble
 from fedray.metrics.drift import Drift, score_drift
 from fedray.models.loss import split_gaussian

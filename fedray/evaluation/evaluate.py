@@ -1,22 +1,21 @@
 """From models to rows of metrics: every member and the ensemble, new clients and known ones.
 
 Example:
-    >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
-    >>> join_pieces(pieces, world=0).shape  # K models, n samples, C classes
-    torch.Size([1, 502, 3])
+    >>> probs = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])  # of two members
+    >>> score_members(probs, np.array([0, 1]))["member_accuracy"]
+    [1.0, 0.5]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation.clients import (
     measure_clients,
     measure_clients_alike,
@@ -26,6 +25,8 @@ from fedray.evaluation.clients import (
     summarize_clients,
     weigh_models,
 )
+from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets
+from fedray.evaluation.measured import Measured, drop_absent, gather_outputs, join_pieces, measure_models
 from fedray.evaluation.own_metrics import score_own_metrics
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
@@ -36,26 +37,6 @@ from fedray.simulation.study import Study
 
 KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of its clients)
 MEMBER_CLASS_SCORES = ("accuracy", "nll", "brier", "ece", "entropy")  # scores of each member by itself
-
-
-class Measured(NamedTuple):
-    """What the runtime computed for one evaluation; what is not needed stays empty.
-
-    Attributes:
-        answer: the models that answer.
-        test: raw outputs on the test rows.
-        held_out: raw outputs on the held-out rows.
-        losses: training losses of the models on each known client, `[K, N]` in pieces, for the clients' weights.
-        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
-        residual: mean training residual variance of each world (regression), in standardised units.
-    """
-
-    answer: Answer
-    test: Pieces
-    held_out: Pieces
-    losses: Pieces
-    own: dict[tuple[int, int], Tensor]
-    residual: dict[int, float]
 
 
 def make_evaluator(
@@ -71,10 +52,14 @@ def make_evaluator(
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
-        measured = _measure(study, runtime, progress.state, test)
+        measured = measure_models(study, runtime, progress.state, test)
+        sets = _measure_sets(study, runtime, progress.state, measured)
         rows = []
         for world in range(study.worlds):
             row, clients = _score_world(study, world, measured, test)
+            if sets:
+                row |= sets[world][0]
+                clients = add_client_sets(study, clients, sets[world][1])
             rows.append(row)
             if keep_clients is not None and clients is not None:
                 keep_clients(progress.round, world, clients)
@@ -86,26 +71,14 @@ def make_evaluator(
     return evaluate
 
 
-def _measure(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
-    answer = study.answer(state)
-    own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
-    weighed = study.evaluation.gamma is not None and not own
-    return Measured(
-        answer,
-        test=runtime.outputs(answer.state, "test", answer.models) if test else {},
-        held_out=runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {},
-        losses=_losses(study, runtime, answer) if weighed else {},
-        own=own,
-        residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
-    )
-
-
-def _losses(study: Study, runtime: Runtime, answer: Answer) -> Pieces:
-    """Losses by which known clients weigh the models; where each client has one model, only that one has loss 0."""
-    if not study.method.one_model_per_client:
-        return runtime.losses(answer.state, answer.models)
-    others = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
-    return {(world, 0): others for world in range(study.worlds)}
+def _measure_sets(
+    study: Study, runtime: Runtime, state: State, measured: Measured
+) -> list[tuple[dict[str, Any], ClientSets | None]]:
+    """Metrics of conformal sets and what clients get, one entry a world; empty where the scenario asks for none."""
+    if study.evaluation.conformal is None:
+        return []
+    given = [gather_outputs(study, world, measured) for world in range(study.worlds)]
+    return measure_all_sets(study, runtime, state, given)
 
 
 def _score_world(
@@ -178,22 +151,6 @@ def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, f
     return {"cluster_ari": compare_clusters(true, _weigh(study, world, measured))}
 
 
-def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """The pieces of a world in order: `[K, n, ...]`."""
-    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
-
-
-def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """The outputs (or losses) of a world's models that have a weight.
-
-    Args:
-        outputs: one row a model, `[K, n, ...]`.
-        answer: the models that answer, with their weights.
-        world: number of the world.
-    """
-    return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
-
-
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, Any]:
@@ -238,30 +195,3 @@ def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[s
     ]
     noise = {"noise": float(study.shards.data.noise or 0.0)}
     return [row | noise for row in decompose_squared_error([one.answer.mean for one in of], of[0].y)]
-
-
-def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
-    """The clients' mean training residual variance in each world, in standardised units.
-
-    Each client's is that of its own upload where the uploads answer, else that of the broadcast models.
-
-    Args:
-        study: what was trained.
-        runtime: where the losses are computed.
-        state: the broadcast models.
-        answer: the models that answer.
-
-    Returns:
-        World -> variance; empty where the loss is no squared error.
-    """
-    if study.net.objective not in ("half_mse", "mse"):
-        return {}
-    factor = 2.0 if study.net.objective == "half_mse" else 1.0
-    if answer.owner is None or not (answer.owner >= 0).any():
-        pieces = runtime.losses(state, study.method.phase.models)
-        return {world: factor * float(join_pieces(pieces, world).mean()) for world in range(study.worlds)}
-    pieces, found = runtime.losses(answer.state, answer.models), {}
-    for world, owner in enumerate(answer.owner):
-        known = np.flatnonzero((owner >= 0) & (owner < EVALUATED_CLIENTS))
-        found[world] = factor * float(join_pieces(pieces, world)[known, owner[known]].mean())
-    return found

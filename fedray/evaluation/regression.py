@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import VARIANCE_FLOOR, FloatArray
+from fedray.core.types import VARIANCE_FLOOR, FloatArray, IntArray
 from fedray.metrics import ensemble, regression
 from fedray.models.loss import split_gaussian
 from fedray.models.net import last_layer_inputs
@@ -59,9 +59,16 @@ class Members(NamedTuple):
 
 
 def read_members(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    split: str,
+    answer: Answer,
+    *,
+    rows: IntArray | None = None,
+    residual: float | None = None,
 ) -> Members:
-    """The members of a world on a split.
+    """The members of a world on a split, or on some of its rows.
 
     Args:
         study: what was trained.
@@ -69,16 +76,16 @@ def read_members(
         outputs: raw outputs of the models that answer, `[K, n, q]`.
         split: `test` or `hold_out`.
         answer: the models that answer.
+        rows: places in the split, `[n]`, where the outputs are those of some rows; None: all.
         residual: mean training residual variance in standardised units, if known.
     """
-    scale = study.target_scale(world) ** 2
-    y = study.split(split, world)[1].double().numpy()
-    means, variances = predict_targets(study, world, outputs, study.split(split, world)[0], answer)
-    noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
-    if answer.noise is not None:
-        noise = float(answer.noise[world])
-    elif len(means) == 1 and variances is None and answer.owner is None:  # one model has no knowledge uncertainty
-        noise = noise or residual or 0.0
+    scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
+    if rows is not None:
+        x, targets = x[torch.from_numpy(rows)], targets[torch.from_numpy(rows)]
+    y = targets.double().numpy()
+    means, variances = predict_targets(study, world, outputs, x, answer)
+    alone = len(means) == 1 and variances is None
+    noise = find_noise(study, world, answer, alone=alone, residual=residual)
     return Members(
         means[..., 0],
         None if variances is None else variances[..., 0],
@@ -87,6 +94,24 @@ def read_members(
         residual=None if residual is None else residual * scale,
         floor=VARIANCE_FLOOR * scale,
     )
+
+
+def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residual: float | None) -> float:
+    """Variance of the observation noise that is added to an answer's, in standardised units.
+
+    Args:
+        study: what was trained; `predict.noise` says what is added.
+        world: number of the world.
+        answer: the models that answer.
+        alone: whether one model answers that predicts no variance.
+        residual: mean training residual variance in standardised units, if known.
+    """
+    if answer.noise is not None:
+        return float(answer.noise[world])
+    noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
+    if alone and answer.owner is None:  # one model has no knowledge uncertainty
+        noise = noise or residual or 0.0
+    return noise
 
 
 def score_regression(of: Members) -> dict[str, Any]:

@@ -18,16 +18,18 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores, weigh_models
+from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
-from fedray.evaluation.evaluate import drop_absent, join_pieces
 from fedray.evaluation.loss_plane import measure_loss_plane
+from fedray.evaluation.measured import Measured, drop_absent, find_losses, gather_outputs, join_pieces
 from fedray.evaluation.regression import read_members
+from fedray.evaluation.row_scores import get_rule
 from fedray.evaluation.stacking import collect_stack_report
 from fedray.files import plain
 from fedray.files.run_files import MOST_TEXT
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.drift import Drift
-from fedray.simulation.interfaces import Progress, Runtime
+from fedray.simulation.interfaces import Pieces, Progress, Runtime
 from fedray.simulation.study import Study
 
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
@@ -46,14 +48,15 @@ def write_report_data(
         drift: the drift scores of the first world's clients, if they were compared.
     """
     answer = study.answer(progress.state)
-    every = join_pieces(runtime.outputs(answer.state, "test", answer.models, worlds=1), 0)
+    pieces = runtime.outputs(answer.state, "test", answer.models, worlds=1)
+    every = join_pieces(pieces, 0)
     outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
     if study.classes:
         arrays = _class_arrays(study, outputs, y)
         if study.parts:
             arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
     else:
-        arrays = _target_arrays(study, outputs, answer, progress.metrics[0] if progress.metrics else {})
+        arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     arrays |= _plane_arrays(study, progress.state)
     clusters = study.shards.clusters(0)
     if clusters is not None:
@@ -63,6 +66,8 @@ def write_report_data(
     wanted = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only on request
     if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
+    if study.evaluation.conformal is not None:
+        arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
     if drift is not None:
         arrays["client_scores"] = drift.z_knowledge
     buffer = io.BytesIO()
@@ -109,10 +114,32 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     return arrays | {"client_rmse": scores, "client_rmse_equal": equal}
 
 
-def _target_arrays(study: Study, outputs: Tensor, answer: Answer, scores: dict[str, Any]) -> dict[str, Any]:
-    residual = scores.get("residual_sd")  # in original units
-    known = None if residual is None else (residual / study.target_scale(0)) ** 2
-    of = read_members(study, 0, outputs, "test", answer, residual=known)
+def _conformal_arrays(
+    study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
+) -> dict[str, Any]:
+    """Coverage and size of the sets of known clients, and the share that may be outside."""
+    weighed = study.evaluation.gamma is not None and not study.method.phase.is_personal
+    measured = Measured(
+        answer,
+        test=tested,
+        held_out=runtime.outputs(answer.state, "hold_out", answer.models, worlds=1),
+        losses=find_losses(study, runtime, answer, worlds=1) if weighed else {},
+        own={},
+        residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
+    )
+    sets = measure_all_sets(study, runtime, progress.state, [gather_outputs(study, 0, measured)])[0][1]
+    assert sets is not None
+    return {"conformal_clients": np.stack(sets, axis=1), "conformal_alpha": np.array([get_rule(study).alpha])}
+
+
+def _find_residual(study: Study, progress: Progress) -> float | None:
+    """The clients' mean training residual variance in standardized units, as the newest row of metrics has it."""
+    found = progress.metrics[0].get("residual_sd") if progress.metrics else None
+    return None if found is None else float(found / study.target_scale(0)) ** 2
+
+
+def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: float | None) -> dict[str, Any]:
+    of = read_members(study, 0, outputs, "test", answer, residual=residual)
     mean, variance = of.answer
     x = study.split("test", 0)[0].numpy().reshape(len(of.y), -1)
     first = x[:, 0] if x.shape[1] == 1 else np.full(len(x), np.nan)  # a curve over one input, else target by target

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.experiments.results import Run, to_frame
+from fedray.experiments.frames import to_frame
+from fedray.experiments.results import Run
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure

@@ -10,21 +10,25 @@ Example:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
+from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
-from fedray.evaluation.clients import find_best_pass, weigh_models
+from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.regression import predict_targets
+from fedray.experiments.conformal import Calibrated, calibrate_answers, find_intervals, find_sets, read_rule
 from fedray.metrics import ensemble
-from fedray.runtime.evaluation import mean_losses, score_known_clients
-from fedray.runtime.personal import own_models
-from fedray.runtime.stacking import make_worker
+from fedray.metrics.conformal import ConformalRule
+from fedray.runtime.evaluation import mean_losses, pick_own_models
+from fedray.runtime.inline import Inline
 from fedray.simulation.study import Study
 
 
@@ -38,11 +42,15 @@ class Prediction:
             section V-B), plus the mean of the variances that the models predict themselves (Gaussian heads, closed
             forms), without observation noise.
         probabilities: the same as `mean` for classification; None for regression.
+        sets: which labels are in the conformal set of each input, `[n, C]`; None without `predict.conformal`.
+        interval: lower and upper end of its conformal interval, `[n, 2]`, in original units; None likewise.
     """
 
     mean: FloatArray
     variance: FloatArray
     probabilities: FloatArray | None
+    sets: NDArray[np.bool_] | None = None
+    interval: FloatArray | None = None
 
 
 class Predictor:
@@ -57,11 +65,15 @@ class Predictor:
             private: the clients' private vectors, saved with it.
         """
         self.study, self.state, self.answer = study, state, study.answer(state)
-        self.worker = make_worker(study)
+        self.runtime = Inline(study)
+        self.worker = self.runtime.worker
+        self._calibrated: dict[ConformalRule, Calibrated] = {}
         if study.method.phase.is_personal:
             self.worker.private.restore(private)
 
-    def predict(self, x: Any, *, client: int | None, replicate: int, fold: int) -> Prediction:
+    def predict(
+        self, x: Any, *, client: int | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
+    ) -> Prediction:
         """The answer of the ensemble, or of a client's own models.
 
         Args:
@@ -69,6 +81,7 @@ class Predictor:
             client: a known client, 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
+            conformal: keys of `predict.conformal` in the place of the scenario's.
 
         Raises:
             BadInput: an argument does not fit the run.
@@ -76,10 +89,12 @@ class Predictor:
         study, answer = self.study, self.answer
         inputs, world = torch.as_tensor(np.asarray(x)), replicate * study.per_replicate + fold
         _check(study, inputs, client, replicate, fold)
+        rule = read_rule(study, conformal)
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
         rows, counters = answer.state.models[models], answer.state.counters[models]
         if client is not None and study.method.phase.is_personal:
-            rows = self._own_models(world, client)
+            rows = pick_own_models(self.worker, self.state, world, client)
+            answer = Answer(State(rows, counters, {}), len(rows))
         elif client is not None and not study.parts:
             weights = self._weights(world, client)
         elif answer.weights is not None:
@@ -88,9 +103,24 @@ class Predictor:
         outputs = torch.cat(pieces, dim=1)  # [A, n, C]
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
-            return Prediction(*ensemble.mixture_moments(means, weights, variances), None)
-        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
-        return Prediction(mean, ensemble.mixture_moments(members, weights).variance, mean)
+            found = Prediction(*ensemble.mixture_moments(means, weights, variances), None)
+        else:
+            members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+            found = Prediction(mean, ensemble.mixture_moments(members, weights).variance, mean)
+        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
+
+    def _add_sets(
+        self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
+    ) -> Prediction:
+        """The prediction with its conformal sets or intervals; the withheld rows are answered once for each rule."""
+        if rule not in self._calibrated:
+            self._calibrated[rule] = calibrate_answers(self.study, self.runtime, self.state, rule)
+        calibrated = self._calibrated[rule]
+        if found.probabilities is not None:
+            sets = find_sets(self.study, world, calibrated, found.probabilities, known=known)
+            return replace(found, sets=sets)
+        moments = found.mean, found.variance
+        return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
 
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
@@ -103,16 +133,6 @@ class Predictor:
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)])[0]
         return weights
-
-    def _own_models(self, world: int, client: int) -> Tensor:
-        """A client's models `[K, d]`: of several personal passes those that are best on its held-out rows."""
-        study, phase = self.study, self.study.method.phase
-        rows = own_models(self.worker.private, study, self.state, world, client)
-        passes = rows.view(-1, phase.models, rows.shape[1])
-        if len(passes) == 1:
-            return passes[0]
-        held_out = score_known_clients(self.worker, self.state, [(world, client)])[world, client][1]
-        return passes[int(find_best_pass(held_out.numpy()[None], lowest=not study.classes)[0])]
 
 
 def _check(study: Study, inputs: Tensor, client: int | None, replicate: int, fold: int) -> None:

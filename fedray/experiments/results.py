@@ -10,17 +10,18 @@ Example:
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, Damaged, FedrayError
+from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
 from fedray.files.parts import FILES_KEY, find_checkpoints, refuse_links
@@ -221,7 +222,15 @@ class Run:
 
         return show_run(read_run(self.path), self.error)
 
-    def predict(self, x: Any, client: int | None = None, replicate: int = 0, fold: int = 0) -> Prediction:
+    def predict(
+        self,
+        x: Any,
+        client: int | None = None,
+        replicate: int = 0,
+        fold: int = 0,
+        *,
+        conformal: Mapping[str, Any] | None = None,
+    ) -> Prediction:
         """The ensemble's answer for raw inputs; column c of its probabilities is for the class `class_names[c]`.
 
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
@@ -232,12 +241,15 @@ class Run:
                 instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
             replicate: which replicate answers, from 0.
             fold: which of the folds that were run answers, from 0.
+            conformal: keys of `predict.conformal` in the place of the scenario's, such as `{"alpha": 0.2}`: sets of
+                labels or intervals for any alpha and score, without training.
 
         Raises:
             BadInput: an argument does not fit the run.
             FedrayError: there is no checkpoint, or it is damaged.
         """
-        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold)
+        predictor = self._newest_predictor()
+        return predictor.predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
 
     def _require_newest_checkpoint(self) -> None:
         """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""
@@ -260,39 +272,3 @@ class Run:
             progress, private = load_fitting_checkpoint(self.path, self.study, self._folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
-
-
-def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
-    """The rows of the newest evaluated round as one: each number is the mean over replicates and folds.
-
-    Args:
-        rounds: `rounds.parquet`.
-
-    Example:
-        >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
-        >>> average_last_rows(pa.Table.from_pylist(rows))
-        {'round': 4, 'accuracy': 0.45}
-    """
-    newest = pc.max(rounds["round"])
-    rows = rounds.filter(pc.equal(rounds["round"], newest)).drop_columns(["replicate", "fold"]).to_pylist()
-    if len(rows) == 1:
-        return {name: value for name, value in rows[0].items() if value is not None}
-    found: dict[str, Any] = {"round": newest.as_py()}
-    for name in rows[0]:
-        values = [row[name] for row in rows if isinstance(row[name], int | float)]
-        if name != "round" and values:  # lists, one number a member, have no mean over worlds
-            found[name] = sum(values) / len(values)
-    return found
-
-
-def to_frame(table: pa.Table) -> Any:
-    """A table as a pandas DataFrame.
-
-    Raises:
-        FedrayError: pandas is not installed.
-    """
-    try:
-        import pandas  # noqa: F401 - whether it is there
-    except ImportError:
-        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
-    return table.to_pandas()

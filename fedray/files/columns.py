@@ -86,6 +86,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "hold_out_accuracy": Column("number", "share", "the same on its held-out rows", needed=False),
         "rmse": Column("number", "target units", "of what the client is answered on its test rows", needed=False),
         "hold_out_rmse": Column("number", "target units", "the same on its held-out rows", needed=False),
+        "conformal_coverage": Column("number", "share", "of its test rows whose answer is in the set", needed=False),
+        "conformal_size": Column("number", "labels", "mean size of the sets of its test rows", needed=False),
+        "conformal_width": Column("number", "target units", "mean width of the intervals of its rows", needed=False),
     },
     "drift": {
         **_WORLD,

@@ -49,13 +49,27 @@ _SCORES = {
         "",
         "adjusted Rand index of the clients' best models and their true clusters: 1 equal, 0 by chance",
     ),
+    "conformal_coverage": (SHARE, "rows whose answer is in their conformal set"),
+    "conformal_coverage_clients": (SHARE, "the same of known clients, weighted by their withheld rows"),
+    "conformal_coverage_client_worst": (SHARE, "the same of the worst known client"),
+    "conformal_coverage_class": (SHARE, "the same of each class, a list"),
+    "conformal_coverage_class_worst": (SHARE, "the same of the worst class"),
+    "conformal_size": ("labels", "mean size of the conformal sets"),
+    "conformal_size_clients": ("labels", "the same of known clients, weighted by their withheld rows"),
+    "conformal_width": (TARGET, "mean width of the conformal intervals"),
+    "conformal_width_clients": (TARGET, "the same of known clients, weighted by their withheld rows"),
+    "conformal_threshold": ("", "the largest score inside of a conformal set"),
+    "conformal_bytes": ("bytes", "that all clients send once for the threshold of a model; not in `up_bytes`"),
 }
+_LISTS = ("conformal_coverage_class",)
 _OVER_MEMBERS = {"min": "least of the members", "mean": "mean over the members", "max": "largest of the members"}
 _PATTERNS = {
     r"accuracy_base_\d+": (SHARE, "accuracy of one base of a stack"),
     r"accuracy_base_\d+_fold_\d+": (SHARE, "accuracy of one base's sub models that leave a fold out"),
 }
-SCORES: Mapping[str, Column] = {name: Column("number", unit, text) for name, (unit, text) in _SCORES.items()}
+SCORES: Mapping[str, Column] = {
+    name: Column("numbers" if name in _LISTS else "number", unit, text) for name, (unit, text) in _SCORES.items()
+}
 
 
 def describe_score(name: str) -> Column | None:
@@ -69,7 +83,7 @@ def describe_score(name: str) -> Column | None:
     where = "; on held-out rows" if inner != name else ""
     listed = inner.startswith("member_")
     inner = inner.removeprefix("member_")
-    kind: ColumnKind = "numbers" if listed else "number"
+    kind: ColumnKind = "numbers" if listed or inner in _LISTS else "number"
     each = "of each member, a list: " if listed else ""
     base, _, over = inner.rpartition("_")
     if base in ("accuracy", "rmse") and over in _OVER_MEMBERS:

@@ -7,7 +7,10 @@ import numpy as np
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
 
-LOWER_IS_BETTER = ("nll", "rmse", "brier", "ece", "crps", "sharpness", "width", "personal_rmse")  # beginnings of names
+LOWER_IS_BETTER = (  # beginnings of names
+    *("nll", "rmse", "brier", "ece", "crps", "sharpness", "width", "personal_rmse"),
+    *("conformal_size", "conformal_width", "conformal_bytes"),
+)
 
 
 def fits_task(name: str, classes: int) -> bool:

@@ -17,6 +17,7 @@ from fedray.core.text import show_line
 from fedray.report import (
     clients,
     compare,
+    conformal,
     curves,
     differences,
     drift,
@@ -58,6 +59,10 @@ DRIFT_NOTE = (
     "mean answer less the mean of their entropies; in a regression the variance of their means), as its distance from "
     "the mean of all clients in standard deviations. The scores of all replicates are in drift.parquet. It is not the "
     "drift of local training that SCAFFOLD corrects."
+)
+SETS_NOTE = (
+    "On the client's test rows, of replicate 0, with its own weights or models where it has some. The promise is about "
+    "all clients together: one client's coverage may be below."
 )
 TABLES: dict[Draw, Callable[[ReadRun], NumberTable | None]] = {  # numbers that cannot be read from what is drawn
     jobs.figure_assignment: jobs.list_assignments,
@@ -124,6 +129,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
                 groups.figure_tiers,
                 "A dot is a client with its own weights over the models; line: the mean of the tier.",
             ),
+            (conformal.figure_conformal, SETS_NOTE),
             (clients.figure_client_rmse, "Bars: with the client's own weights or models. Dots: all models alike."),
             (drift.figure_drift, DRIFT_NOTE),
         ),

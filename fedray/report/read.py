@@ -7,6 +7,7 @@
     predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
     `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
     (left, right, bottom, top); graph_edges `[E, 2]` of a random walk; clusters `[N]`, the true one of each client;
+    conformal_clients `[N, 2]` (coverage and size of their sets), conformal_alpha `[1]`;
     of a stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
     meta_weights `[C, n * C]`.
 

@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, State
-from fedray.evaluation.clients import WeightedRows, cast_votes, count_errors, held_out_rows, own_test_rows
+from fedray.evaluation.clients import (
+    WeightedRows,
+    cast_votes,
+    count_errors,
+    find_best_pass,
+    held_out_rows,
+    own_test_rows,
+)
 from fedray.evaluation.drift import sample_uncertainty
 from fedray.models.loss import per_sample
 from fedray.runtime import failures
@@ -201,6 +208,24 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
             ]
             out[world, client] = torch.stack(each)
     return out
+
+
+def pick_own_models(worker: Worker, state: State, world: int, client: int) -> Tensor:
+    """A known client's own models `[K, d]`: of several personal passes those that are best on its held-out rows.
+
+    Args:
+        worker: The worker on which the client lives.
+        state: The broadcast models.
+        world: The world.
+        client: The client's id.
+    """
+    study, phase = worker.study, worker.study.method.phase
+    rows = own_models(worker.private, study, state, world, client)
+    passes = rows.view(-1, phase.models, rows.shape[1])
+    if len(passes) == 1:
+        return passes[0]
+    held_out = score_known_clients(worker, state, [(world, client)])[world, client][1]
+    return passes[int(find_best_pass(held_out.numpy()[None], lowest=not study.classes)[0])]
 
 
 def _personal_score(

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import IntArray, SizedPlan, State, Stats
+from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation
+from fedray.runtime.conformal import score_own_sets
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.interfaces import Pieces
 from fedray.simulation.study import Study
@@ -62,6 +63,10 @@ class Inline:
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
         return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
+
+    def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
+        """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
+        return score_own_sets(self.worker, state, known_clients(self.worker.study), thresholds)
 
     def gather(self, state: State) -> State:
         """Returns the state as it is: all models are in this process."""

@@ -153,6 +153,7 @@ _ALIAS = {
     "partition": "data.partition",
     "alpha": "data.partition.alpha",
     "gamma": "predict.gamma",
+    "conformal": "predict.conformal",
     "tiers": "clients.tiers",
     "per_round": "participation.per_round",
     "fraction": "participation.fraction",

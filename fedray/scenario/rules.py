@@ -17,6 +17,7 @@ from fedray.core.types import Tier
 from fedray.scenario import names
 from fedray.scenario.asynchronous import check_asynchronous
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
+from fedray.scenario.conformal import check_conformal
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import PartitionKeys, Scenario
@@ -49,6 +50,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_asynchronous(scenario)
     check_selection(scenario)
     check_stacking(scenario)
+    check_conformal(scenario.predict.conformal, scenario.data.hold_out)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:

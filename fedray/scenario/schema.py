@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from fedray.core.errors import BadInput
 from fedray.core.types import Lanes
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
+from fedray.scenario.conformal import ConformalKeys
 from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, PatienceKeys, StopKeys
 from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
@@ -128,11 +129,13 @@ class PredictKeys:
         average: what is averaged over the models: their probabilities or their logits.
         gamma: temperature of a known client's weights over the models; infinity: uniform.
         noise: observation noise that is added to a regression's variance.
+        conformal: sets of labels, or intervals, that hold the right answer with a given probability.
     """
 
     average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
     gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
     noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
+    conformal: ConformalKeys | None = None
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -226,6 +229,7 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "participation.selection": SelectionKeys,
     "clients.tiers.*": TierKeys,
     "local.schedule": RateKeys,
+    "predict.conformal": ConformalKeys,
     "own": OwnKeys,
     "stop": PatienceKeys,
     "evaluate.stop_at": StopKeys,

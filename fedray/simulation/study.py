@@ -20,6 +20,7 @@ from torch import Tensor
 from fedray.core.method import Answer, Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.shards import Shards
+from fedray.metrics.conformal import ConformalRule
 from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
 from fedray.simulation.async_rule import AsyncRule
@@ -58,6 +59,7 @@ class Evaluation:
         best: The metric whose best round keeps its models; None: no round does.
         metrics: The user's own metrics by name.
         clients: How many known clients have their scores recorded one by one; there may be fewer.
+        conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
     """
 
     every: int = 1
@@ -71,6 +73,7 @@ class Evaluation:
     best: str | None = None
     metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     clients: int = 0
+    conformal: ConformalRule | None = None
 
 
 class Part(NamedTuple):

@@ -27,6 +27,9 @@ PERSONAL_TARGETS = {
     "personal_rmse_p90": "their 90th percentile",
     "personal_rmse_worst": "the worst of them",
 }
+SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
+CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
+TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
 TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
 REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
@@ -142,9 +145,13 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
         BadInput: an objective belongs to the other task.
     """
     if classes:
-        known = [*classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])), *PERSONAL]
+        known = [
+            *classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])),
+            *PERSONAL,
+            *CLASS_SETS,
+        ]
     else:
-        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS]
+        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:
@@ -200,4 +207,6 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
     """The inference keys that a held-out metric is computed with."""
     if not metric.startswith(HELD_OUT_PREFIX):
         return ()
+    if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
+        return ("average", "noise", "conformal")
     return ("gamma", "average") if metric.startswith(f"{HELD_OUT_PREFIX}personal") else ("average", "noise")

@@ -140,7 +140,7 @@ class Sweep:
         stop = (self.base.get("evaluate") or {}).get("stop_at") or {}
         metrics = [objective.metric for objective in self.objectives if objective.needs_history]
         used = {key for metric in [*metrics, str(stop.get("metric", ""))] for key in find_inference_keys(metric)}
-        return tuple(key for key in ("average", "gamma", "noise") if key not in used)
+        return tuple(key for key in ("average", "gamma", "noise", "conformal") if key not in used)
 
 
 def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
@@ -247,6 +247,12 @@ def _check(sweep: Sweep) -> None:
             raise BadInput(
                 f"evaluate.{key}.metric = {target.metric} is read on the test set, which a sweep leaves alone: "
                 f"write {HELD_OUT_PREFIX}{target.metric}"
+            )
+    has_sets = base.predict.conformal is not None or any(p.key.startswith("predict.conformal") for p in sweep.space)
+    for objective in sweep.objectives:
+        if objective.metric.startswith(f"{HELD_OUT_PREFIX}conformal") and not has_sets:
+            raise BadInput(
+                f"objectives: {objective.name} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}"
             )
     first = sweep.objectives[0]
     if sweep.pruner.name != "none" and len(sweep.objectives) > 1:

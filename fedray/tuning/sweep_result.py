@@ -24,8 +24,9 @@ import pyarrow as pa
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.experiments.frames import to_frame
 from fedray.experiments.live import is_in_notebook
-from fedray.experiments.results import Run, to_frame
+from fedray.experiments.results import Run
 from fedray.files.bounded import is_present, read_json_object, read_parquet_files, say_damaged
 from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path

@@ -137,8 +137,11 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         limit: how many trials there will be.
         points: the points of a grid; None for other samplers.
     """
-    ignored = {f"predict.{name}" for name in sweep.inference}
-    kept = [repr([(key, value) for key, value in point.items() if key not in ignored]) for point in points or ()]
+    ignored = tuple(f"predict.{name}." for name in sweep.inference)
+    kept = [
+        repr([(key, value) for key, value in point.items() if not f"{key}.".startswith(ignored)])
+        for point in points or ()
+    ]
     most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
     if study.client_timeout is not None:  # only a main thread can keep time; trials side by side have their own threads
         return 1

@@ -49,6 +49,7 @@ def tiny(scenario: Scenario) -> Scenario:
         "data": {"fold": 0, **({"limit": 1000} if scenario.data.name in IMAGES else {})},
         "local": {"steps": 1, "batch_size": 2},
         "model": model,
+        **({"predict": {"conformal": {"alpha": 0.5}}} if scenario.predict.conformal else {}),
         **({"method": {"bases": BASES, "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
     }
     return alone(scenario, small)

@@ -55,6 +55,12 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("predict.gamma", {**AVG, "predict": {"gamma": 0.1}}),
     ("predict.gamma", {**of("ditto", models=2), "predict": {"gamma": 0.1}}),
     ("predict.noise", {"predict": {"noise": "residual"}}),
+    ("predict.conformal.penalty", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"penalty": 0.1}}}),
+    ("predict.conformal.k_reg", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"score": "aps", "k_reg": 2}}}),
+    (
+        "predict.conformal.relative_error",
+        {"data": {"hold_out": 0.2}, "predict": {"conformal": {"relative_error": 0.1}}},
+    ),
     ("participation.overcommit", {"participation": {"overcommit": 1.5}}),
     ("schedule.kind", {**AVG, "schedule": {"kind": "random"}}),
     ("vary", {"vary": "init"}),

@@ -38,6 +38,18 @@ def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
     assert len({row["values"]["personal_accuracy"] for row in trials}) > 1
 
 
+def test_every_alpha_and_score_of_conformal_sets_is_answered_by_one_training(tmp_path: Path) -> None:
+    """The sets of held-out rows grow as alpha falls, and each is what a run with these keys measures."""
+    space = {"predict.conformal.alpha": [0.3, 0.5], "predict.conformal.score": ["lac", "aps"]}
+    summary, trials = run(sweep(space, objectives=["conformal_size"], sampler="grid"), tmp_path / "s")
+    assert (summary["trials"], summary["trainings"], summary["looked_up"]) == (4, 1, 3)
+    size = {tuple(row["params"].values()): row["values"]["conformal_size"] for row in trials}
+    assert all(size[0.3, score] > size[0.5, score] for score in ("lac", "aps"))
+    keys = {"alpha": 0.5, "score": "aps"}
+    alone = fedray.run(BASE, out=tmp_path / "alone", data__hold_out=0.2, predict__conformal=keys)
+    assert alone.metrics["hold_out_conformal_size"] == size[0.5, "aps"]
+
+
 def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gammas of one training stand beside each other in a grid: the next training starts all the same."""
     jobs: dict[Future[Any], training.TrialTask] = {}

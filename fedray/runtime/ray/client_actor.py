@@ -20,9 +20,10 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
-from fedray.core.types import IntArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
+from fedray.runtime.conformal import score_own_sets
 from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.messages import Piece
 from fedray.runtime.ray.model_holder import ModelHolder, ModelKey, Orders, Parcel, Report
@@ -132,6 +133,14 @@ class ClientActor:
         self._check_restored()
         scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
         return {key: value.numpy() for key, value in scores.items()}
+
+    def score_own_sets(
+        self, message: messages.Round, keys: list[tuple[int, int]], thresholds: FloatArray | None
+    ) -> dict[tuple[int, int], Any]:
+        """Conformal scores, or sets, of clients that live here and answer with models of their own."""
+        self._check_restored()
+        found = score_own_sets(self.worker, messages.to_state(message), keys, thresholds)
+        return {key: value.numpy() for key, value in found.items()}
 
     def evaluate(
         self,

@@ -23,7 +23,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import IntArray, SizedPlan, State, Stats
+from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.client_state import deal_private, merge_private
@@ -138,15 +138,30 @@ class RayRuntime:
     @retry_on_cluster_change
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
-        keys, shared = known_clients(self.study), ray.put(messages.to_round(0, [], state))
+        shared = ray.put(messages.to_round(0, [], state))
+        parts = self._deal_known_clients()
+        return self._join_arrays(
+            [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
+        )
+
+    @retry_on_cluster_change
+    def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
+        """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
+        shared = ray.put(messages.to_round(0, [], state))
+        parts = self._deal_known_clients()
+        return self._join_arrays(
+            [(a, self.actors[a].score_own_sets, (shared, part, thresholds)) for a, part in enumerate(parts)]
+        )
+
+    def _deal_known_clients(self) -> list[list[tuple[int, int]]]:
+        """World and client of those who are evaluated one by one, by the actor on which they live."""
+        keys = known_clients(self.study)
         client = np.array([client for _, client in keys])
         home = placement.assign_homes(self.study.clients, self.clients.specs, client).tolist()
         parts: list[list[tuple[int, int]]] = [[] for _ in self.actors]
         for key, a in zip(keys, home, strict=True):
             parts[a].append(key)
-        return self._join_arrays(
-            [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
-        )
+        return parts
 
     @retry_on_cluster_change
     def gather(self, state: State) -> State:

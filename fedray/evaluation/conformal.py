@@ -1,0 +1,265 @@
+"""Conformal sets of one world: scores of withheld rows, the clients' threshold, and how the sets of other rows do.
+
+New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
+weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
+calibrate on every other withheld row of a client and score the rest.
+
+Example:
+    >>> sets = Sets(covered=np.array([1.0, 0.0, 1.0]), size=np.array([2.0, 1.0, 3.0]))
+    >>> rows = [WeightedRows(np.array([0, 1]), np.array([0.5, 0.5])), WeightedRows(np.array([2]), np.ones(1))]
+    >>> cover_alike(sets, lambda client: rows[client], clients=2)
+    ClientSets(coverage=array([0.5, 1. ]), size=array([1.5, 3. ]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from fedray.core.method import Answer
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.evaluation.clients import RowsOfClient, WeightedRows, held_out_rows, own_test_rows
+from fedray.evaluation.row_scores import (
+    RowAnswers,
+    cover_rows,
+    find_true_scores,
+    get_rule,
+    read_answers,
+    score_rows,
+)
+from fedray.metrics.conformal import Sets, Threshold, find_threshold, summarize_classes, weigh_clients
+from fedray.simulation.interfaces import ClientScores, Runtime
+from fedray.simulation.study import Study
+
+Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
+
+
+class ClientSets(NamedTuple):
+    """How the sets of the known clients do, NaN for a client without rows.
+
+    Attributes:
+        coverage: share of the client's rows whose answer is inside, `[N]`.
+        size: mean labels in a set, or width of an interval, `[N]`.
+    """
+
+    coverage: FloatArray
+    size: FloatArray
+
+
+class WorldOutputs(NamedTuple):
+    """What the runtime computed for the sets of one world.
+
+    Attributes:
+        answer: the models that answer.
+        held_out: raw outputs of those that have a weight on the withheld rows, `[K, n, C]`.
+        test: the same on the test rows; None: they are left alone.
+        weights: of the known clients over the models, `[N, K]`; None: everybody has the same answer.
+        residual: mean training residual variance (regression), in standardized units; None: unknown.
+    """
+
+    answer: Answer
+    held_out: Tensor
+    test: Tensor | None
+    weights: FloatArray | None = None
+    residual: float | None = None
+
+
+class Thresholds(NamedTuple):
+    """The thresholds of one world.
+
+    Attributes:
+        everybody: for the answer of the ensemble.
+        known: for known clients with weights or models of their own; else that of everybody.
+    """
+
+    everybody: Threshold
+    known: Threshold
+
+
+def calibrate(study: Study, world: int, given: WorldOutputs, own: Own | None = None) -> Thresholds:
+    """The thresholds of a world.
+
+    Args:
+        study: what was trained; it has a rule.
+        world: number of the world.
+        given: raw outputs on the withheld rows.
+        own: scores of the withheld rows of clients with models of their own, `[n_k]` each; None: there are none.
+    """
+    rule, rows_of = get_rule(study), list_withheld(study, world)
+    of = read_answers(study, world, given.held_out, "hold_out", given.answer, residual=given.residual)
+    true = find_true_scores(score_rows(study, of))
+    everybody = find_threshold([true[rows] for rows in rows_of], rule)
+    if own is not None:
+        each = [own[world, client].numpy() for client in range(len(rows_of))]
+        return Thresholds(everybody, find_threshold(each, rule))
+    if given.weights is None:
+        return Thresholds(everybody, everybody)
+    pairs = zip(rows_of, given.weights, strict=True)
+    each = [find_true_scores(score_rows(study, of, rows, weights)) for rows, weights in pairs]
+    return Thresholds(everybody, find_threshold(each, rule))
+
+
+def measure_all_sets(
+    study: Study, runtime: Runtime, state: State, given: Sequence[WorldOutputs]
+) -> list[tuple[dict[str, Any], ClientSets | None]]:
+    """Metrics of the sets of each world, and how they do for each known client, as `measure_sets`.
+
+    Args:
+        study: what was trained; it has a rule.
+        runtime: where clients with models of their own answer.
+        state: the broadcast models.
+        given: raw outputs of the first worlds, or of all.
+    """
+    if not study.method.phase.is_personal:
+        return [measure_sets(study, w, one, calibrate(study, w, one)) for w, one in enumerate(given)]
+    own = runtime.score_own_sets(state, None)
+    found = [calibrate(study, w, one, own) for w, one in enumerate(given)]
+    values = np.full(study.worlds, np.inf)
+    values[: len(found)] = [one.known.value for one in found]
+    tested = any(one.test is not None for one in given)
+    covered = runtime.score_own_sets(state, values) if tested else None
+    return [measure_sets(study, w, one, found[w], covered) for w, one in enumerate(given)]
+
+
+def list_withheld(study: Study, world: int) -> list[IntArray]:
+    """The places of each known client's rows among the withheld ones, `[n_k]` each."""
+    find = held_out_rows(study, world)
+    return [find(client).rows for client in range(min(study.clients.number, EVALUATED_CLIENTS))]
+
+
+def measure_sets(
+    study: Study, world: int, given: WorldOutputs, thresholds: Thresholds, own: Own | None = None
+) -> tuple[dict[str, Any], ClientSets | None]:
+    """Metrics of a world's sets on test rows and on withheld ones, and how they do for each known client.
+
+    Args:
+        study: what was trained; it has a rule.
+        world: number of the world.
+        given: raw outputs.
+        thresholds: of this world.
+        own: coverage and size of clients with models of their own, `[2]` each; None: there are none.
+
+    Returns:
+        Numbers by name, and what the known clients get on their test rows; None where these are left alone.
+    """
+    scores = _score_held_out(study, world, given)
+    if given.test is None:
+        return scores, None
+    of = read_answers(study, world, given.test, "test", given.answer, residual=given.residual)
+    sets = cover_rows(score_rows(study, of), thresholds.everybody.value)
+    find, sizes = own_test_rows(study, world), np.array([len(rows) for rows in list_withheld(study, world)])
+    sent = thresholds.everybody.bytes
+    if own is not None:
+        each = np.stack([own[world, client].numpy() for client in range(len(sizes))])
+        clients, sent = ClientSets(each[:, 0], each[:, 1]), sent + thresholds.known.bytes
+    elif given.weights is not None:
+        clients, sent = _cover_weighted(study, of, find, given.weights, thresholds.known), sent + thresholds.known.bytes
+    else:
+        clients = cover_alike(sets, find, len(sizes))
+    scores |= _summarize(study, sets, of.y, clients, sizes)
+    return scores | {"conformal_bytes": float(sent), "conformal_threshold": thresholds.everybody.value}, clients
+
+
+def cover_alike(sets: Sets, find: RowsOfClient, clients: int) -> ClientSets:
+    """How the sets that everybody shares do on the rows of each client.
+
+    Args:
+        sets: of all rows of a split.
+        find: the rows of a client.
+        clients: N.
+    """
+    return _join(weigh_sets(sets, find(client)) for client in range(clients))
+
+
+def _cover_weighted(
+    study: Study, of: RowAnswers, find: RowsOfClient, weights: FloatArray, threshold: Threshold
+) -> ClientSets:
+    """How the sets of clients with weights of their own do on their rows."""
+
+    def cover(client: int) -> tuple[float, float]:
+        own = find(client)
+        sets = cover_rows(score_rows(study, of, own.rows, weights[client]), threshold.value)
+        return weigh_sets(sets, own._replace(rows=np.arange(len(own.rows))))
+
+    return _join(cover(client) for client in range(len(weights)))
+
+
+def weigh_sets(sets: Sets, own: WeightedRows) -> tuple[float, float]:
+    """Coverage and mean size over a client's rows; NaN without any.
+
+    Args:
+        sets: of rows, among which the client's are.
+        own: their places, and the weight of each.
+    """
+    if not len(own.rows):
+        return np.nan, np.nan
+    return float((sets.covered[own.rows] * own.weight).sum()), float((sets.size[own.rows] * own.weight).sum())
+
+
+def _join(pairs: Any) -> ClientSets:
+    table = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
+    return ClientSets(table[:, 0], table[:, 1])
+
+
+def _score_held_out(study: Study, world: int, given: WorldOutputs) -> dict[str, Any]:
+    """Metrics on every second withheld row of each client, calibrated on the others; without rows there are none."""
+    of = read_answers(study, world, given.held_out, "hold_out", given.answer, residual=given.residual)
+    found, rows_of = score_rows(study, of), list_withheld(study, world)
+    true = find_true_scores(found)
+    threshold = find_threshold([true[rows[::2]] for rows in rows_of], get_rule(study))
+    tested = np.concatenate([rows[1::2] for rows in rows_of])
+    if not len(tested):
+        return {}
+    sets, sizes = cover_rows(found, threshold.value), np.array([len(rows[::2]) for rows in rows_of])
+
+    def find(client: int) -> WeightedRows:
+        rows = rows_of[client][1::2]
+        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+
+    clients, chosen = cover_alike(sets, find, len(rows_of)), Sets(sets.covered[tested], sets.size[tested])
+    scores = _summarize(study, chosen, of.y[tested], clients, sizes)
+    return {f"hold_out_{name}": value for name, value in scores.items() if isinstance(value, float)}
+
+
+def _summarize(study: Study, sets: Sets, y: Any, clients: ClientSets, sizes: IntArray) -> dict[str, Any]:
+    """Metrics of sets `[n]` and of clients `[N]`, of whom each withheld so many rows, `[N]`."""
+    what, known = name_size(study), ~np.isnan(clients.coverage)
+    found: dict[str, Any] = {
+        "conformal_coverage": float(sets.covered.mean()),
+        f"conformal_{what}": float(sets.size.mean()),
+    }
+    if known.any():
+        found["conformal_coverage_client_worst"] = float(clients.coverage[known].min())
+    shares = np.where(known, weigh_clients(sizes), 0.0)
+    if shares.sum() > 0:
+        mixed = shares > 0
+        weights = shares[mixed] / shares.sum()
+        found["conformal_coverage_clients"] = float((weights * clients.coverage[mixed]).sum())
+        found[f"conformal_{what}_clients"] = float((weights * clients.size[mixed]).sum())
+    if study.classes:
+        each = summarize_classes(sets.covered, y, study.classes)
+        found["conformal_coverage_class"] = each.tolist()
+        found["conformal_coverage_class_worst"] = float(np.nanmin(each))
+    return found
+
+
+def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
+    """The recorded scores of clients with those of their sets, where both are there.
+
+    Args:
+        study: what was trained.
+        scores: of some clients, `[n]`; None: none are recorded.
+        sets: of all known clients, `[N]`; None: there are none.
+    """
+    if scores is None or sets is None:
+        return scores
+    columns = {"conformal_coverage": sets.coverage, f"conformal_{name_size(study)}": sets.size}
+    return scores._replace(scores=scores.scores | {name: each[scores.client] for name, each in columns.items()})
+
+
+def name_size(study: Study) -> str:
+    """What the size of a set is called in metrics: that of labels, or the width of an interval."""
+    return "size" if study.classes else "width"

@@ -1,0 +1,213 @@
+"""Conformal prediction sets: scores of answers, the threshold that clients find together, and how sets do.
+
+A score says how badly a label (or a target) fits an answer. The set of a row holds every label whose score is at most
+the threshold, a quantile of the scores of rows that clients withhold from training. With the pooled quantile, a test
+row that belongs to client k with probability (n_k + 1) / (N + K) is inside its set with a probability between 1 - alpha
+and 1 - alpha + K / (N + K), whatever the models answer (no ties among scores; N withheld rows of K clients, n_k of
+client k).
+
+| score | of a label y, given probabilities p |
+| --- | --- |
+| `lac` | 1 - p_y |
+| `aps` | sum of the p_j above p_y, and u p_y with u uniform on 0 to 1 |
+| `raps` | `aps` + penalty * max(0, rank_y - k_reg), where rank_y counts from 1, the most probable label |
+| `regression` | of a target: distance to the mean, in predicted standard deviations |
+
+Source: Lu, Yu, Karimireddy, Jordan, Raskar, *Federated Conformal Predictors for Distributed Uncertainty
+Quantification*, ICML 2023 (FCP); scores: Sadinle et al. 2019 (LAC), Romano et al. 2020 (APS), Angelopoulos et al. 2021
+(RAPS), Lei et al. 2018 (regression). `metrics.fedcp_qq` has one number a client.
+
+Example:
+    >>> rule = ConformalRule(alpha=0.5, score="lac")
+    >>> scores = score_labels(np.array([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]), np.zeros(2), rule)
+    >>> threshold = find_threshold([np.array([0.3, 0.5]), np.array([0.4, 0.8])], rule)
+    >>> threshold
+    Threshold(value=0.5, bytes=32)
+    >>> (scores <= threshold.value).tolist()
+    [[True, False, False], [True, False, False]]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fedray.core.types import FloatArray, IntArray
+from fedray.metrics.fedcp_qq import choose_ranks, list_ranks
+from fedray.metrics.sketch import find_ranked_score, merge_sketches, pack_sketch, sketch_scores
+
+ScoreKind = Literal["lac", "aps", "raps", "regression"]
+QuantileKind = Literal["exact", "sketch", "qq"]
+NUMBER_BYTES = 8  # of a score that a client sends
+
+
+class ConformalRule(NamedTuple):
+    """How sets are made.
+
+    Attributes:
+        alpha: share of the answers that may be outside of their sets, between 0 and 1.
+        score: how badly a label fits an answer.
+        quantile: how the clients find the threshold: from all scores, from a sketch of them, or from one number each.
+        penalty: of `raps`, for each rank beyond `k_reg` (lambda of its paper).
+        k_reg: of `raps`, the ranks without penalty.
+        relative_error: of `sketch`, by which share a threshold may be too high.
+    """
+
+    alpha: float = 0.1
+    score: ScoreKind = "lac"
+    quantile: QuantileKind = "exact"
+    penalty: float = 0.01
+    k_reg: int = 1
+    relative_error: float = 0.01
+
+
+class Threshold(NamedTuple):
+    """The largest score inside of a set.
+
+    Attributes:
+        value: infinity where the withheld rows are too few for alpha: every label is in every set.
+        bytes: what the clients send for it, all together.
+    """
+
+    value: float
+    bytes: int
+
+
+class Sets(NamedTuple):
+    """What the sets of n rows hold.
+
+    Attributes:
+        covered: 1 where the right answer is inside, else 0, `[n]`.
+        size: labels in the set, or width of the interval in target units, `[n]`.
+    """
+
+    covered: FloatArray
+    size: FloatArray
+
+
+def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
+    """The score of each label of each row, `[n, C]`.
+
+    Args:
+        probs: probabilities of the answer, `[n, C]`.
+        u: uniform numbers from 0 to 1, one a row, `[n]`; `lac` needs none.
+        rule: which score.
+    """
+    if rule.score == "lac":
+        plain: FloatArray = 1.0 - probs
+        return plain
+    order = np.argsort(-probs, axis=1, kind="stable")
+    falling = np.take_along_axis(probs, order, axis=1)
+    place = np.broadcast_to(np.arange(probs.shape[1]), probs.shape)
+    first = np.ones(probs.shape, np.bool_)
+    first[:, 1:] = falling[:, 1:] < falling[:, :-1]  # equal probabilities have one rank
+    start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
+    above = np.take_along_axis(np.cumsum(falling, axis=1) - falling, start, axis=1)
+    sorted_scores = above + u[:, None] * falling
+    if rule.score == "raps":
+        sorted_scores += rule.penalty * np.maximum(0, start + 1 - rule.k_reg)
+    scores = np.empty_like(sorted_scores)
+    np.put_along_axis(scores, order, sorted_scores, axis=1)
+    return scores
+
+
+def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
+    """The threshold of some clients' scores.
+
+    Args:
+        scores: of each client's withheld rows, `[n_k]`; clients without rows send nothing and do not count.
+        rule: which share, and what the clients send.
+    """
+    each = [one for one in scores if len(one)]
+    if not each:
+        return Threshold(math.inf, 0)
+    if rule.quantile == "qq":
+        sizes = tuple(len(one) for one in each)
+        ranks = choose_ranks(sizes, rule.alpha)
+        sent = [np.sort(one)[rank - 1] for one, rank in zip(each, list_ranks(sizes, ranks.k), strict=True)]
+        return Threshold(_pick_rank(np.array(sent), ranks.r), NUMBER_BYTES * len(sent))
+    rank = find_pooled_rank(rule.alpha, sum(map(len, each)), len(each))
+    if rule.quantile == "sketch":
+        sketches = [sketch_scores(one, rule.relative_error) for one in each]
+        size = sum(len(pack_sketch(one)) for one in sketches)
+        return Threshold(find_ranked_score(merge_sketches(sketches), rank), size)
+    pooled = np.concatenate(each)
+    return Threshold(_pick_rank(pooled, rank), NUMBER_BYTES * len(pooled))
+
+
+def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
+    """Which of the pooled scores is the threshold, from the smallest, 1: `ceil((1 - alpha) (N + K))`.
+
+    Args:
+        alpha: share of the answers that may be outside of their sets.
+        rows: N, withheld rows of all clients.
+        clients: K, clients that have some.
+
+    Example:
+        >>> find_pooled_rank(0.1, rows=90, clients=10)
+        90
+    """
+    return math.ceil((1.0 - alpha) * (rows + clients) - 1e-9)  # 0.9 * 100 is above 90
+
+
+def _pick_rank(scores: FloatArray, rank: int) -> float:
+    """The score of a rank from 1; infinity beyond the last one. NaN is above all others."""
+    if rank > len(scores):
+        return math.inf
+    found = float(np.partition(scores, rank - 1)[rank - 1])
+    return math.inf if math.isnan(found) else found
+
+
+def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
+    """Which sets hold the label, and how many labels they hold.
+
+    Args:
+        scores: of each label, `[n, C]`.
+        y: labels, `[n]`.
+        threshold: the largest score inside of a set.
+    """
+    inside = ~(scores > threshold)  # answers of a diverged model are NaN: everything is possible
+    return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
+
+
+def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> Sets:
+    """Which intervals `mean +- threshold * sd` hold the target, and how wide they are.
+
+    Args:
+        mean: of the answer, `[n]`.
+        sd: its standard deviation, above 0, `[n]`.
+        y: targets, `[n]`.
+        threshold: half the width of an interval, in standard deviations.
+    """
+    return Sets((np.abs(y - mean) / sd <= threshold).astype(np.float64), 2.0 * threshold * sd)
+
+
+def weigh_clients(sizes: IntArray) -> FloatArray:
+    """The share of each client in the mixture that the bound on the coverage is about, `[K]`: (n_k + 1) / (N + K).
+
+    Args:
+        sizes: withheld rows of each client, `[K]`; a client without any has no share.
+    """
+    parts = np.where(sizes > 0, sizes + 1.0, 0.0)
+    shares: FloatArray = parts / max(float(parts.sum()), 1.0)
+    return shares
+
+
+def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
+    """Coverage of each class, `[C]`; NaN for a class without rows.
+
+    Args:
+        covered: as in `Sets`, `[n]`.
+        y: labels, `[n]`.
+        classes: C.
+
+    Example:
+        >>> summarize_classes(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]), 3).tolist()
+        [0.5, nan, 1.0]
+    """
+    rows = np.bincount(y, minlength=classes)
+    hits = np.bincount(y, weights=covered, minlength=classes)
+    return np.asarray(np.where(rows > 0, hits / np.maximum(rows, 1), np.nan))

@@ -1,0 +1,65 @@
+"""Conformal scores and sets of known clients that answer with models of their own, where these clients live.
+
+Example:
+    >>> import fedray
+    >>> keys = {"rounds": 1, "method": "ditto", "clients": {"number": 2}, "data": {"hold_out": 0.2}}
+    >>> run = fedray.run({**keys, "predict": {"conformal": {"alpha": 0.2}}}, runtime="inline", report=False)
+    >>> 0 < run.metrics["conformal_coverage_clients"] <= 1
+    True
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.method import Answer
+from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.evaluation.clients import held_out_rows, own_test_rows
+from fedray.evaluation.conformal import weigh_sets
+from fedray.evaluation.row_scores import RowScores, cover_rows, find_true_scores, read_answers, score_rows
+from fedray.runtime.evaluation import pick_own_models
+from fedray.runtime.worker import Worker
+
+
+def score_own_sets(
+    worker: Worker, state: State, keys: list[tuple[int, int]], thresholds: FloatArray | None
+) -> dict[tuple[int, int], Tensor]:
+    """What known clients say of their own answers: scores to calibrate by, or how their sets do.
+
+    Args:
+        worker: The worker on which the clients live.
+        state: The broadcast models.
+        keys: World and client of each.
+        thresholds: The largest score inside of a set, `[worlds]`; None: it is not known yet.
+
+    Returns:
+        By key: scores of the right answers of the client's withheld rows, `[n_k]`; with thresholds coverage and mean
+        size of the sets of its test rows, `[2]`, NaN where it has none.
+    """
+    study, out = worker.study, {}
+    for world in sorted({world for world, _ in keys}):
+        find = (held_out_rows if thresholds is None else own_test_rows)(study, world)
+        split = "hold_out" if thresholds is None else "test"
+        for client in (client for key_world, client in keys if key_world == world):
+            own = find(client)
+            found = _score_own_rows(worker, state, (world, client), split, own.rows) if len(own.rows) else None
+            if thresholds is None:
+                out[world, client] = torch.from_numpy(np.empty(0) if found is None else find_true_scores(found))
+                continue
+            own = own._replace(rows=np.arange(len(own.rows)))
+            pair = (np.nan, np.nan) if found is None else weigh_sets(cover_rows(found, float(thresholds[world])), own)
+            out[world, client] = torch.tensor(pair, dtype=torch.float64)
+    return out
+
+
+def _score_own_rows(worker: Worker, state: State, key: tuple[int, int], split: str, rows: IntArray) -> RowScores:
+    """The scores of some rows of a split under the models of a client, key: (world, client)."""
+    (world, client), study, models = key, worker.study, worker.study.method.phase.models
+    own = pick_own_models(worker, state, world, client)
+    shared = state.counters[world * models : (world + 1) * models]
+    x = study.split(split, world)[0][torch.from_numpy(rows)]
+    outputs = torch.cat([worker.forward(own, shared, world, part).cpu() for part in torch.split(x, EVALUATED_ROWS)], 1)
+    answer = Answer(State(own, shared, {}), models)
+    return score_rows(study, read_answers(study, world, outputs, split, answer, rows=rows))

@@ -1,0 +1,65 @@
+"""The keys of conformal prediction sets, and what they need from the rest of a scenario.
+
+Example:
+    >>> ConformalKeys(alpha=0.2).quantile
+    'exact'
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from fedray.core.errors import BadInput
+from fedray.scenario.spec import Needs
+from fedray.scenario.validators import one_of, real, whole
+
+_STRICT = ConfigDict(extra="forbid")
+_V = PlainValidator
+_RAPS = Needs("predict.conformal.score", ("raps",))
+_SKETCH = Needs("predict.conformal.quantile", ("sketch",))
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ConformalKeys:
+    """Sets of labels, or intervals, that hold the right answer with probability 1 - alpha.
+
+    Attributes:
+        alpha: share of the answers that may be outside of their sets.
+        score: how badly a label fits an answer; `auto`: `lac` for classes, `regression` for real targets.
+        quantile: how clients find the threshold: from all their scores (`exact`), from a `sketch` of them, or from one
+            number each (`qq`, FedCP-QQ).
+        penalty: of `raps`, added for each rank beyond `k_reg` (lambda of its paper).
+        k_reg: of `raps`, how many ranks have no penalty.
+        relative_error: of `sketch`, by which share the threshold may be too high.
+    """
+
+    alpha: Annotated[float, _V(real("(0, 1)"))] = 0.1
+    score: Annotated[str, _V(one_of("auto", "lac", "aps", "raps", "regression"))] = "auto"
+    quantile: Annotated[str, _V(one_of("exact", "sketch", "qq"))] = "exact"
+    penalty: Annotated[float, _V(real("[0, inf)")), _RAPS] = 0.01
+    k_reg: Annotated[int, _V(whole(0, 10**6)), _RAPS] = 1
+    relative_error: Annotated[float, _V(real("(0, 1]")), _SKETCH] = 0.01
+
+
+def check_conformal(keys: ConformalKeys | None, hold_out: float) -> None:
+    """Refuses sets without rows that calibrate them.
+
+    Args:
+        keys: the section `predict.conformal`; None: there is none.
+        hold_out: `data.hold_out`.
+
+    Raises:
+        BadInput: no rows are withheld.
+
+    Example:
+        >>> check_conformal(ConformalKeys(), hold_out=0.0)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data.hold_out = 0, but predict.conformal needs rows ...: set it to 0.2, say
+    """
+    if keys is not None and not hold_out:
+        raise BadInput(
+            "data.hold_out = 0, but predict.conformal needs rows that no model is trained on: set it to 0.2, say"
+        )

@@ -1,0 +1,183 @@
+"""Conformal sets of whole runs: the promised coverage for every kind of method, and nothing that is trained again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import copy_run, of_method, rows, scenario
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.evaluation.clients import own_test_rows
+
+pytestmark = pytest.mark.usefixtures("no_report")
+SETS: dict[str, Any] = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2, "score": "aps"}}}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fed_ensemble": {"predict": {"gamma": 0.1}},  # clients with weights of their own
+    "fedag": {"local": {"batch_size": 16, "epochs": 1}},
+    "ditto": {},  # clients with models of their own
+    "local_only": {},
+}
+
+
+def standard_error(alpha: float, *rows: float) -> float:
+    """Of a coverage: that of the tested rows, and that of the rows that calibrate."""
+    return float(np.sqrt(alpha * (1 - alpha) * sum(1 / n for n in rows)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sets_cover_as_promised_whoever_answers_digits(method: str) -> None:
+    """1 - alpha <= coverage <= 1 - alpha + K / (N + K), for the ensemble's answer and for the clients' own."""
+    keys = scenario(
+        {"method": {"name": method}, "data": {"limit": None, "hold_out": 0.4, "partition": {"name": "iid"}}},
+        {"rounds": 2, "predict": {"conformal": {"score": "aps"}}, "evaluate": {"every": 2}},
+        METHODS[method],
+    )
+    run = fedray.run(keys, report=False)
+    held, clients = len(run.study.split("hold_out", 0)[1]), 6
+    error = 2 * standard_error(0.1, len(run.study.split("test", 0)[1]), held)
+    for name in ("conformal_coverage", "conformal_coverage_clients"):
+        assert 0.9 - error <= run.metrics[name] <= 0.9 + clients / (held + clients) + error, name
+    assert run.metrics["conformal_coverage_client_worst"] <= run.metrics["conformal_coverage_clients"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    """Clients with weights of their own over three models, two replicates."""
+    keys = scenario(SETS, {"method": {"models": 3}, "replicates": 2, "evaluate": {"clients": "all"}})
+    keys["predict"]["gamma"] = 0.1
+    return fedray.run(keys, out=tmp_path_factory.mktemp("sets") / "run", report=False)
+
+
+def test_the_sets_of_a_prediction_are_those_that_were_scored(run: fedray.Run) -> None:
+    last = run.rounds.to_pandas().query("round == 4").set_index("replicate")
+    scores = run.client_scores.to_pandas().query("round == 4").set_index(["replicate", "client"])
+    x, y = (part.numpy() for part in run.study.split("test", 1))
+    sets = run.predict(x, replicate=1).sets
+    assert sets is not None
+    assert sets[np.arange(len(y)), y].mean() == last.loc[1, "conformal_coverage"]
+    assert sets.sum(axis=1).mean() == last.loc[1, "conformal_size"]
+    mine, own = run.predict(x, client=2, replicate=1).sets, own_test_rows(run.study, 1)(2)
+    assert mine is not None
+    assert (mine[own.rows, y[own.rows]] * own.weight).sum() == scores.loc[(1, 2), "conformal_coverage"]
+    assert (mine[own.rows].sum(axis=1) * own.weight).sum() == scores.loc[(1, 2), "conformal_size"]
+
+
+def test_any_alpha_and_score_is_answered_by_a_trained_run(run: fedray.Run) -> None:
+    """Sets grow as alpha falls, row by row; the scenario's own rule is one of many."""
+    x = run.study.split("test", 0)[0].numpy()
+    for score in ("lac", "aps", "raps"):
+        found = [run.predict(x, conformal={"alpha": alpha, "score": score}).sets for alpha in (0.6, 0.4, 0.2)]
+        assert all((small <= large).all() for small, large in pairwise(found))  # type: ignore[operator]
+    same = run.predict(x, conformal={"alpha": 0.2, "score": "aps"}).sets
+    assert np.array_equal(same, run.predict(x).sets)  # type: ignore[arg-type]
+
+
+def test_sets_change_nothing_that_is_trained_or_sent(run: fedray.Run) -> None:
+    keys = scenario({"data": {"hold_out": 0.25}, "method": {"models": 3}, "replicates": 2, "predict": {"gamma": 0.1}})
+    plain = fedray.run(keys, report=False)
+    assert plain.summary["model_hash"] == run.summary["model_hash"]
+    assert plain.summary["totals"]["up_bytes"] == run.summary["totals"]["up_bytes"]
+    assert plain.predict(plain.study.split("test", 0)[0]).sets is None
+    held = len(plain.study.split("hold_out", 0)[1])
+    sent = run.rounds.to_pandas().query("replicate == 0")["conformal_bytes"]
+    assert (sent == 2 * 8 * held).all()  # a number a row, for everybody's answer and for the clients' own
+
+
+def test_a_run_that_goes_on_has_the_same_sets(run: fedray.Run, tmp_path: Path) -> None:
+    again = fedray.resume(copy_run(run, tmp_path / "run", last_round=2))
+    assert rows(again.rounds) == rows(run.rounds)
+    assert rows(again.client_scores) == rows(run.client_scores)
+
+
+def test_coverage_of_the_classes_is_a_list(run: fedray.Run) -> None:
+    table = run.rounds.to_pandas()
+    each = np.stack(table["conformal_coverage_class"])
+    assert each.shape == (len(table), 10)
+    assert np.allclose(np.nanmin(each, axis=1), table["conformal_coverage_class_worst"])
+
+
+@pytest.mark.parametrize("method", ["fedag", "ditto", "bayesian_linear", "deep_ensemble"])
+def test_intervals_of_a_regression_are_those_that_were_scored(method: str) -> None:
+    keys = {"data": {"name": "cubic", "hold_out": 0.5}, "predict": {"conformal": {"alpha": 0.5}}}
+    run = fedray.run(of_method(method, keys, {"rounds": 1, "data": {"partition": {"name": "iid"}}}), report=False)
+    x, y = (part.double().numpy() for part in run.study.split("test", 0))
+    ends = run.predict(x.astype(np.float32)).interval
+    assert ends is not None
+    inside = (ends[:, 0] <= y.ravel()) & (y.ravel() <= ends[:, 1])
+    assert inside.mean() == pytest.approx(run.metrics["conformal_coverage"], abs=1e-6)
+    assert (ends[:, 1] - ends[:, 0]).mean() == pytest.approx(run.metrics["conformal_width"], rel=1e-6)
+
+
+def test_a_pooled_method_has_one_client_and_a_stack_its_own_answer() -> None:
+    pooled = fedray.run(of_method("centralized", SETS, {"rounds": 1}), report=False)
+    assert pooled.metrics["conformal_bytes"] == 8 * len(pooled.study.split("hold_out", 0)[1])
+    bases = {"method": {"bases": [{"name": "mlp", "hidden": [4]}], "folds": "within", "fold_number": 2}}
+    stack = fedray.run(of_method("stacking", SETS, bases, {"rounds": 1}), report=False)
+    x, y = (part.numpy() for part in stack.study.split("test", 0))
+    sets = stack.predict(x).sets
+    assert sets is not None and sets[np.arange(len(y)), y].mean() == stack.metrics["conformal_coverage"]
+
+
+WRONG = {
+    "data.hold_out = 0, but predict.conformal needs rows": {"predict": {"conformal": {"alpha": 0.2}}},
+    "predict.conformal.alpha = 0.01, but .* are too few for it": {
+        "data": {"hold_out": 0.2},
+        "predict": {"conformal": {"alpha": 0.01}},
+    },
+    "predict.conformal.alpha = 0.001, but .* too few for it.*: raise it, or raise data.hold_out": {
+        "data": {"hold_out": 0.2},
+        "predict": {"conformal": {"alpha": 0.001, "quantile": "qq"}},
+    },
+    "predict.conformal.score = regression, but digits has classes: choose lac": {
+        "data": {"hold_out": 0.2},
+        "predict": {"conformal": {"score": "regression"}},
+    },
+}
+
+
+@pytest.mark.parametrize(("line", "keys"), WRONG.items(), ids=[line[:40] for line in WRONG])
+def test_sets_that_cannot_be_are_one_line(line: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=line) as wrong:
+        fedray.run(scenario(keys))
+    assert "\n" not in str(wrong.value)
+
+
+def test_the_least_alpha_that_a_line_names_is_enough() -> None:
+    keys: dict[str, Any] = {"data": {"hold_out": 0.2}, "predict": {"conformal": {"alpha": 0.01}}, "rounds": 0}
+    with pytest.raises(BadInput) as wrong:
+        fedray.run(scenario(keys))
+    keys["predict"]["conformal"]["alpha"] = float(str(wrong.value).split("raise it to ")[1].split(" ")[0])
+    assert fedray.run(scenario(keys), report=False).metrics["conformal_coverage"] > 0
+
+
+def test_a_run_that_withheld_nothing_predicts_no_sets() -> None:
+    run = fedray.run(scenario({"rounds": 0}), report=False)
+    with pytest.raises(BadInput, match=r"conformal needs rows .* data.hold_out = 0"):
+        run.predict(run.study.split("test", 0)[0], conformal={"alpha": 0.3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+@pytest.mark.parametrize("method", METHODS)
+def test_sets_cover_as_promised_whoever_answers_fashion_mnist(method: str, score: str) -> None:
+    """As on digits, with ten thousand test rows and two labels a client, for the sketch and for all scores."""
+    keys = scenario(
+        {"method": {"name": method}, "data": {"name": "fashion_mnist", "limit": 20_000, "hold_out": 0.3}},
+        {"data": {"partition": {"name": "dirichlet", "alpha": 0.5}}, "clients": {"number": 10}, "rounds": 3},
+        {"predict": {"conformal": {"score": score}}, "evaluate": {"every": 3}, "local": {"batch_size": 32}},
+        METHODS[method],
+    )
+    run = fedray.run(keys, report=False)
+    sizes = np.array([len(run.study.shards.client_holdout(0, client)) for client in range(10)])
+    held, found = int(sizes.sum()), own_test_rows(run.study, 0)
+    tested = [1 / max(1e-9, float((found(client).weight ** 2).sum())) for client in range(10)]  # effective rows
+    shares = (sizes + 1) / (held + 10)
+    error = 2 * standard_error(0.1, held, 1 / float((shares**2 / np.array(tested)).sum()), 10_000)
+    covered = run.metrics["conformal_coverage_clients"]
+    assert 0.9 - error <= covered <= 0.9 + 10 / (held + 10) + error

@@ -1,0 +1,129 @@
+"""Scores are those of their definitions, thresholds have the promised coverage, and sets grow as alpha falls."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from fedray.core import rng
+from fedray.core.types import FloatArray
+from fedray.metrics.conformal import (
+    ConformalRule,
+    ScoreKind,
+    cover_labels,
+    cover_targets,
+    find_pooled_rank,
+    find_threshold,
+    score_labels,
+    weigh_clients,
+)
+
+TRIALS = 2000
+SIZES = np.array([3, 6, 12, 1, 8])  # N = 30 rows of K = 5 clients
+
+
+def draw_probabilities(rows: int = 200, classes: int = 6) -> tuple[FloatArray, FloatArray]:
+    """Probabilities, some of them tied, and uniform numbers."""
+    draw = rng.stream(0, "probabilities")
+    probs = draw.dirichlet(np.full(classes, 0.5), rows)
+    probs[::4, :3] = probs[::4, :3].mean(axis=1, keepdims=True)
+    return probs, draw.random(rows)
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+def test_a_score_is_its_definition_label_by_label(score: ScoreKind) -> None:
+    probs, u = draw_probabilities()
+    found = score_labels(probs, u, ConformalRule(score=score, penalty=0.3, k_reg=2))
+    for i, p in enumerate(probs):
+        for y, own in enumerate(p):
+            above = p[p > own]
+            wanted = 1 - own if score == "lac" else above.sum() + u[i] * own
+            wanted += 0.3 * max(0, len(above) + 1 - 2) if score == "raps" else 0
+            assert found[i, y] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_raps_without_penalty_is_aps() -> None:
+    probs, u = draw_probabilities()
+    aps, raps = (score_labels(probs, u, ConformalRule(score=name, penalty=0)) for name in ("aps", "raps"))  # type: ignore[arg-type]
+    assert np.array_equal(aps, raps)
+
+
+def simulate(rule: ConformalRule, shift: float) -> FloatArray:
+    """Whether a new score lies inside, `[trials]`; client k's scores are moved by k * shift, the new one's is drawn."""
+    draw, inside = rng.stream(1, "trials"), np.empty(TRIALS)
+    owner = np.repeat(np.arange(len(SIZES)), SIZES)
+    for t in range(TRIALS):
+        scores = draw.random(len(owner)) + shift * owner
+        mine = draw.choice(len(SIZES), p=weigh_clients(SIZES))
+        threshold = find_threshold(np.split(scores, np.cumsum(SIZES)[:-1]), rule).value
+        inside[t] = draw.random() + shift * mine <= threshold
+    return inside
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_the_pooled_quantile_covers_the_mixture_of_the_clients_as_promised(shift: float) -> None:
+    """1 - alpha <= coverage <= 1 - alpha + K / (N + K), whether the clients are alike or not."""
+    rows, clients = int(SIZES.sum()), len(SIZES)
+    inside = simulate(ConformalRule(alpha=0.2), shift)
+    error = 2 * inside.std() / np.sqrt(TRIALS)
+    assert 0.8 - error <= inside.mean() <= 0.8 + clients / (rows + clients) + error
+    if not shift:  # exchangeable rows: the coverage is known exactly
+        exact = find_pooled_rank(0.2, rows, clients) / (rows + 1)
+        assert abs(inside.mean() - exact) < error
+
+
+def test_one_number_a_client_covers_what_its_integral_says() -> None:
+    from fedray.metrics.fedcp_qq import choose_ranks
+
+    inside = simulate(ConformalRule(alpha=0.2, quantile="qq"), 0.0)
+    wanted = choose_ranks(tuple(SIZES.tolist()), 0.2).coverage
+    assert abs(inside.mean() - wanted) < 2 * inside.std() / np.sqrt(TRIALS)
+
+
+def test_the_sketch_is_the_pooled_quantile_from_above_within_its_error() -> None:
+    scores = np.split(rng.stream(2, "scores").random(300), [10, 100])
+    exact, sketch = (find_threshold(scores, ConformalRule(quantile=name)) for name in ("exact", "sketch"))  # type: ignore[arg-type]
+    assert exact.value <= sketch.value <= exact.value * 1.01
+    assert exact.bytes == 8 * 300
+    assert find_threshold(scores, ConformalRule(quantile="qq")).bytes == 8 * 3
+
+
+@pytest.mark.parametrize("quantile", ["exact", "sketch", "qq"])
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+def test_sets_grow_as_alpha_falls(quantile: str, score: str) -> None:
+    probs, u = draw_probabilities()
+    sizes = []
+    for alpha in (0.5, 0.3, 0.2, 0.1):
+        rule = ConformalRule(alpha, score, quantile)  # type: ignore[arg-type]
+        found = score_labels(probs, u, rule)
+        own = np.split(found[:, 0], [50, 110])
+        sizes.append(cover_labels(found, np.zeros(200, np.int64), find_threshold(own, rule).value).size)
+    assert all((small <= large).all() for small, large in pairwise(sizes))
+    assert sizes[0].sum() < sizes[-1].sum()
+
+
+def test_too_few_rows_let_everything_in() -> None:
+    rule = ConformalRule(alpha=0.1)
+    assert find_threshold([np.zeros(3), np.zeros(0)], rule).value == math.inf
+    assert find_threshold([np.zeros(0)], rule).value == math.inf
+    assert cover_labels(np.ones((2, 4)), np.array([0, 3]), math.inf).size.tolist() == [4, 4]
+
+
+def test_an_interval_is_as_many_deviations_wide_as_the_threshold_says() -> None:
+    sets = cover_targets(np.zeros(3), np.array([1.0, 2.0, 1.0]), np.array([1.0, 3.0, -1.6]), threshold=1.5)
+    assert sets.covered.tolist() == [1, 1, 0] and sets.size.tolist() == [3, 6, 3]
+
+
+def test_the_scores_of_the_schema_are_those_that_are_known_here() -> None:
+    from fedray.core.errors import BadInput
+    from fedray.scenario.loader import read_scenario
+
+    for name in (*get_args(ScoreKind), "auto"):
+        keys = {"data": {"hold_out": 0.2}, "predict": {"conformal": {"score": name}}}
+        assert read_scenario(keys).predict.conformal is not None
+    with pytest.raises(BadInput, match="predict.conformal.score = 'none'"):
+        read_scenario({"data": {"hold_out": 0.2}, "predict": {"conformal": {"score": "none"}}})
