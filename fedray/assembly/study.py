@@ -116,8 +116,6 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         starts=worlds.starts,
         rates=worlds.rates if len(worlds.rates) else None,
     )
-    if study.evaluation.conformal is not None:
-        check_withheld_rows(study.evaluation.conformal, shards, scenario.data.hold_out)
     adaptive = scenario.schedule.kind == "adaptive"
     return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
 
@@ -206,6 +204,9 @@ def deal_shards(
         raise BadInput(
             f"data.hold_out = {scenario.data.hold_out:g} holds out no row of any client: raise it, or set it to 0"
         )
+    if scenario.predict.conformal is not None:
+        rule = make_rule(scenario.predict.conformal, data.classes, scenario.data.name)
+        check_withheld_rows(rule, shards, scenario.data.hold_out)
     return shards
 
 

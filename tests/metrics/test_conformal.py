@@ -48,7 +48,7 @@ def test_a_score_is_its_definition_label_by_label(score: ScoreKind) -> None:
 
 def test_raps_without_penalty_is_aps() -> None:
     probs, u = draw_probabilities()
-    aps, raps = (score_labels(probs, u, ConformalRule(score=name, penalty=0)) for name in ("aps", "raps"))  # type: ignore[arg-type]
+    aps, raps = (score_labels(probs, u, ConformalRule(score=name, penalty=0)) for name in ("aps", "raps"))
     assert np.array_equal(aps, raps)
 
 
@@ -86,7 +86,7 @@ def test_one_number_a_client_covers_what_its_integral_says() -> None:
 
 def test_the_sketch_is_the_pooled_quantile_from_above_within_its_error() -> None:
     scores = np.split(rng.stream(2, "scores").random(300), [10, 100])
-    exact, sketch = (find_threshold(scores, ConformalRule(quantile=name)) for name in ("exact", "sketch"))  # type: ignore[arg-type]
+    exact, sketch = (find_threshold(scores, ConformalRule(quantile=name)) for name in ("exact", "sketch"))
     assert exact.value <= sketch.value <= exact.value * 1.01
     assert exact.bytes == 8 * 300
     assert find_threshold(scores, ConformalRule(quantile="qq")).bytes == 8 * 3

@@ -39,7 +39,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Actors take seconds to start: one run of them serves several tests."""
     request.getfixturevalue("cluster")
     folder, watched = tmp_path_factory.mktemp("both"), list[int]()
-    scored: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": {"gamma": 0.1}}
+    sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
+    scored: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": sets, "data": {"hold_out": 0.25}}
     actors: dict[str, Any] = {"clients": {"actors": 2}}
     in_actors = run(scored, actors, out=folder / "ray", watch=lambda shown: watched.append(shown["round"]))
     return BothRuntimes(run(scored, runtime="inline", out=folder / "inline"), in_actors, watched)
@@ -138,6 +139,17 @@ def test_a_ray_started_here_listens_on_loopback_only() -> None:
     open_ = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
     assert len(open_) > 3
     assert set(open_) <= set(LOOPBACK)
+
+
+@pytest.mark.slow
+def test_clients_with_models_of_their_own_have_the_same_sets_in_actors(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"method": {"name": "ditto", "models": None}, "evaluate": {"clients": "all"}}
+    keys |= {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.5, "quantile": "qq"}}}
+    in_actors = run(keys, {"clients": {"actors": 3}}, out=tmp_path / "ray")
+    alone = run(keys, runtime="inline", out=tmp_path / "inline")
+    assert rows(in_actors.rounds) == rows(alone.rounds)
+    assert in_actors.client_scores.equals(alone.client_scores)
+    assert "conformal_coverage" in alone.client_scores.column_names
 
 
 @pytest.mark.slow
