@@ -118,6 +118,8 @@ CASES: dict[str, dict[str, Any]] = {
     "stacking classifiers": {
         "method": {"name": "stacking", "bases": [BASES[0], {"name": "sklearn/decision_tree", "max_depth": 3}]},
     },
+    **{name: {"method": {"name": name}} for name in ("adaboost_f", "distboost_f", "preweak_f", "federated_bagging")},
+    "adaboost_f weights": {"method": {"name": "adaboost_f", "draw": "weights"}, "participation": {"per_round": 4}},
     "centralized": {"method": {"name": "centralized"}},
     "local_only": {"method": {"name": "local_only"}},
     "bayesian_linear": {

@@ -20,7 +20,16 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
 
-SCENARIO_PAGES = ("client_clusters", "cluster", "conformal", "distillation", "random_walk", "stacking", "training")
+SCENARIO_PAGES = (
+    "boosting",
+    "client_clusters",
+    "cluster",
+    "conformal",
+    "distillation",
+    "random_walk",
+    "stacking",
+    "training",
+)
 
 
 def blocks(kind: str, text: str = TEXT) -> list[str]:
@@ -86,6 +95,12 @@ def test_the_examples_of_the_page_on_results_run_one_after_another(
     exec(compile(code, "results_api.md", "exec"), {"__name__": "results_api"})  # in this process: it saves seconds
     said = capsys.readouterr().out
     assert "'mean': " in said and "round-000006" in said and "[PosixPath" not in said and "2 ['complete'" in said
+
+
+def test_the_examples_of_the_page_on_boosting_run(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile("\n".join(blocks("python", page("boosting"))), "boosting.md", "exec"), {"__name__": "boosting"})
+    said = capsys.readouterr().out
+    assert "accuracy 0.9" in said and "macro F1 0.9" in said and "[10, 1, 19, 3]" in said
 
 
 def test_the_example_of_the_page_on_asynchronous_training_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.core.errors import BadInput
+from fedray.core.fitting import count_kept
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.generated import POOL_NUMBERS
@@ -223,10 +224,11 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs) * len(phase.own)
-    sent = jobs if phase.server.keeps else 0
+    kept = count_kept(phase.fitting, phase.server.keeps, d)
+    sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),
-        Need(f"{sent:,} uploads of {d:,} numbers", "participation x model", 12.0 * d * sent),
+        Need(f"{sent:,} uploads of {kept:,} numbers", "participation x model", 12.0 * kept * sent),
         Need(f"{stay:,} private vectors of {d:,} numbers", "clients.number x rounds x model", 8.0 * d * stay),
     ]
 

@@ -10,12 +10,14 @@ Example:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from fedray.assembly import memory
 from fedray.assembly.asynchronous import make_async_rule
+from fedray.assembly.boosting import fits_learners, make_ensemble
 from fedray.assembly.conformal import check_withheld_rows, make_rule
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.distillation import share_of_server
@@ -84,12 +86,13 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
     require_one_target(data)
     folds = find_folds(scenario, data)
     worlds = _seed_worlds(scenario, own, folds)
-    net = make_network(scenario, data, own, len(worlds.seeds))
+    made = None if fits_learners(scenario, own) else make_network(scenario, data, own, len(worlds.seeds))
     shards = deal_shards(scenario, data, worlds.replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
+    size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(worlds.seeds))
     setting = make_setting(scenario, net, shards, devices, tuple(worlds.seeds.tolist()), own=own)
-    pieces = add_stack(scenario, data, own, setting)
+    pieces = replace(add_stack(scenario, data, own, setting), ensemble=size)
     study = Study(
         name=scenario.method.name,
         method=compose_method(scenario, own, pieces, shards),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.core.fitting import Fitting
 from fedray.core.local import LocalLoss, RateSchedule, Transform
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
@@ -199,6 +200,9 @@ class Phase:
         choose: Which models the participants of a plan train once they have all K models and have told the mean loss of
             each on their training rows (IFCA); None means those of the plan.
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
+        fitting: What clients fit, where they do not descend; None: they train the network.
+        ask: What the clients of a round are asked about before the server steps: a state with `CANDIDATES`, from the
+            state and what they have sent, or None where there is nothing to ask. None: nothing ever.
     """
 
     models: int
@@ -216,6 +220,8 @@ class Phase:
     remember: Remember | None = None
     choose: Choose | None = None
     groups: int = 0
+    fitting: Fitting | None = None
+    ask: Callable[[State, Stats], State | None] | None = None
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -268,6 +274,7 @@ class Method:
         prepare: The first state from the data (closed forms); None means freshly drawn models.
         one_model_per_client: Whether known client i answers with model i.
         parts: Of a stack: the training of each base, then that of the meta model.
+        explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.
     """
 
     name: str
@@ -276,6 +283,7 @@ class Method:
     prepare: Callable[[State, Pooled], State] | None = None
     one_model_per_client: bool = False
     parts: tuple[Phase, ...] = ()
+    explain_end: Callable[[State], str] | None = None
 
 
 class JobRows(NamedTuple):

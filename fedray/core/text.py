@@ -27,6 +27,7 @@ SCORE_NAMES = {  # what people read; pages, tables, the live view and the summar
     "personal_rmse_p90": "personalized RMSE, 90th percentile",
     "personal_rmse_worst": "personalized RMSE, worst client",
     "f1_weighted": "weighted F1",
+    "f1_macro": "macro F1",
     "rmse": "RMSE",
     "rmse_mean": "members' mean RMSE",
     "rmse_min": "best member's RMSE",

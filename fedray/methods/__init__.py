@@ -17,6 +17,7 @@ from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, st
 from fedray.core.method import Local, Method, Phase
 from fedray.methods.base import federated
 from fedray.methods.bayesian_linear import bayesian_linear
+from fedray.methods.boosting import adaboost_f, distboost_f, federated_bagging, preweak_f
 from fedray.methods.ditto import ditto
 from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedag import fedag
@@ -51,9 +52,11 @@ __all__ = [
     "Setting",
     "StepContext",
     "Transform",
+    "adaboost_f",
     "bayesian_linear",
     "centralized",
     "deep_ensemble",
+    "distboost_f",
     "ditto",
     "fed_ensemble",
     "fedag",
@@ -65,6 +68,7 @@ __all__ = [
     "feddyn",
     "feddyn_ensemble",
     "federated",
+    "federated_bagging",
     "fednova",
     "fedper",
     "fedprox",
@@ -74,6 +78,7 @@ __all__ = [
     "lg_fedavg",
     "local_only",
     "moon",
+    "preweak_f",
     "random_walk",
     "scaffold",
     "shefl",

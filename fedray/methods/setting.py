@@ -19,6 +19,7 @@ from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.method import Compress, Local, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, Layout
+from fedray.models.boosting import Ensemble
 from fedray.models.stacking import Stack
 
 
@@ -77,6 +78,7 @@ class Setting:
             None.
         walk: where the models are, if there is no server.
         stack: of stacking: the base networks and the meta model.
+        ensemble: of boosting: what the ensemble has room for.
         private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.
     """
@@ -100,6 +102,7 @@ class Setting:
     distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
     walk: Walk | None = None
     stack: Stack | None = None
+    ensemble: Ensemble | None = None
     private: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 

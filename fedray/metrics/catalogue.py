@@ -18,6 +18,7 @@ SHARE, NATS, TARGET = "share", "nats", "target units"
 _SCORES = {
     "accuracy": (SHARE, "rows that are answered right"),
     "f1_weighted": (SHARE, "F1, the mean over the classes by their frequency"),
+    "f1_macro": (SHARE, "F1, the plain mean over the classes"),
     "nll": (NATS, "negative log likelihood of a row"),
     "brier": ("", "Brier score of a row, summed over the classes: 0 to 2"),
     "ece": (SHARE, "expected calibration error: mean distance of confidence and accuracy, in 15 bins"),

@@ -132,12 +132,26 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
     return cells.reshape(classes, classes).astype(np.int64)
 
 
-def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
-    """Mean over the classes of F1 = 2 hits / (given + true), weighted by how often a class is the label."""
+def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
+    """Means over the classes of F1 = 2 hits / (given + true).
+
+    Returns:
+        `f1_weighted`: weighted by how often a class is the label. `f1_macro`: all alike, of the classes that are a
+        label or an answer.
+
+    Example:
+        >>> f1_scores([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.8]], [0, 0, 1, 1])
+        {'f1_weighted': 0.7333..., 'f1_macro': 0.7333...}
+    """
     table = confusion(probs, y)
     true, given = table.sum(axis=1), table.sum(axis=0)
     f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
-    return float((f1 * true).sum() / true.sum())
+    return {"f1_weighted": float((f1 * true).sum() / true.sum()), "f1_macro": float(f1[true + given > 0].mean())}
+
+
+def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
+    """The F1 of `f1_scores` that is weighted by how often a class is the label."""
+    return f1_scores(probs, y)["f1_weighted"]
 
 
 def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
@@ -149,11 +163,11 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
         answer: What the ensemble answers, `[n, C]`; None means the mean of the members' probabilities.
 
     Returns:
-        Of the answer: accuracy, f1_weighted, nll, brier, ece and entropy. Of the members: disagreement, accuracy_min,
-        accuracy_mean and accuracy_max.
+        Of the answer: accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy. Of the members: disagreement,
+        accuracy_min, accuracy_mean and accuracy_max.
     """
     rows = to_floats(members)
     p = rows.mean(axis=0) if answer is None else to_floats(answer)
-    scores = {"accuracy": accuracy(p, y), "f1_weighted": weighted_f1(p, y), "nll": nll(p, y), "brier": brier(p, y)}
+    scores = {"accuracy": accuracy(p, y), **f1_scores(p, y), "nll": nll(p, y), "brier": brier(p, y)}
     scores |= {"ece": ece(p, y), "entropy": entropy(p), "disagreement": disagreement(rows)}
     return scores | score_range("accuracy", [accuracy(row, y) for row in rows])

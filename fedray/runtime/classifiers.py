@@ -6,7 +6,7 @@ classifier is sent or saved: a process that needs one fits it again, and keeps i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -110,6 +110,18 @@ def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows
     """
     if (y == y[0]).all():
         return lambda x: np.full(len(x), y[0])
+    classify: ClassifyRows = make_classifier(voter.name, voter.options, seed).fit(x, y).predict
+    return classify
+
+
+def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
+    """A classifier of scikit-learn that is not fitted yet.
+
+    Args:
+        name: As in the scenario, such as `sklearn/decision_tree`.
+        options: By scikit-learn's names.
+        seed: Seed of its random numbers, below 2^32.
+    """
     from sklearn import ensemble, linear_model, naive_bayes, tree
 
     kinds: dict[str, Any] = {
@@ -118,9 +130,8 @@ def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows
         "sklearn/logistic_regression": linear_model.LogisticRegression,
         "sklearn/random_forest": ensemble.RandomForestClassifier,
     }
-    seeds = {} if voter.name == "sklearn/gaussian_nb" else {"random_state": seed}
-    classify: ClassifyRows = kinds[voter.name](**voter.options, **seeds).fit(x, y).predict
-    return classify
+    seeds = {} if name == "sklearn/gaussian_nb" else {"random_state": seed}
+    return kinds[name](**options, **seeds)
 
 
 def _shards(part: Part) -> LeaveOutShards:

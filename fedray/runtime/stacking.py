@@ -22,6 +22,7 @@ from fedray.core.method import JobRows
 from fedray.core.types import EVALUATED_ROWS, IntArray, SizedPlan, State, Stats
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
+from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.messages import in_order
 from fedray.runtime.worker import Worker
@@ -33,7 +34,7 @@ TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study; that of a stack delegates to the workers of its parts.
+    """Makes the worker of a study; that of a stack delegates to the workers of its parts, and one may fit learners.
 
     Args:
         study: What is trained.
@@ -48,6 +49,8 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
         >>> make_worker(study).engine.name
         'mlp'
     """
+    if study.method.phase.fitting is not None:
+        return Worker(study, device, 1, LearnerWorker(study, device))
     return Worker(study, device, threads, StackWorkers(study, device, threads) if study.parts else None)
 
 

@@ -41,11 +41,11 @@ from fedray.training.choice import Engine, choose_engine, count_block_jobs, give
 
 
 class StackWorker(Protocol):
-    """What the worker of a stack delegates to: the workers of the stack's parts (`fedray.runtime.stacking`)."""
+    """What a worker delegates to: the workers of a stack's parts, or one that fits learners."""
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """The worker of each part that is trained."""
+        """The worker of each part that is trained by descent."""
 
     @property
     def engine(self) -> Engine:
@@ -72,7 +72,7 @@ class Worker:
         device: Where tensors are computed.
         engine: How blocks of jobs are trained.
         threads: Blocks that are trained at the same time, at least 1.
-        parts: The workers of a stack's parts; None for every other study.
+        parts: The workers of a stack's parts, or the one that fits learners; None for every other study.
         private: The private vectors of the clients that live here.
         store: All private vectors: `private`, or those of the parts of a stack.
     """

@@ -13,6 +13,11 @@ from fedray.training.selftest import check_invariance
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
     """Describes the engine of one process, and tests whether its lanes are independent there."""
+    fitting = worker.study.method.phase.fitting
+    if fitting is not None:
+        why = f"every client fits decision trees of at most {fitting.leaves} leaves"
+        engine_ = {"name": "sklearn", "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
+        return {"engine": engine_, "lanes_independent": True, "kernels": native.hash_library() or "none"}
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
     study, engine, device = worker.study, worker.engine, worker.device

@@ -1,4 +1,4 @@
-"""Bases of stacking that are no networks: a short list of scikit-learn classifiers, with options by its own names."""
+"""Classifiers of scikit-learn, with options by its own names: bases of stacking that are no networks, and learners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from fedray.scenario import names
 from fedray.scenario.validators import Check, real, whole
 
 _VOTE = "for each client; all of them vote"
-_TREE: Mapping[str, Check] = {"max_depth": whole(1, 1000), "min_samples_leaf": whole(1, 10**6)}
+_TREE: Mapping[str, Check] = {
+    "max_depth": whole(1, 1000),
+    "max_leaf_nodes": whole(2, 1000),
+    "min_samples_leaf": whole(1, 10**6),
+}
 CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, options (absent: scikit-learn's default)
     "sklearn/decision_tree": (f"a decision tree {_VOTE}", _TREE),
     "sklearn/gaussian_nb": (f"a Gaussian naive Bayes classifier {_VOTE}", {"var_smoothing": real("(0, 1]")}),

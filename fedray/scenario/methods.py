@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.spec import MethodSpec, Needs, Option
 from fedray.scenario.stacking import check_bases
@@ -222,6 +223,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         robust=False,
         optimizer=False,
     ),
+    **BOOSTING_SPECS,
     "centralized": MethodSpec(
         "one model on the pooled data: the upper reference",
         module="references",

@@ -18,6 +18,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple, get_type_hints
 
 from fedray.core.text import quote_value
+from fedray.scenario.boosting import explain_unread
 from fedray.scenario.clients import ClientKeys, TierKeys
 from fedray.scenario.data import data_spec_of
 from fedray.scenario.distillation import explain_idle
@@ -117,6 +118,8 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
 def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     """What the method does not read, from its specification."""
     name = scenario.method.name
+    if spec.fits and explain_unread(key):
+        return f"in {name} {explain_unread(key)}"
     if not spec.trains and key.startswith(_TRAINING):
         return f"{name} is fitted in closed form, without rounds"
     wrong_labels = CLIENT_KINDS.keys() & scenario.data.partition.options.keys()

@@ -16,6 +16,7 @@ from fedray.core.text import find_nearest, quote_value
 from fedray.core.types import Tier
 from fedray.scenario import names
 from fedray.scenario.asynchronous import check_asynchronous
+from fedray.scenario.boosting import check_boosting
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.conformal import check_conformal
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
@@ -50,6 +51,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_asynchronous(scenario)
     check_selection(scenario)
     check_stacking(scenario)
+    check_boosting(scenario)
     check_conformal(scenario.predict.conformal, scenario.data.hold_out)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"

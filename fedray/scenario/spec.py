@@ -88,6 +88,8 @@ class MethodSpec:
         own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
         in_rounds: why it cannot train without rounds, to be read behind its name; empty: it can, for all that is known.
         private: which state its clients keep for themselves between rounds, in words; empty: none.
+        fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
+            learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
     """
 
     text: str
@@ -109,3 +111,4 @@ class MethodSpec:
     own_models: bool = False
     in_rounds: str = ""
     private: str = ""
+    fits: Literal["", "one", "committee", "each"] = ""

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Phase
-from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
+from fedray.core.method import JobRows, Phase
+from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
 from fedray.simulation.ending import find_stop
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
@@ -184,7 +184,8 @@ def _train_counted(
     counted = status == clock.OK
     trained = _TrainedJobs(status.copy(), np.full(len(status), np.nan), np.full(len(status), None, dtype=object))
     if counted.any():
-        stats, rows = runtime.train(t, jobs if counted.all() else jobs.take(counted), state, phase)
+        some = jobs if counted.all() else jobs.take(counted)
+        stats, rows = _ask_clients(runtime, phase, t, some, state=state, sent=runtime.train(t, some, state, phase))
         trained.loss[counted] = rows.loss
         for job, text in rows.errors.items():
             place = np.flatnonzero(counted)[job]
@@ -195,6 +196,20 @@ def _train_counted(
             if phase.remember is not None:
                 state = phase.remember(state, jobs.plan.take(counted), trained.loss[counted])
     return state, trained
+
+
+def _ask_clients(
+    runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
+) -> tuple[Stats, JobRows]:
+    """What jobs have sent, and what those that did not fail answer to what `phase.ask` asks them about it."""
+    stats, rows = sent
+    asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
+    if asked is None:
+        return sent
+    there = np.setdiff1d(np.arange(len(jobs.size)), list(rows.errors))
+    answers, later = runtime.train(t, jobs.take(there), asked, phase)
+    failed = {int(there[job]): text for job, text in later.errors.items()}
+    return {**stats, **answers}, rows._replace(errors={**rows.errors, **failed})
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:

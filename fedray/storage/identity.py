@@ -30,6 +30,7 @@ from fedray.files.plain import write_atomically
 from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
 MOST_BYTES = 1 << 24  # of a file that somebody may have sent
@@ -177,6 +178,8 @@ def extend_rounds(out: Path, rounds: int) -> None:
     method = tree.get("method")
     if isinstance(method, dict) and method.get("name") == "stacking":
         raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
+    if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
+        raise BadInput(f"--rounds {rounds}: an ensemble of learners has as many places as rounds: start a new run")
     stopped = read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it").get("stopped") if done else None
     if stopped and rounds > done:
         raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")

@@ -77,7 +77,7 @@ def test_classification_in_one_call() -> None:
     assert scores["accuracy_min"] <= scores["accuracy_mean"] <= scores["accuracy_max"]
     assert scores["entropy"] == pytest.approx(stats.entropy(PROBS, axis=-1).mean())
     assert set(scores) == {
-        *("accuracy", "f1_weighted", "nll", "brier", "ece", "entropy", "disagreement"),
+        *("accuracy", "f1_weighted", "f1_macro", "nll", "brier", "ece", "entropy", "disagreement"),
         *("accuracy_min", "accuracy_mean", "accuracy_max"),
     }
     assert classification.classification_scores(MEMBERS, Y, answer=MEMBERS[2])["accuracy"] == alone[2]

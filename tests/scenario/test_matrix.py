@@ -179,6 +179,7 @@ OPTIONS: dict[str, list[Any]] = {
     "sampler": ["dirichlet"], "temperature": [2.0], "server_data": [0.3], "distil_epochs": [1], "distil_lr": [0.1],
     "distil_batch": [4], "lambda": [2.0], "shared_layers": [2], "bases": [[{"name": "linear"}]], "folds": ["within"],
     "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
+    "learner": [{"max_leaf_nodes": 3}], "draw": ["weights"],
     "inputs": ["noise"], "input_rows": [50], "validation": [0.3], "teacher": ["confidence"], "distil_steps": [3],
     "patience": [1], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
 }  # fmt: skip

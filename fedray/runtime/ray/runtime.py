@@ -22,6 +22,7 @@ from torch import Tensor
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
+from fedray.core.fitting import count_kept
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
@@ -102,9 +103,8 @@ class RayRuntime:
             self.study.clients, self.clients.specs, jobs.plan, jobs.steps, at_home=bool(phase.own)
         )
         message = messages.to_round(t, [jobs.take(part) for part in parts], state)
-        replies = self.clients.broadcast(
-            message, state.models.shape[1] * 4 * len(jobs.size) if phase.server.keeps else 0
-        )
+        kept = count_kept(phase.fitting, phase.server.keeps, state.models.shape[1])
+        replies = self.clients.broadcast(message, 4 * kept * len(jobs.size))
         stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
         return merge_stats(list(stats)), messages.in_order(parts, rows)
 

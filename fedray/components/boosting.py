@@ -1,0 +1,210 @@
+"""Boosting's server: which learners of a round are asked about, which one joins the ensemble, and with what weight.
+
+The weights of a client's rows are no state: they follow from the ensemble and the rows, so a client that was away, or
+an actor that is new, computes them again. `weigh_rows` says how; alpha and scale are the numbers of the ensemble.
+
+Example:
+    >>> samme(error=0.2, classes=3)  # log(0.8 / 0.2) + log(2)
+    2.0794415...
+    >>> is_chance(0.6, 3), is_chance(0.7, 3)
+    (False, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.exact_sum import Kept, exact_sum
+from fedray.core.fitting import CANDIDATES
+from fedray.core.method import Schedule, Server
+from fedray.core.types import IntArray, Layout, Plan, State, Stats
+from fedray.models.trees import has_root
+
+SMOOTHING = 1e-10  # of the paper, so that an error of 0 has a finite weight
+CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights
+Candidates = Callable[[Tensor], Tensor]  # learners of each client `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
+
+
+class Sizes(NamedTuple):
+    """How large a boosted ensemble is.
+
+    Attributes:
+        worlds: R.
+        seats: S, the most learners that a round adds.
+        classes: C.
+        layout: Of a row: alpha, scale, trees.
+    """
+
+    worlds: int
+    seats: int
+    classes: int
+    layout: Layout
+
+
+def samme(error: float, classes: int) -> float:
+    """Weight of a learner, `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to the float32 that is sent.
+
+    Args:
+        error: its weighted error, in [0, 1 - 1 / C).
+        classes: C, at least 2.
+    """
+    return float(np.float32(np.log((1.0 - error) / (error + SMOOTHING)) + np.log(classes - 1.0)))
+
+
+def is_chance(error: float, classes: int) -> bool:
+    """Whether a learner is no better than guessing: its error is at least 1 - 1 / C."""
+    return error >= 1.0 - 1.0 / classes
+
+
+def weigh_rows(wrong: Tensor, alpha: Tensor, scale: Tensor) -> Tensor:
+    """Logarithms of the factors by which the weights of rows have changed in some rounds.
+
+    `D <- D exp(alpha [wrong]) / Z`, where log Z is `scale`: the weights of all clients' rows add up to 1 again.
+
+    Args:
+        wrong: whether each round's learner was wrong on each row, `[n, t]`.
+        alpha: its weight, `[t]`.
+        scale: log Z, `[t]`.
+
+    Returns:
+        `[n]` float64.
+    """
+    return (wrong.double() * alpha.double() - scale.double()).sum(1)
+
+
+def each_alone(learners: Tensor) -> Tensor:
+    """Every learner of every client is a candidate: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    return learners.flatten(0, 1)[:, None]
+
+
+def as_committee(learners: Tensor) -> Tensor:
+    """All learners together are the only candidate: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    return learners.flatten(0, 1)[None]
+
+
+def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
+    """The candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; zeros where none is.
+
+    Args:
+        worlds: R.
+        stats: holds the learners of each client.
+        candidates: what becomes of them.
+    """
+    rows = stats["learners"].rows
+    each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
+    empty = torch.zeros_like(next(iter(rows.values())))[None]
+    found = [candidates(torch.stack(some) if some else empty) for some in each]
+    shape = [max(one.shape[axis] for one in found) for axis in (0, 1)]
+    out = torch.zeros(worlds, *shape, *empty.shape[-2:])
+    for world, one in enumerate(found):
+        out[world, : one.shape[0], : one.shape[1]] = one
+    return out
+
+
+def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
+    """What the clients of a round are asked about: its learners, or nothing where they were asked already.
+
+    Args:
+        worlds: R.
+        candidates: what becomes of the learners.
+    """
+
+    def ask(state: State, stats: Stats) -> State | None:
+        if "learners" not in stats:
+            return None
+        return state._replace(extra={**state.extra, CANDIDATES: join_learners(worlds, stats, candidates)})
+
+    return ask
+
+
+def sum_errors(errors: Tensor, world: IntArray, worlds: int) -> Stats:
+    """The weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong."""
+    ones = torch.ones(len(errors), dtype=torch.int64)
+    return {"errors": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
+
+
+def keep_learners(learners: Tensor, client: int, world: int) -> Stats:
+    """The learners `[F, n, 3]` of one client."""
+    return {"learners": Kept({(world, 0, client): learners})}
+
+
+def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
+    """The candidate of the least error joins the ensemble with SAMME's weight; a world whose best one is chance stops.
+
+    Args:
+        sizes: of the ensemble.
+        candidates: what becomes of the learners of a round.
+        keeps_pool: whether the candidates of the first round are those of all rounds.
+    """
+
+    def init(_models: Tensor) -> dict[str, Tensor]:
+        return {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        extra, known = dict(state.extra), state.extra.get(CANDIDATES)
+        found = join_learners(sizes.worlds, stats, candidates) if known is None else known
+        if keeps_pool:
+            extra[CANDIDATES] = found
+        parts, stopped = _copy_parts(state, sizes.layout), extra["stopped"].clone()
+        for world, (total, *wrong) in enumerate(stats["errors"].value().tolist()):
+            if not total:  # nobody took part
+                continue
+            here = has_root(found[world]).any(1).tolist()
+            share = [e / total if is_there else np.inf for e, is_there in zip(wrong, here, strict=True)]
+            best = int(np.argmin(share))  # the first of several
+            alpha = 0.0 if is_chance(share[best], sizes.classes) else samme(share[best], sizes.classes)
+            if alpha <= 0:  # also where only rounding is between the error and chance
+                stopped[world] = t + 1
+                continue
+            parts["alpha"][world, t] = alpha
+            parts["scale"][world, t] = np.log1p(share[best] * np.expm1(alpha))
+            parts["trees"][world, t, : found.shape[2]] = found[world, best]
+        return State(_join_parts(parts), state.counters, {**extra, "stopped": stopped})
+
+    return Server(init, _reduce_nothing, step)
+
+
+def bagging_server(sizes: Sizes) -> Server:
+    """All learners of a round join the ensemble, each with a vote of its own."""
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        found, parts = join_learners(sizes.worlds, stats, as_committee), _copy_parts(state, sizes.layout)
+        parts["trees"][:, t, : found.shape[2]] = found[:, 0]
+        parts["alpha"][:, t] = has_root(found[:, 0]).any(1).float()
+        return State(_join_parts(parts), state.counters, state.extra)
+
+    return Server(lambda _models: {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}, _reduce_nothing, step)
+
+
+def until_chance(schedule: Schedule) -> Schedule:
+    """A schedule without the worlds whose boosting has stopped."""
+
+    def plan(t: int, state: State | None) -> Plan:
+        jobs = schedule(t, state)
+        return jobs if state is None else jobs.take(state.extra["stopped"].numpy()[jobs.world] == 0)
+
+    return plan
+
+
+def explain_stop(state: State) -> str:
+    """Why boosting is over in every world; empty while it goes on in one."""
+    return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
+
+
+def _reduce_nothing(_uploads: Any) -> Stats:
+    """Stands where clients train; learners are no deltas."""
+    return {}
+
+
+def _copy_parts(state: State, layout: Layout) -> dict[str, Tensor]:
+    """Copies of alpha, scale and trees of all worlds, `[R, ...]` each."""
+    return {name: view.clone() for name, view in layout.views(state.models).items()}
+
+
+def _join_parts(parts: dict[str, Tensor]) -> Tensor:
+    return torch.cat([part.flatten(1) for part in parts.values()], dim=1)

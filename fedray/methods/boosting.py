@@ -1,0 +1,139 @@
+"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
+
+Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
+IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; at first they are equal. In each round:
+
+1. Client i draws n_i rows by D_i and fits a weak learner h_i; the learners of all clients go to all clients.
+2. Client i sends e_ij, the sum of D_i over the rows on which h_j is wrong, and the sum of D_i. The error of h_j is
+   e_j = sum_i e_ij / sum_i sum(D_i).
+3. AdaBoost.F takes the h_j of the least error. DistBoost.F takes the vote of all h_j as one learner. PreWeak.F: every
+   client runs AdaBoost on its own rows first, for T rounds; later rounds take from these learners and fit none.
+4. alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), SAMME's weight; boosting stops where e >= 1 - 1 / C.
+5. D_i(x) is multiplied by exp(alpha_t) where h_t is wrong, and all weights are normalized.
+6. The answer is the class with the largest sum of alpha_t over the h_t that choose it.
+
+Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has a
+vote (Breiman 1996, client by client).
+
+Deviations:
+    1. The authors' code never stops where e >= 1 - 1 / C; the weight of such a learner is negative there.
+    2. `draw: weights` gives D_i to the learner as sample weights, as scikit-learn's AdaBoostClassifier does, and draws
+       no rows. The default `rows` is the paper's.
+    3. A client's weights are not kept: they follow from the ensemble and its rows. A client that takes part for the
+       first time, or again, fetches the learners that it has not got; its bytes count. Where only some clients take
+       part, the sums in 2. are theirs.
+    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on rows that are
+       drawn from everybody's, which no federation can do. A client stops boosting by itself where its learner is no
+       better than guessing among its own classes; one whose rows have one class fits one learner.
+    5. Computing takes virtual time as one pass over the client's rows a round, also in PreWeak.F's first. The messages
+       of a round count in the bytes, and their latency once each way. Bytes are those of the clients that were
+       planned: one that drops out still counts in the number of learners that the others receive.
+    6. A learner's random numbers differ from client to client and from round to round; the authors' learners share one
+       seed.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"method": {"name": "adaboost_f"}, "rounds": 10, "clients": {"number": 4}}
+    >>> run = fedray.run(scenario, runtime="inline", report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.8
+"""
+
+from __future__ import annotations
+
+from fedray.components.boosting import (
+    Candidates,
+    Sizes,
+    as_committee,
+    ask_about,
+    bagging_server,
+    boosting_server,
+    each_alone,
+    explain_stop,
+    until_chance,
+)
+from fedray.components.boosting_traffic import Sent, bagging_traffic, boosting_traffic
+from fedray.components.compression import dense
+from fedray.core.errors import BadInput
+from fedray.core.fitting import Fitting
+from fedray.core.method import Local, Method, Phase
+from fedray.methods.base import make_schedule
+from fedray.methods.setting import Setting
+from fedray.models.boosting import Ensemble
+
+ONE_PASS = Local(batch_size=None, epochs=1)  # what a round costs in virtual time; nothing descends
+
+
+def adaboost_f(setting: Setting) -> Method:
+    """Every learner of a round is a candidate, and the best one joins the ensemble."""
+    return Method("adaboost_f", _boost(setting, each_alone), explain_end=explain_stop)  # 3: argmin_j e_j
+
+
+def distboost_f(setting: Setting) -> Method:
+    """The learners of a round join the ensemble as one committee."""
+    return Method("distboost_f", _boost(setting, as_committee), explain_end=explain_stop)  # 3: the vote of all h_j
+
+
+def preweak_f(setting: Setting) -> Method:
+    """Clients boost by themselves first; then each round takes the best learner of all."""
+    return Method("preweak_f", _boost(setting, each_alone, prepared=True), explain_end=explain_stop)  # 3: of a pool
+
+
+def federated_bagging(setting: Setting) -> Method:
+    """Learners of rows drawn with equal odds, each with a vote."""
+    size = _ensemble(setting)
+    return Method(
+        "federated_bagging",
+        Phase(
+            models=1,
+            schedule=make_schedule(setting),
+            local=ONE_PASS,
+            fitting=_fitting(setting, size, draw="bootstrap"),  # 1
+            server=bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
+            compress=dense(setting.layout),
+            traffic=bagging_traffic(4 * size.tree_numbers),
+        ),
+    )
+
+
+def _boost(setting: Setting, candidates: Candidates, *, prepared: bool = False) -> Phase:
+    """The rounds of boosting.
+
+    Args:
+        setting: what the scenario decides.
+        candidates: what becomes of the learners of a round.
+        prepared: whether all learners are fitted in the first round.
+    """
+    size = _ensemble(setting)
+    worlds, number = len(setting.seeds), setting.clients.number
+    series = size.rounds if prepared else 1
+    sent = Sent(4 * size.tree_numbers, series, size.seats, asked=candidates is each_alone, pool=prepared)
+    schedule = make_schedule(setting)
+    fitting = _fitting(setting, size, draw=setting.options["draw"])
+    return Phase(
+        models=1,
+        schedule=until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
+        local=ONE_PASS,
+        fitting=fitting._replace(series=series),  # 1
+        ask=ask_about(worlds, candidates),  # 2
+        server=boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
+        compress=dense(setting.layout),
+        traffic=boosting_traffic(schedule, worlds, number, sent),
+    )
+
+
+def _ensemble(setting: Setting) -> Ensemble:
+    if setting.ensemble is None:
+        raise BadInput("method: boosting is composed from method.learner only: choose another method")
+    return setting.ensemble
+
+
+def _sizes(setting: Setting, size: Ensemble) -> Sizes:
+    return Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
+
+
+def _fitting(setting: Setting, size: Ensemble, *, draw: str) -> Fitting:
+    """What a client fits: one decision tree."""
+    options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
+    one = Fitting(options, size.leaves, size.classes, "rows", series=1, numbers=size.tree_numbers)
+    return one._replace(draw=draw)  # type: ignore[arg-type]  # the scenario has checked it
