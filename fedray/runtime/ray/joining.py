@@ -17,7 +17,7 @@ from ray.exceptions import AuthenticationError, RayError
 
 from fedray.core.errors import BadInput
 from fedray.runtime import addresses, environment
-from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, own_job
+from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, mute_stderr, own_job
 
 
 def join_cluster(address: str) -> None:
@@ -37,7 +37,8 @@ def join_cluster(address: str) -> None:
         what = f"this machine belongs to {place}, where nobody answers" if address == "auto" else "nobody answers there"
         raise BadInput(f"{named}: {what}: start Ray there, or leave it out")
     try:
-        GcsClient(address=place)  # a token that is missing is said at once; `ray.init` would try for 20 s
+        with mute_stderr():
+            GcsClient(address=place)  # a token that is missing is said at once; `ray.init` would try for 20 s
         with keep_quiet():
             ray.init(address=place, job_config=own_job(), log_to_driver=is_verbose(), configure_logging=False)
     except AuthenticationError:

@@ -51,6 +51,20 @@ def is_verbose() -> bool:
 
 
 @contextmanager
+def mute_stderr() -> Iterator[None]:
+    """Drops what is written to the standard error stream, also by Ray's C++ code, which no level of logging reaches."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextmanager
 def keep_quiet() -> Iterator[None]:
     """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -48,8 +49,13 @@ def test_an_address_where_nobody_answers_is_named_as_it_was_given(monkeypatch: p
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:6379", "auto"])
-def test_a_cluster_that_wants_a_token_was_said_not_to_run(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_wants_a_token_was_said_not_to_run(
+    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor are there lines of Ray's C++ code before the one line."""
+
     def refuse(address: str) -> None:
+        os.write(2, b"gcs_client.cc:210: Failed to get cluster ID")
         raise AuthenticationError(f"InvalidAuthToken of {address}")
 
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: "10.0.0.1:6379")
@@ -58,3 +64,5 @@ def test_a_cluster_that_wants_a_token_was_said_not_to_run(address: str, monkeypa
     match = f"--address {address}: this cluster wants a token, .*: set RAY_AUTH_MODE=token, and copy"
     with pytest.raises(BadInput, match=match):
         joining.join_cluster(address)
+    os.write(2, b"heard again")
+    assert capfd.readouterr().err == "heard again"
