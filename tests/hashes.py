@@ -43,6 +43,7 @@ SERVERS: list[dict[str, Any]] = [
     *({"robust": kind} for kind in ("median", "trimmed_mean", "krum", "multi_krum")),
     *({"weighting": "examples"}, {"coefficients": "equal_groups"}, {"coefficients": "paper_eq2"}),
 ]
+MODES: list[dict[str, Any]] = [{"mode": "semi", "tick": 0.1}, {"mode": "buffered", "goal": 3}, {"mode": "async"}]
 CASES: dict[str, dict[str, Any]] = {
     "fed_ensemble": {},
     **{f"fed_ensemble {kind}": {"schedule": {"kind": kind}} for kind in ("random", "balanced", "adaptive")},
@@ -64,6 +65,12 @@ CASES: dict[str, dict[str, Any]] = {
         for keys in SERVERS
     },
     "fedavg": {"method": {"name": "fedavg"}},
+    **{
+        f"fed_ensemble {keys['mode']}": {
+            "clients": {"tiers": TIERS}, "rounds": 9, "replicates": 2, "participation": {"concurrency": 4, **keys},
+        }
+        for keys in MODES
+    },
     "fedavg adam": {"method": {"name": "fedavg"}, "local": {"optimizer": "adam", "weight_decay": 0.01}},
     "fedavg momentum": {"method": {"name": "fedavg"}, "local": {"momentum": 0.9, "pull": 0.1}},
     "fedavg cnn": {"method": {"name": "fedavg"}, "model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},

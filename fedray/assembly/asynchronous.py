@@ -27,25 +27,16 @@ from fedray.simulation.async_rule import AsyncRule, Mode, Staleness
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
 
 
-def make_async_rule(scenario: Scenario, clients: Clients, *, links_change: bool = False) -> AsyncRule | None:
+def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
     """When the server steps; None in rounds.
 
     Args:
         scenario: says it.
         clients: the population.
-        links_change: whether the links of a trace change over time.
-
-    Raises:
-        BadInput: they do, and there are no rounds.
     """
     keys = scenario.participation
     if keys.mode == "sync":
         return None
-    if links_change:
-        raise BadInput(
-            f"participation.mode = {keys.mode}, but the links of clients.trace change over time, and a job without "
-            "rounds has those of the start: leave the columns of their times out, or set it to sync"
-        )
     return AsyncRule(
         mode=cast(Mode, keys.mode),
         concurrency=min(clients.number, keys.concurrency or clients.number),

@@ -115,7 +115,7 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None
         skip=scenario.on_client_error == "skip",
         client_timeout=scenario.client_timeout,
         lanes=scenario.lanes,
-        asynchronous=make_async_rule(scenario, clients, links_change=devices.links is not None),
+        asynchronous=make_async_rule(scenario, clients),
         starts=worlds.starts,
         rates=worlds.rates if len(worlds.rates) else None,
     )

@@ -20,7 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench.measure import Work
 from fedray.core import rng
-from fedray.core.types import Plan
+from fedray.core.types import IntArray, Plan
 from fedray.data.files import find_data_root
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
@@ -206,7 +206,7 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
 class Unrecorded:
     """A recorder that keeps nothing: rounds alone are measured."""
 
-    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
+    def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
         """Takes the jobs of a round."""
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
@@ -228,8 +228,8 @@ def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[W
     """
     runs_on = runtime or Inline(study)
     progress = engine.begin_progress(study, study.method.phase)
-    advance = choose_advance(study, runs_on, progress)
-    unmeasured = replace(study, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
+    unmeasured = replace(study, rounds=NEVER, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
+    advance = choose_advance(unmeasured, runs_on, progress)
 
     def more(rounds: int) -> None:
         engine.run_rounds(

@@ -44,6 +44,8 @@ class ExactSum:
     limbs: dict[int, Tensor]
 
     def __add__(self, other: ExactSum) -> ExactSum:
+        if self.limbs.keys() == other.limbs.keys():
+            return ExactSum({k: v + other.limbs[k] for k, v in self.limbs.items()})
         keys = self.limbs.keys() | other.limbs.keys()
         both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})

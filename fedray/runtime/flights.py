@@ -34,13 +34,15 @@ def group_versions(local: Local, version: IntArray) -> IntArray:
         local: How the clients train.
         version: The version of its model from which each job starts, `[J]`.
     """
+    if not local.has_code and local.lr_decay == 1.0 and local.schedule is None:  # one rate for ever
+        return np.zeros_like(version)
     rounds = version if local.has_code else np.array([local.lr_at(int(v)) for v in version])
     place: IntArray = np.unique(rounds, return_inverse=True)[1]
     return place
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
-    """Uploads as the server of asynchronous training adds them up: weighted, one world for each group."""
-    weight = torch.from_numpy(flight.weight).to(uploads.delta)[:, None]
-    delta = uploads.delta if bool((weight == 1).all()) else uploads.delta * weight
-    return uploads._replace(delta=delta, client=flight.sender, world=flight.group, model=np.zeros_like(flight.group))
+    """Uploads as the server of asynchronous training adds them up: weighted in place, one world for each group."""
+    if (flight.weight != 1).any():
+        uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
+    return uploads._replace(client=flight.sender, world=flight.group, model=np.zeros_like(flight.group))

@@ -3,7 +3,8 @@
 A round of the loop is one server step in every world. Its uploads come from jobs that started from older versions of
 their models. The starts of all jobs in flight are known, so one call of the runtime trains many of them, also some that
 later steps will use: their sums are kept until then. A job is a pure function of the version it started from, the
-client's data and its address; when it is computed never changes a bit.
+client's data and its address; when it is computed never changes a bit. A call comes as late as a server step needs it,
+and trains all jobs whose versions exist by then: no other order needs fewer calls.
 
 Example:
     >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4's second job reads what its first left
@@ -12,41 +13,39 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
-from itertools import chain
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
-from fedray.core.errors import FedrayError
-from fedray.core.exact_sum import merge_stats
 from fedray.core.method import Phase
-from fedray.core.types import Flight, IntArray, Plan, SizedPlan, State, Stats
+from fedray.core.types import Flight, IntArray, Plan, SizedPlan, State
 from fedray.simulation import clock
-from fedray.simulation.devices import Available
-from fedray.simulation.flights import Group, Groups, Versions, join_groups
+from fedray.simulation.flights import Group, Key, Sums, Versions
+from fedray.simulation.horizon import Horizon
 from fedray.simulation.interfaces import FlightTable, JobTable, Progress, Runtime
-from fedray.simulation.rounds import RoundResult, count_bytes, job_traffic, size_jobs
+from fedray.simulation.measuring import CountRounds
+from fedray.simulation.pacing import count_costs, make_timelines
+from fedray.simulation.rounds import Advance, RoundResult, count_bytes
 from fedray.simulation.study import Study
-from fedray.simulation.timeline import KEPT_TURNS, Job, Pace, ServerStep, Timeline, Wait
-from fedray.training.block import samples_seen
+from fedray.simulation.timeline import count_earlier
+
+MOST_STEPS = 64  # server steps from one look of the round loop to the next
 
 
-class ClientCosts(NamedTuple):
-    """What a job of each client costs: `[N]` each in a world, `[R, N]` in all worlds.
+class _Call(NamedTuple):
+    """Jobs of one call of the runtime.
 
     Attributes:
-        size: Training samples.
-        steps: Optimizer steps, those of personal models included.
-        up: Bytes that it sends.
-        down: Bytes that it receives.
+        places: Of the jobs among the known ones, `[J]`.
+        group: The number of each job's server step and model, `[J]`.
+        groups: Server step and row of the state by this number.
     """
 
-    size: IntArray
-    steps: IntArray
-    up: IntArray
-    down: IntArray
+    places: IntArray
+    group: IntArray
+    groups: list[Group]
 
 
 class AsyncTraining:
@@ -63,165 +62,135 @@ class AsyncTraining:
         """
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
-        self._plan = lru_cache(KEPT_TURNS)(lambda turn: phase.schedule(turn, None))
-        columns = zip(*(self._count_costs(world) for world in range(study.worlds)), strict=True)
-        self._costs = ClientCosts(*(np.stack(column) for column in columns))
-        self._lines = [self._make_timeline(world) for world in range(study.worlds)]
+        self._costs = count_costs(study, phase)
+        self._rows = study.worlds * phase.models  # M
+        self._ahead = Horizon(make_timelines(study, phase, self._costs), phase.models, study.rounds)
         self._versions = Versions(study.worlds, phase.models, progress.flight())
-        self._sums: dict[Group, Stats] = {}
-        for line in self._lines:
-            self._versions.begin(line, progress.round)
-        progress.flight = self._versions.tensors
+        self._sums = Sums(self._rows, phase.models)
+        self._due = self._at = progress.round  # when something has to be trained; where the run stands
+        for t in range(progress.round):
+            self._ahead.reach(t + 1)
+            self._versions.pass_step(self._ahead.rows(t))
+            self._ahead.forget(t + 1 - (t + 1) % MOST_STEPS)
+        progress.flight = self._list_flight
 
-    def _count_costs(self, world: int) -> ClientCosts:
-        """What jobs cost in a world: it depends on the client alone."""
-        client = np.arange(self.study.clients.number)
-        plan = Plan(client, np.zeros_like(client), np.full_like(client, world))
-        jobs = size_jobs(self.study, self.phase, plan)
-        steps = jobs.steps * (1 + len(self.phase.personal))
-        return ClientCosts(jobs.size, steps, *job_traffic(self.study, self.phase, plan))
+    def _list_flight(self) -> dict[str, Tensor]:
+        """The versions that a checkpoint keeps."""
+        self._versions.free(self._at, self._ahead)
+        return self._versions.tensors()
 
-    def _make_timeline(self, world: int) -> Timeline:
-        study, client = self.study, np.arange(self.study.clients.number)
-        each = ClientCosts(*(column[world] for column in self._costs))
-        samples = samples_seen(each.size, each.steps, self.phase.local.batch_size)
-        costs = clock.JobCosts(each.steps, each.up, each.down, samples)
-        seed, zero = study.seeds[world], np.zeros(len(client))
-        compute, transfer = clock.time_jobs(study.devices, np.full_like(client, seed), client, costs, zero)
-        if not np.isfinite(compute + transfer).all():
-            raise FedrayError("a job takes infinite virtual time: raise uplink and downlink of clients.tiers")
-        return Timeline(
-            self.rule,
-            Pace(compute, transfer, study.devices.figure("side_by_side", client) > 0, each.steps > 0),
-            self.phase.models,
-            seed=int(seed),
-            assign=partial(self._assign, world),
-            wait=None if study.devices.available is None else self._make_wait(study.devices.available, world),
-            world=world,
-        )
-
-    def _make_wait(self, available: Available, world: int) -> Wait:
-        """When the clients of a world are available."""
-        seed = self.study.seeds[world : world + 1]
-        return lambda client, now: float(available(seed, np.array([client]), np.array([now]))[0])
-
-    def _assign(self, world: int, turn: int) -> tuple[IntArray, IntArray]:
-        """Which models every client of a world trains in one of its turns."""
-        plan = self._plan(turn)
-        mine = plan.world == world
-        return plan.client[mine], plan.model[mine]
-
-    def advance(self, progress: Progress) -> RoundResult:
-        """The next server step of every world.
+    def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
+        """The next server steps of every world, up to the next one that the round loop looks at.
 
         Args:
             progress: Where the run stands; it is not changed.
+            count_rounds: How many they are.
         """
-        t, state = progress.round, progress.state
-        steps = [line.read(t, t + 1)[0] for line in self._lines]
-        if not all(job.trained for step in steps for job in step.jobs):
-            self._train(t, state)
-        stats = self._collect(t, steps)
-        after = self._mix(steps, state) if self.rule.mode == "async" else state
+        t, state, ahead = progress.round, progress.state, self._ahead
+        ahead.forget(t)
+        ahead.reach(t + MOST_STEPS)
+        end = t + count_rounds(ahead.seconds(t, t + MOST_STEPS)[:, 0])
+        for s in range(t, end):
+            state = self._step(s, state)
+        plan, table, at = self._describe(t, end)
+        return RoundResult(plan, table, state, ahead.seconds(end - 1, end)[0].copy(), end - t, at + 1)
+
+    def _step(self, t: int, state: State) -> State:
+        """The state after one server step of every world."""
+        ahead = self._ahead
+        if t >= self._due:
+            if ahead.find_untrained() == t:
+                self._train(t, state)
+            self._due = ahead.find_untrained()
+        rows = ahead.rows(t)
+        stats = self._sums.take(t, rows)
+        after = self._mix(t, state) if self.rule.mode == "async" else state
         after = self.phase.server.step(after, stats, t) if stats else after
-        for line, step in zip(self._lines, steps, strict=True):
-            self._versions.pass_step(line, step, state)
-            line.forget(t)
-        plan, table = self._describe([job for step in steps for job in chain(step.jobs, step.lost)])
-        return RoundResult(plan, table, after, np.array([step.time for step in steps]) - progress.sim_seconds)
+        self._versions.pass_step(rows, state)
+        self._at = t + 1
+        return after
 
-    def _collect(self, t: int, steps: list[ServerStep]) -> Stats:
-        """The statistics of a server step; empty where all its jobs failed."""
-        models, found = self.phase.models, dict[int, Stats]()
-        for world, step in enumerate(steps):
-            for k in step.models:
-                part = self._sums.pop((world, k, t), None)
-                if part is not None:
-                    found[world * models + k] = part
-        return join_groups(found, self.study.worlds * models, models)
-
-    def _mix(self, steps: list[ServerStep], state: State) -> State:
+    def _mix(self, t: int, state: State) -> State:
         """FedAsync: `(1 - alpha s) w + alpha s w_start`, to which the server adds `alpha s delta`."""
-        models = state.models.clone()
-        for job in (job for step in steps for job in step.jobs if job.error is None):
-            row = job.world * self.phase.models + job.model
-            start = self._versions.find((job.world, job.model, job.version), state)[0].double()
-            weight, now = float(self.rule.weigh(np.array([job.staleness]))[0]), models[row].double()
+        models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
+        used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
+        keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))
+        weights = self.rule.weigh(np.maximum(jobs.staleness, 0))
+        for j in used:
+            row, weight = keys[j][0], float(weights[j])
+            start, now = self._versions.find(keys[j], state)[0][0].double(), models[row].double()
             models[row] = (now + weight * (start - now)).to(models.dtype)
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
         """Trains the jobs of the server step t, and with them those in flight that the next ones use."""
-        for jobs in self._choose(t):
-            groups = Groups(self.phase.groups)
-            sized, rows = self._pack(jobs, groups, state)
-            stats, left = self.runtime.train(t, sized, rows, self.phase)
-            for j, job in enumerate(jobs):
-                job.trained, job.loss, job.error = True, float(left.loss[j]), left.errors.get(j)
-            for group, part in groups.split(stats):
-                self._sums[group] = merge_stats([self._sums[group], part]) if group in self._sums else part
-
-    def _choose(self, t: int) -> list[list[Job]]:
-        """The jobs to be trained now, in calls one after another."""
-        ahead = 1 if self.phase.own else self._count_ahead()
-        now, chosen, groups = self._versions.now, list[Job](), set[Group]()
-        for steps in zip(*(line.read(t, t + ahead) for line in self._lines), strict=True):
-            ready = [
-                job
-                for step in steps
-                for job in step.jobs
-                if not job.trained and job.version <= now[job.world, job.model]
-            ]
-            groups |= {(job.world, job.model, job.step) for job in ready}
-            if chosen and len(groups) > self.phase.groups:
-                break
-            chosen += ready
-        if not self.phase.own:
-            return [chosen]
-        owner = np.array([job.world * self.study.clients.number + job.client for job in chosen])
-        return [[chosen[j] for j in wave] for wave in split_turns(owner)]
+        ahead = self._ahead
+        ahead.reach(t + self._count_ahead())
+        self._versions.free(t, ahead, all=False)
+        for call in self._choose(t):
+            stats, left = self.runtime.train(t, *self._pack(call, state), self.phase)
+            ahead.jobs.trained[call.places] = True
+            ahead.jobs.loss[call.places] = left.loss
+            for j, text in left.errors.items():
+                ahead.jobs.error[call.places[j]] = text
+            self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
         """How many server steps what is in flight may last for."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
-    def _pack(self, jobs: list[Job], groups: Groups, state: State) -> tuple[SizedPlan, State]:
-        """The jobs as a runtime takes them, and the versions that they start from, one a row."""
-        columns = [(job.client, job.model, job.world, job.turn, job.version, job.staleness, job.copy) for job in jobs]
-        client, model, world, turn, version, late, copy = np.array(columns, dtype=np.int64).T
-        keys = [(job.world, job.model, job.version) for job in jobs]
-        rows = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        flight = Flight(
-            row=np.array([rows[key] for key in keys]),
-            group=groups.number([(job.world, job.model, job.step) for job in jobs]),
-            weight=self.rule.weigh(late),
-            turn=turn,
-            version=version,
-            sender=client + copy * self.study.clients.number,
+    def _choose(self, t: int) -> Iterator[_Call]:
+        """The jobs to be trained now, in calls one after another."""
+        jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
+        near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
+        ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
+        waves = (
+            split_turns(jobs.world[ready] * self.study.clients.number + jobs.client[ready]) if own else [slice(None)]
         )
-        sized = size_jobs(self.study, self.phase, Plan(client, model, world))._replace(flight=flight)
+        for wave in waves:
+            index = ready[wave]
+            code = jobs.step[index] * rows + jobs.row[index]  # it rises
+            new = np.r_[True, code[1:] != code[:-1]]
+            group = np.cumsum(new) - 1
+            if group[-1] >= self.phase.groups:
+                keep = group < self.phase.groups
+                index, group, code, new = (part[keep] for part in (index, group, code, new))
+            yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
+
+    def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
+        """The jobs as a runtime takes them, and the versions that they start from, one a row."""
+        jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
+        client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
+        rows: dict[Key, int] = {}
+        place = [rows.setdefault(k, len(rows)) for k in zip(jobs.row[index].tolist(), version.tolist(), strict=True)]
+        flight = Flight(
+            row=np.array(place),
+            group=call.group,
+            weight=self.rule.weigh(jobs.staleness[index]),
+            turn=jobs.turn[index],
+            version=version,
+            sender=client + jobs.copy[index] * number,
+        )
+        plan, who = Plan(client, jobs.model[index], world), world * number + client
+        sized = SizedPlan(plan, self._costs.size.ravel()[who], self._costs.steps.ravel()[who], flight)
         return sized, self._versions.rows(list(rows), state)
 
-    def _describe(self, jobs: list[Job]) -> tuple[Plan, JobTable]:
-        """The jobs that end at a server step: a plan and the rows of the table."""
-        columns = [(job.client, job.model, job.world, job.version, job.staleness, job.status) for job in jobs]
-        client, model, world, version, late, status = np.array(columns, dtype=np.int64).reshape(-1, 6).T
-        times = np.array([(job.start, job.arrival, job.loss) for job in jobs], dtype=np.float64)
-        start, arrival, loss = times.reshape(-1, 3).T
-        error = np.array([job.error for job in jobs], dtype=object)
-        size, steps, up, down = (column[world, client] for column in self._costs)
-        failed = np.array([job.error is not None for job in jobs], dtype=bool)
-        status = np.where(failed, clock.FAILED, status)
-        steps = np.where(status == clock.OK, steps, 0)
+    def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
+        """The jobs that end at some server steps: a plan, the rows of the table, and the step of each."""
+        jobs = self._ahead.jobs.take(self._ahead.places(first, end))
+        size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs)
+        failed = jobs.error != None  # noqa: E711
+        status = np.where(failed, clock.FAILED, jobs.status)
+        steps = np.where(status == clock.OK, steps * (1 + len(self.phase.personal)), 0)
         up, down = count_bytes(self.phase, status, up, down)
-        flight = FlightTable(start, arrival, version, late)
-        table = JobTable(size, steps, loss, up, down, arrival - start, status, error, flight)
-        return Plan(client, model, world), table
+        flight = FlightTable(jobs.start, jobs.arrival, jobs.version, jobs.staleness)
+        table = JobTable(size, steps, jobs.loss, up, down, jobs.arrival - jobs.start, status, jobs.error, flight)
+        return Plan(jobs.client, jobs.model, jobs.world), table, jobs.step
 
 
-def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Callable[[Progress], RoundResult] | None:
-    """What computes the next server step of a study without rounds; None for a study in rounds.
+def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
+    """What computes the next server steps of a study without rounds; None for a study in rounds.
 
     Args:
         study: What runs.
@@ -237,9 +206,5 @@ def split_turns(owner: IntArray) -> list[IntArray]:
     Args:
         owner: Whose each job is, `[J]`.
     """
-    order = np.argsort(owner, kind="stable")
-    same = np.r_[True, owner[order][1:] != owner[order][:-1]][: len(owner)]
-    first = np.maximum.accumulate(np.where(same, np.arange(len(owner)), 0))
-    rank = np.empty_like(owner)
-    rank[order] = np.arange(len(owner)) - first
+    rank = count_earlier(owner)
     return [np.flatnonzero(rank == wave) for wave in range(int(rank.max(initial=-1)) + 1)]

@@ -153,8 +153,21 @@ def time_jobs(
     if costs.samples is not None:
         compute = compute + costs.samples * devices.figure("seconds_per_sample", client)
     compute = compute * devices.slowness(seed, client)
-    up, down, latency = (devices.figure(name, client, now) for name in LINK)
-    return compute, 2 * latency + costs.up / up + costs.down / down
+    return compute, time_transfers(devices, client, costs.up, costs.down, now)
+
+
+def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
+    """Virtual seconds of the two transfers of each job, `[J]`.
+
+    Args:
+        devices: What the clients' devices are like.
+        client: Its client, `[J]`.
+        up: Bytes that it sends, `[J]`.
+        down: Bytes that it receives, `[J]`.
+        now: Virtual seconds at which it starts, `[J]`.
+    """
+    uplink, downlink, latency = (devices.figure(name, client, now) for name in LINK)
+    return 2 * latency + up / uplink + down / downlink
 
 
 def _share_device(

@@ -1,66 +1,78 @@
 """What asynchronous training keeps of jobs in flight: the versions that they started from, and sums for later steps.
 
 Example:
-    The uploads of two server steps were added up in one call; each step takes its own sum.
+    The uploads of two server steps were added up in one call; each step takes its own. Step 7 has a second part.
 
-    >>> groups = Groups(4)
-    >>> groups.number([(0, 0, 7), (0, 0, 8), (0, 0, 7)]).tolist()
-    [0, 1, 0]
-    >>> sums = {"sum": ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})}
-    >>> [(group, part["sum"].value().tolist()) for group, part in groups.split(sums)]
-    [((0, 0, 7), [[1.0]]), ((0, 0, 8), [[2.0]])]
+    >>> sums, value = Sums(rows=1, models=1), ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})
+    >>> sums.add({"sum": value}, [(7, 0), (8, 0)], most=4)
+    >>> sums.add({"sum": value}, [(7, 0)], most=4)
+    >>> sums.take(7, [0])["sum"].value().tolist(), sums.take(8, [0])["sum"].value().tolist()
+    ([[2.0]], [[2.0]])
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest
-from fedray.core.types import IntArray, State, Stats
+from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, merge_stats
+from fedray.core.types import State, Stats
 from fedray.simulation import clock
-from fedray.simulation.timeline import ServerStep, Timeline
+from fedray.simulation.horizon import Horizon
 
-Group = tuple[int, int, int]  # (world, model, server step) whose uploads are added up
-Key = tuple[int, int, int]  # (world, model, version)
-
-
-class Groups:
-    """The numbers under which a call of the runtime adds up the uploads of several server steps.
-
-    Attributes:
-        most: How many there may be.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most, self._numbers = most, dict[Group, int]()
-
-    def number(self, groups: Sequence[Group]) -> IntArray:
-        """The number of the group of each job, `[J]`."""
-        out = np.array([self._numbers.setdefault(group, len(self._numbers)) for group in groups], dtype=np.int64)
-        assert len(self._numbers) <= self.most
-        return out
-
-    def split(self, stats: Stats) -> Iterator[tuple[Group, Stats]]:
-        """The statistics of each group, from those of all `[G, ...]`."""
-        for group, g in self._numbers.items():
-            yield group, {name: _take(value, g, self.most) for name, value in stats.items()}
+Group = tuple[int, int]  # (server step, row of the state) whose uploads are added up
+Key = tuple[int, int]  # (row of the state, version of its model)
+LEAST_FREED = 8  # versions that are freed at once, and a quarter of what is needed
 
 
-def _take(value: Any, g: int, groups: int) -> Any:
-    """The rows of one group."""
+class Sums:
+    """The statistics of uploads that are trained, until the server step that uses them."""
+
+    def __init__(self, rows: int, models: int) -> None:
+        """Has nothing.
+
+        Args:
+            rows: M, of the state.
+            models: K.
+        """
+        self._rows, self._models = rows, models
+        self._parts: dict[Group, list[Stats]] = {}
+
+    def add(self, stats: Stats, groups: Sequence[Group], most: int) -> None:
+        """Takes the statistics of one call of a runtime.
+
+        Args:
+            stats: Of all groups, `[G, ...]`.
+            groups: Those that have uploads: the first ones of G.
+            most: G.
+        """
+        each = [_split(value, most) for value in stats.values()]
+        for group, parts in zip(groups, zip(*each, strict=True), strict=False):
+            self._parts.setdefault(group, []).append(dict(zip(stats, parts, strict=True)))
+
+    def take(self, t: int, rows: Iterable[int]) -> Stats:
+        """The statistics `[M, ...]` of a server step, which are forgotten; empty where all its jobs failed.
+
+        Args:
+            t: The step.
+            rows: Of the state, whose models step.
+        """
+        found = {row: merge_stats(parts) for row in rows if (parts := self._parts.pop((t, row), None)) is not None}
+        return join_groups(found, self._rows, self._models)
+
+
+def _split(value: Any, groups: int) -> list[Any]:
+    """One statistic of each group."""
     if isinstance(value, ExactSum):
-        return ExactSum({limb: part.view(groups, -1, part.shape[1])[g] for limb, part in value.limbs.items()})
-    if isinstance(value, Counts):
-        return Counts(value.total.view(groups, -1, *value.total.shape[1:])[g])
-    if isinstance(value, Largest):
-        return Largest(value.most.view(groups, -1, *value.most.shape[1:])[g])
-    return Kept({key: row for key, row in value.rows.items() if key[0] == g})
+        limbs = [part.chunk(groups) for part in value.limbs.values()]
+        return [ExactSum(dict(zip(value.limbs, parts, strict=True))) for parts in zip(*limbs, strict=True)]
+    if isinstance(value, Kept):
+        return [Kept({key: row for key, row in value.rows.items() if key[0] == g}) for g in range(groups)]
+    kind, array = (Counts, value.total) if isinstance(value, Counts) else (Largest, value.most)
+    return [kind(part) for part in array.chunk(groups)]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
@@ -74,6 +86,8 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
     if not parts:
         return {}
     first = next(iter(parts.values()))
+    if rows == 1 and not any(isinstance(value, Kept) for value in first.values()):
+        return first
     return {name: _join({row: part[name] for row, part in parts.items()}, rows, models) for name in first}
 
 
@@ -107,71 +121,73 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 
 
 class Versions:
-    """The models that jobs in flight started from and that have stepped since. What nobody needs any more is freed.
+    """The models that jobs in flight started from and that have stepped since.
+
+    What nobody needs any more is freed when the next jobs are chosen, and is in no checkpoint.
 
     Attributes:
-        now: How many steps each model has taken, `[R, K]`.
+        now: How many steps each row's model has taken, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
         """Takes what a checkpoint kept: see `tensors`."""
-        self.now = np.zeros((worlds, models), dtype=np.int64)
+        self.now = [0] * (worlds * models)
         self._models = models
         self._rows: dict[Key, tuple[Tensor, Tensor]] = {}
-        self._needed: Counter[Key] = Counter()
+        self._most = 0  # rows above which something is freed
         if flight:
-            keys = [(int(w), int(k), int(v)) for w, k, v in flight["keys"].tolist()]
-            self._rows = dict(zip(keys, zip(flight["models"], flight["counters"], strict=True), strict=True))
+            keys = [(int(w) * models + int(k), int(v)) for w, k, v in flight["keys"].tolist()]
+            rows = zip(flight["models"][:, None], flight["counters"][:, None], strict=True)
+            self._rows = dict(zip(keys, rows, strict=True))
 
-    def begin(self, line: Timeline, t: int) -> None:
-        """Goes to the server step t of a world."""
-        for s, step in enumerate(line.read(0, t)):
-            self._pass(line, step)
-            self.now[line.world, list(step.models)] += 1
-            line.forget(s)
+    def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
+        """After a server step of the models in some rows; `state` is the one before it, None where it was passed."""
+        for row in rows:
+            if state is not None:
+                self._rows[row, self.now[row]] = _copy_row(state.models, row), _copy_row(state.counters, row)
+            self.now[row] += 1
 
-    def _pass(self, line: Timeline, step: ServerStep) -> None:
-        """Counts the jobs that started, and those that a step used."""
-        for job in line.started:
-            if job.status == clock.OK:
-                self._needed[job.world, job.model, job.version] += 1
-        line.started.clear()
-        for job in step.jobs:
-            key = job.world, job.model, job.version
-            self._needed[key] -= 1
-            if not self._needed[key]:
-                del self._needed[key]
-                self._rows.pop(key, None)
+    def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
+        """Frees what no job in flight needs that the server uses in step t or later.
 
-    def pass_step(self, line: Timeline, step: ServerStep, state: State) -> None:
-        """After a server step of a world; `state` is the one before it."""
-        self._pass(line, step)
-        for k in step.models:
-            key, row = (line.world, k, int(self.now[line.world, k])), line.world * self._models + k
-            if key in self._needed:
-                self._rows[key] = state.models[row].clone(), state.counters[row].clone()
-            self.now[line.world, k] += 1
+        Args:
+            t: The step.
+            ahead: The known steps.
+            all: Whether also where little can be freed.
+        """
+        if not all and len(self._rows) <= self._most:
+            return
+        jobs, later = ahead.jobs, slice(ahead.places(t, t).start, None)
+        used = jobs.status[later] == clock.OK
+        rows, versions = jobs.row[later][used].tolist(), jobs.version[later][used].tolist()
+        needed = {*zip(rows, versions, strict=True), *ahead.open}
+        self._rows = {key: row for key, row in self._rows.items() if key in needed}
+        self._most = len(self._rows) * 5 // 4 + LEAST_FREED
 
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
-        """A version of a model `[d]` and its counters `[c]`; `state` has the newest ones."""
-        world, k, version = key
-        if version == self.now[world, k]:
-            row = world * self._models + k
-            return state.models[row], state.counters[row]
+        """A version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest ones."""
+        row, version = key
+        if version == self.now[row]:
+            return state.models[row : row + 1], state.counters[row : row + 1]
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
         """Versions of models, one a row, as a state that can be broadcast."""
         found = [self.find(key, state) for key in keys]
-        return State(torch.stack([one for one, _ in found]), torch.stack([one for _, one in found]), {})
+        return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: the old versions that are still needed; empty without any."""
+        """What a checkpoint keeps: the old versions; empty without any."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
         return {
-            "keys": torch.tensor(keys, dtype=torch.int64),
-            "models": torch.stack([self._rows[key][0] for key in keys]),
-            "counters": torch.stack([self._rows[key][1] for key in keys]),
+            "keys": torch.tensor([(row // self._models, row % self._models, v) for row, v in keys], dtype=torch.int64),
+            "models": torch.cat([self._rows[key][0] for key in keys]),
+            "counters": torch.cat([self._rows[key][1] for key in keys]),
         }
+
+
+def _copy_row(rows: Tensor, row: int) -> Tensor:
+    """A row `[1, d]` that does not hold the memory of the others; the states of a run are not written to."""
+    return rows if len(rows) == 1 else rows[row : row + 1].clone()

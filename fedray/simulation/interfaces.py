@@ -148,11 +148,11 @@ class Progress:
 class Recorder(Protocol):
     """Where finished jobs, evaluated rounds and checkpoints go."""
 
-    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round.
+    def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
+        """Keeps the jobs of a round, or of several.
 
         Args:
-            round: The round, from 1.
+            round: The round, from 1, or that of each job, `[J]`.
             plan: All planned jobs, `[J]`, also those that did not count.
             table: What is known of them, in the same order.
         """

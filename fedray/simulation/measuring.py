@@ -19,6 +19,8 @@ from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
 from fedray.simulation.interfaces import Progress, Recorder, Runtime
 from fedray.simulation.study import Evaluation, Study
 
+CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each of the next rounds -> how many pass
+
 
 @dataclass
 class Measuring:
@@ -50,11 +52,26 @@ class Measuring:
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
 
+    def count_rounds(self, seconds: FloatArray) -> int:
+        """How many rounds may pass until the loop does more than record their jobs, at least 1.
+
+        Args:
+            seconds: Virtual seconds at the end of each of the next rounds, of the first world, `[n]`.
+        """
+        study, progress, rules = self.study, self.progress, self.study.evaluation
+        if study.callbacks:
+            return 1
+        most = min(len(seconds), study.rounds - progress.round, _rounds_until(study.checkpoint_every, progress.round))
+        if rules.every_seconds is None:
+            return max(1, min(most, _rounds_until(rules.every, progress.round)))
+        due = seconds[:most] // rules.every_seconds > progress.sim_seconds[0] // rules.every_seconds
+        return max(1, int(due.argmax()) + 1 if due.any() else most)
+
     def finish_round(self, before: FloatArray) -> bool:
         """Measures, asks who may end the run, and saves; returns whether it ends.
 
         Args:
-            before: Virtual seconds at which the round began, `[R]`.
+            before: Virtual seconds at which the round, or the first of several, began, `[R]`.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -74,6 +91,11 @@ class Measuring:
         if done or kept:
             self.recorder.checkpoint(progress)
         return done
+
+
+def _rounds_until(every: int, round: int) -> int:
+    """Rounds from one to the next multiple of a number."""
+    return every - round % every
 
 
 def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:

@@ -30,7 +30,7 @@ from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stat
 from fedray.simulation import clock
 from fedray.simulation.ending import find_stop
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.measuring import Measuring
+from fedray.simulation.measuring import CountRounds, Measuring
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
 
@@ -62,13 +62,20 @@ class RoundResult(NamedTuple):
         plan: Its jobs, `[J]`, also those that did not count.
         table: What is kept of them, `[J]`.
         state: What the server knows afterwards.
-        seconds: Virtual seconds that the round took, `[worlds]`.
+        now: Virtual seconds at its end, `[worlds]`.
+        rounds: How many rounds it stands for: several server steps of asynchronous training.
+        at: Of several rounds: that of each job, from 1, `[J]`; None: it is one round.
     """
 
     plan: Plan
     table: JobTable
     state: State
-    seconds: FloatArray
+    now: FloatArray
+    rounds: int = 1
+    at: IntArray | None = None
+
+
+Advance = Callable[[Progress, CountRounds], RoundResult]  # (where the run stands, how many may pass) -> rounds
 
 
 def run_rounds(
@@ -78,7 +85,7 @@ def run_rounds(
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
     *,
-    advance: Callable[[Progress], RoundResult] | None = None,
+    advance: Advance | None = None,
 ) -> Progress:
     """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns where it stands.
 
@@ -88,7 +95,7 @@ def run_rounds(
         recorder: Keeps finished jobs, metrics and checkpoints.
         evaluate: A function of the progress that returns a row of metrics for each world.
         progress: Where the run begins or resumes; it is changed in place.
-        advance: Computes the next round; None: `run_round` does.
+        advance: Computes the next rounds; None: `run_round` does.
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
@@ -101,25 +108,27 @@ def run_rounds(
     if done and progress.round == 0:
         recorder.checkpoint(progress)
     while not done:
-        result, before = advance(progress), progress.sim_seconds
+        result, before = advance(progress, run.count_rounds), progress.sim_seconds
         add_round(progress, result)
         progress.wall_seconds = time.perf_counter() - run.began
-        recorder.jobs(progress.round, result.plan, result.table)
+        recorder.jobs(progress.round if result.at is None else result.at, result.plan, result.table)
         done = run.finish_round(before)
     return progress
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
-    """Adds a finished round to the totals of a run."""
+    """Adds what was computed to the totals of a run."""
     progress.state = result.state
-    progress.round += 1
+    progress.round += result.rounds
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
     np.add.at(progress.down_bytes, result.plan.world, result.table.down_bytes)
-    progress.sim_seconds = progress.sim_seconds + result.seconds
+    progress.sim_seconds = result.now
     progress.failed += int((result.table.status == clock.FAILED).sum())
 
 
-def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> RoundResult:
+def run_round(
+    study: Study, runtime: Runtime, phase: Phase, progress: Progress, _count_rounds: CountRounds | None = None
+) -> RoundResult:
     """Plans a round, times it, trains the jobs that count, and steps the server.
 
     Args:
@@ -146,7 +155,7 @@ def run_round(study: Study, runtime: Runtime, phase: Phase, progress: Progress) 
     steps = np.where(trained.status == clock.OK, steps, 0)
     up, down = count_bytes(phase, trained.status, up, down)
     table = JobTable(jobs.size, steps, trained.loss, up, down, timing.job, trained.status, trained.error)
-    return RoundResult(plan, table, state, timing.round)
+    return RoundResult(plan, table, state, now + timing.round)
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> Plan:

@@ -14,11 +14,12 @@ Example:
     >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
     >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
     >>> line = Timeline(rule, pace, 1, seed=0, assign=lambda turn: (np.arange(2), np.zeros(2, int)))
-    >>> for step in line.read(0, 3):
-    ...     print(step.time, [(job.client, job.version, job.staleness) for job in step.jobs])
-    2.0 [(0, 0, 0), (0, 0, 0)]
-    3.0 [(1, 0, 1), (0, 1, 0)]
-    4.0 [(0, 2, 0), (1, 1, 1)]
+    >>> steps = line.take(3)
+    >>> steps.time.tolist()
+    [2.0, 3.0, 4.0]
+    >>> jobs = steps.jobs
+    >>> [(int(s), int(c), int(late)) for s, c, late in zip(jobs.step, jobs.client, jobs.staleness)]
+    [(0, 0, 0), (0, 0, 0), (1, 1, 1), (1, 0, 0), (2, 0, 0), (2, 1, 1)]
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -40,7 +40,9 @@ from fedray.simulation import clock
 from fedray.simulation.async_rule import AsyncRule
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
-Wait = Callable[[int, float], float]  # (client, virtual seconds) -> seconds until it is available
+Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds: until it is available, or of its link
+# What is known of a job when it starts: client, model, turn, version, born, start, arrival, status; see `FlownJobs`.
+StartedJob = tuple[int, int, int, int, int, float, float, int]
 MOST_LOST = 100  # jobs a client that may end without an upload, one after another
 KEPT_TURNS = 64  # of which the models of every client are kept
 _DRAWS = 1024  # random numbers that are drawn at once
@@ -51,89 +53,69 @@ class Pace(NamedTuple):
 
     Attributes:
         compute: Virtual seconds of its training.
-        transfer: Virtual seconds of its two transfers.
+        transfer: Virtual seconds of its two transfers, where links do not change.
         parallel: Whether the client trains its models of a turn side by side.
         ready: Whether it has data.
+        wait: When clients are available; None: always.
+        link: The seconds of the two transfers of a job that starts at a moment; None: links do not change.
     """
 
     compute: FloatArray
     transfer: FloatArray
     parallel: NDArray[np.bool_]
     ready: NDArray[np.bool_]
+    wait: Moment | None = None
+    link: Moment | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A job in virtual time.
+class FlownJobs(NamedTuple):
+    """Jobs that ended, `[J]` each: step by step, model by model, in the order of their arrival.
 
     Attributes:
-        world: Its world.
-        client: Its client.
-        model: Its model.
+        client: Their clients.
+        model: Their models.
         turn: How many turns the client had before: in the address of the job it stands for the round.
         version: How many steps its model had taken when it started.
+        born: After how many server steps that version existed.
         start: Virtual seconds at which it started.
-        arrival: Virtual seconds at which it arrives, or would have.
-        status: How it ends: an index into `clock.STATUS`.
-        step: The server step that uses it; -1 while none is known.
-        staleness: How many steps its model took between its start and that step; -1 while none is known.
+        arrival: Virtual seconds at which it arrived, or would have.
+        status: How it ended: an index into `clock.STATUS`.
+        step: The server step that uses it; of a job without an upload, the first one after its end.
+        staleness: How many steps its model took between its start and that step; -1 without an upload.
         copy: How many uploads of its client that step has of the same model before it.
-        loss: Its mean loss over the steps; NaN until it is trained.
-        error: Traceback of a job that failed, else None.
-        trained: Whether it is trained, or failed in it.
     """
 
-    world: int
-    client: int
-    model: int
-    turn: int
-    version: int
-    start: float
-    arrival: float
-    status: int
-    step: int = -1
-    staleness: int = -1
-    copy: int = 0
-    loss: float = math.nan
-    error: str | None = None
-    trained: bool = False
+    client: IntArray
+    model: IntArray
+    turn: IntArray
+    version: IntArray
+    born: IntArray
+    start: FloatArray
+    arrival: FloatArray
+    status: IntArray
+    step: IntArray
+    staleness: IntArray
+    copy: IntArray
 
 
-class ServerStep(NamedTuple):
-    """A step of the server.
+class ServerSteps(NamedTuple):
+    """Some steps of the server, one after another.
 
     Attributes:
-        time: Virtual seconds.
-        models: The models that step.
-        jobs: The jobs whose uploads it uses, model by model, in the order of their arrival.
-        lost: The jobs that ended since the step before without an upload.
+        time: Virtual seconds of each, `[S]`.
+        models: The models that step in each.
+        jobs: The jobs whose uploads they use, and behind those of a step the ones that ended without an upload.
     """
 
-    time: float
-    models: tuple[int, ...]
-    jobs: list[Job]
-    lost: list[Job]
+    time: FloatArray
+    models: list[tuple[int, ...]]
+    jobs: FlownJobs
 
 
 class Timeline:
-    """All that happens in one world. It holds the steps that were not forgotten, and the jobs in flight.
+    """All that happens in one world. It keeps what is in flight, and nothing of what was taken."""
 
-    Attributes:
-        world: Its number.
-        started: Jobs that started; whoever follows them empties the list.
-    """
-
-    def __init__(
-        self,
-        rule: AsyncRule,
-        pace: Pace,
-        models: int,
-        *,
-        seed: int,
-        assign: Assign,
-        wait: Wait | None = None,
-        world: int = 0,
-    ) -> None:
+    def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign) -> None:
         """Starts at time 0, with every client idle.
 
         Args:
@@ -142,42 +124,69 @@ class Timeline:
             models: K.
             seed: Of the world.
             assign: Which models each client trains in its turns.
-            wait: When clients are available; None: always.
-            world: Its number.
         """
-        self.rule, self.world, self.started = rule, world, list[Job]()
-        self._models, self._seed, self._wait = models, seed, wait
+        self.rule, self._pace = rule, pace
+        self._models, self._seed, self._clients = models, seed, len(pace.compute)
         self._compute, self._transfer = pace.compute.tolist(), pace.transfer.tolist()
         self._parallel = pace.parallel.tolist()
         self._goal = {"buffered": rule.goal, "async": 1, "semi": math.inf}[rule.mode]
-        self._steps: dict[int, ServerStep] = {}
-        self._known, self._count = 0, 0
-        self._turns: dict[int, int] = {}
+        self._turns = [0] * self._clients
         self._table = lru_cache(KEPT_TURNS)(self._make_table)
-        self._assign, self._clients = assign, len(pace.compute)
+        self._assign = assign
         self._idle: list[int] = np.flatnonzero(pace.ready).tolist()
-        self._queue: list[tuple[float, int, int, Job | None, bool]] = []  # time, client, number, job, last of its turn
-        self._versions, self._buffer = [0] * models, [list[Job]() for _ in range(models)]
-        self._training, self._draws, self._lost = 0, 0, list[Job]()
+        # time, client, number, job, whether it is the last one of its turn
+        self._queue: list[tuple[float, int, int, StartedJob | None, bool]] = []
+        self._versions, self._born = [0] * models, [0] * models
+        self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
+        self._training, self._count, self._draws = 0, 0, 0
         self._numbers: list[float] = []
+        self._lost: list[StartedJob] = []
+        self._known = 0  # server steps
+        self._times: list[float] = []  # of the steps that were not taken
+        self._stepping: list[tuple[int, ...]] = []
+        self._flown: list[StartedJob] = []
+        self._parts: list[tuple[int, int, int]] = []  # of them: their step, the version of their model then, how many
         self._fill(0.0)
 
-    def read(self, first: int, end: int) -> list[ServerStep]:
-        """The server's steps from `first` up to, but without, `end`.
+    def take(self, steps: int) -> ServerSteps:
+        """The next steps of the server.
+
+        Args:
+            steps: How many.
 
         Raises:
             FedrayError: No upload arrives any more.
         """
-        self._extend(end)
-        return [self._steps[t] for t in range(first, end)]
+        self._extend(self._known + steps)
+        columns = np.array(self._flown, dtype=np.float64).reshape(-1, 8).T
+        client, model, turn, version, born, status = columns[[0, 1, 2, 3, 4, 7]].astype(np.int64)
+        step, now, number = np.array(self._parts, dtype=np.int64).reshape(-1, 3).T
+        part, now = np.repeat(np.arange(len(number)), number), np.repeat(now, number)
+        jobs = FlownJobs(
+            client,
+            model,
+            turn,
+            version,
+            born,
+            *(columns[5].copy(), columns[6].copy()),
+            status=status,
+            step=step[part],
+            staleness=np.where(now < 0, -1, now - version),
+            copy=count_earlier(part * self._clients + client),
+        )
+        taken = ServerSteps(np.array(self._times), self._stepping, jobs)
+        self._times, self._stepping, self._flown, self._parts = [], [], [], []
+        return taken
 
-    def forget(self, t: int) -> None:
-        """Frees a step that nobody will read again."""
-        del self._steps[t]
+    def list_open(self) -> list[tuple[int, int]]:
+        """Model and version of each job that has started and whose upload no step before has used."""
+        flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer]
+        return [(job[1], job[3]) for job in flying if job is not None and job[7] == clock.OK]
 
     def _extend(self, steps: int) -> None:
         """Goes on until so many steps of the server are known."""
-        semi, queue = self.rule.mode == "semi", self._queue
+        semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
+        ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
             if not queue or len(self._lost) > MOST_LOST * (1 + self._clients):
                 raise FedrayError(
@@ -188,88 +197,81 @@ class Timeline:
             if semi:
                 now = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
             while queue and queue[0][0] <= now:
-                time, client, _, job, last = heapq.heappop(queue)
-                if job is not None:
-                    self._end(time, job)
-                    self._training -= last
+                _, client, _, job, last = pop(queue)
                 if last:
                     self._idle.append(client)
-            if semi and any(self._buffer):
-                self._step(now, [k for k in range(self._models) if self._buffer[k]])
+                if job is None:
+                    continue
+                self._training -= last
+                if job[7] != ok:
+                    self._lost.append(job)
+                    continue
+                buffer = buffers[job[1]]
+                buffer.append(job)
+                if len(buffer) >= goal:
+                    self._step(now, (job[1],))
+            if semi and any(buffers):
+                self._step(now, tuple(k for k in range(self._models) if buffers[k]))
             self._fill(now)
 
-    def _end(self, time: float, job: Job) -> None:
-        """A job ends."""
-        if job.status != clock.OK:
-            self._lost.append(job)
-            return
-        buffer = self._buffer[job.model]
-        buffer.append(job)
-        if len(buffer) >= self._goal:
-            self._step(time, [job.model])
-
-    def _step(self, time: float, models: list[int]) -> None:
+    def _step(self, time: float, models: tuple[int, ...]) -> None:
         """The server steps with all that has arrived for some models."""
-        jobs = [job for k in models for job in self._buffer[k]]
-        met: dict[tuple[int, int], int] = {}
-        for job in jobs:
-            who = job.client, job.model
-            job.copy = met[who] = met.get(who, -1) + 1
-            job.step, job.staleness = self._known, self._versions[job.model] - job.version
-        self._steps[self._known] = ServerStep(time, tuple(models), jobs, self._lost)
-        self._known += 1
-        self._lost = []
         for k in models:
+            buffer = self._buffer[k]
+            self._flown += buffer
+            self._parts.append((self._known, self._versions[k], len(buffer)))
+            buffer.clear()
             self._versions[k] += 1
-            self._buffer[k] = []
+            self._born[k] = self._known + 1
+        if self._lost:
+            self._flown += self._lost
+            self._parts.append((self._known, -1, len(self._lost)))
+            self._lost.clear()
+        self._times.append(time)
+        self._stepping.append(models)
+        self._known += 1
 
     def _fill(self, now: float) -> None:
         """Idle clients start, drawn at random, until as many train as there may be."""
-        idle = self._idle
-        while idle and self._training < self.rule.concurrency:
-            place = int(self._draw() * len(idle))
+        idle, most, wait = self._idle, self.rule.concurrency, self._pace.wait
+        while idle and self._training < most:
+            if not self._numbers:
+                self._numbers = rng.uniform(rng.keys(self._seed, "starts", self._draws), _DRAWS)[::-1].tolist()
+                self._draws += 1
+            place = int(self._numbers.pop() * len(idle))
             client, idle[place] = idle[place], idle[-1]
             idle.pop()
-            wait = 0.0 if self._wait is None else self._wait(client, now)
-            if wait == math.inf:
-                continue  # it will never be available again
-            if wait > 0.0:
-                heapq.heappush(self._queue, (now + wait, client, self._count, None, True))
-                self._count += 1
-            else:
+            seconds = 0.0 if wait is None else wait(client, now)
+            if seconds <= 0.0:
                 self._begin(client, now)
-
-    def _draw(self) -> float:
-        """The next uniform number."""
-        if not self._numbers:
-            key = rng.keys(self._seed, "starts", self._draws)
-            self._numbers = rng.uniform(key, _DRAWS)[::-1].tolist()
-            self._draws += 1
-        return self._numbers.pop()
+            elif seconds < math.inf:  # else it will never be available again
+                heapq.heappush(self._queue, (now + seconds, client, self._count, None, True))
+                self._count += 1
 
     def _begin(self, client: int, now: float) -> None:
         """A client starts its next turn, with the newest version of each of its models."""
-        turn = self._turns.get(client, 0)
+        turn = self._turns[client]
         self._turns[client] = turn + 1
         first, models = self._table(turn)
         mine = models[first[client] : first[client + 1]]
         self._training += 1
-        status = self._ending(client, turn)
-        given_up = math.inf if self.rule.deadline is None else now + self.rule.deadline
-        compute, transfer = self._compute[client], self._transfer[client]
+        rule, pace = self.rule, self._pace
+        status = self._draw_ending(client, turn) if rule.dropout else clock.OK
+        compute, parallel = self._compute[client], self._parallel[client]
+        transfer = self._transfer[client] if pace.link is None else pace.link(client, now)
+        most, born = len(mine), self._born
+        given_up = math.inf if rule.deadline is None else now + rule.deadline
         for entry, model in enumerate(mine, 1):
-            whole = len(mine) * transfer + compute if self._parallel[client] else entry * (compute + transfer)
-            arrival = now + whole
-            end = clock.PAST_DEADLINE if arrival > given_up else status
-            job = Job(self.world, client, model, turn, self._versions[model], now, arrival, end)
-            heapq.heappush(self._queue, (min(arrival, given_up), client, self._count, job, entry == len(mine)))
+            arrival = now + (most * transfer + compute if parallel else entry * (compute + transfer))
+            end = arrival
+            if arrival > given_up:
+                end, status = given_up, clock.PAST_DEADLINE
+            job = (client, model, turn, self._versions[model], born[model], now, arrival, status)
+            heapq.heappush(self._queue, (end, client, self._count, job, entry == most))
             self._count += 1
-            self.started.append(job)
 
-    def _ending(self, client: int, turn: int) -> int:
+    def _draw_ending(self, client: int, turn: int) -> int:
         """Whether a client drops out of a turn."""
-        if not self.rule.dropout:
-            return clock.OK
         u = rng.uniform(rng.keys(self._seed, "dropout", turn, client), 1)[0]
         return clock.DROPPED if u < self.rule.dropout else clock.OK
 
@@ -277,3 +279,18 @@ class Timeline:
         """The models of everyone's turn: where each client's begin, `[N + 1]`, and the models."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
+
+
+def count_earlier(who: IntArray) -> IntArray:
+    """How many entries before each one are equal to it, `[J]`.
+
+    Example:
+        >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
+        [0, 0, 1, 2]
+    """
+    order = np.argsort(who, kind="stable")
+    first = np.r_[True, who[order][1:] != who[order][:-1]][: len(who)]
+    began = np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))
+    rank = np.empty_like(who)
+    rank[order] = np.arange(len(who)) - began
+    return rank

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core.errors import FedrayError
-from fedray.core.types import Plan
+from fedray.core.types import IntArray, Plan
 from fedray.files import plain
 from fedray.files.columns import COLUMNS, arrow_type, make_table, table_schema
 from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
@@ -77,11 +77,11 @@ class RunRecorder:
         self._tiers = np.array([tier.name for tier in study.clients.tiers])
         self._flushed = time.monotonic()
 
-    def jobs(self, round: int, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round for the next flush.
+    def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
+        """Keeps the jobs of a round, or of several, for the next flush.
 
         Args:
-            round: number of the round.
+            round: number of the round, or that of each job, `[J]`.
             plan: its J jobs.
             table: what was measured of each job, in the order of the plan.
         """

@@ -129,7 +129,7 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
     assert int((~mask).sum()) == 8 * 10 + 10
     progress, runtime = begin_progress(study, phase), Inline(study)
     first = progress.state.models.clone()
-    plan, table, state, _ = run_round(study, runtime, phase, progress)
+    plan, table, state, *_ = run_round(study, runtime, phase, progress)
     assert (table.down_bytes == 4 * 90).all()
     assert (table.up_bytes <= 4 * 90).all()
     assert torch.equal(state.models[:, mask], first[:, mask])

@@ -180,8 +180,9 @@ def test_an_independent_simulator_of_the_queue_sees_the_same_arrivals(seed: int)
     rule = AsyncRule("buffered", concurrency=7, goal=4)
     pace = Pace(seconds, np.zeros(20), np.zeros(20, bool), np.ones(20, bool))
     line = Timeline(rule, pace, 1, seed=seed, assign=lambda _turn: (np.arange(20), np.zeros(20, int)))
-    steps = line.read(0, 60)
-    assert [(step.time, [job.client for job in step.jobs]) for step in steps] == replay(rule, seconds, seed, 60)
+    steps = line.take(60)
+    clients = [steps.jobs.client[steps.jobs.step == t].tolist() for t in range(60)]
+    assert list(zip(steps.time.tolist(), clients, strict=True)) == replay(rule, seconds, seed, 60)
 
 
 def test_every_client_meets_every_model_once_an_age() -> None:
@@ -204,6 +205,19 @@ def test_clients_that_sleep_start_when_they_wake() -> None:
     keys = {"clients": {"number": N, "availability": "diurnal"}}
     jobs = run("fedavg", 30, MODES["buffered"], **keys).clients
     assert max(jobs["start_seconds"].to_pylist()) < 86_400.0
+
+
+def test_a_job_has_the_links_of_its_start(tmp_path: Path) -> None:
+    """From the fifth virtual second on uploads take a second more: 1 MB/s before, then as slow as that needs."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"{client},{moment},{link}" for client in range(N) for moment, link in ((0, 1e12), (5, 2600.0))]
+    trace.write_text("client,link_from,uplink\n" + "\n".join(rows))
+    keys = {"clients": {"number": N, "trace": str(trace), "tiers": {"phones": {"seconds_per_step": 1.0}}}}
+    jobs = run("fedavg", 12, MODES["buffered"], **keys).clients.to_pylist()
+    before = {round(job["sim_seconds"], 3) for job in jobs if job["start_seconds"] < 5}
+    after = {round(job["sim_seconds"], 3) for job in jobs if job["start_seconds"] >= 5}
+    slower = round(jobs[0]["up_bytes"] / 2600.0, 3)
+    assert len(before) == len(after) == 1 and after.pop() - before.pop() == pytest.approx(slower, abs=2e-3)
 
 
 def test_a_client_may_be_in_one_buffer_twice_and_a_median_counts_both() -> None:
@@ -236,7 +250,7 @@ def measure_growth(steps: int) -> int:
 
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
-    monkeypatch.setattr("fedray.simulation.asynchronous.KEPT_TURNS", 8)
+    monkeypatch.setattr("fedray.simulation.pacing.KEPT_TURNS", 8)
     assert measure_growth(100) < 60_000
 
 
