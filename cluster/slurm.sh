@@ -40,7 +40,9 @@ start 0 "$head" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" \
 sleep "${PAUSE:-15}"
 for node in "${strong[@]:1}"; do start 0 "$node" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" --address="$address:$PORT"; done
 for node in "${weak[@]}"; do start 1 "$node" "{\"lpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_1:-2}}" --address="$address:$PORT"; done
-sleep "${PAUSE:-15}"
 
-srun --het-group=0 --overlap --nodes=1 --ntasks=1 --nodelist="$head" "$VENV/bin/fedray" run "$@" --address "$address:$PORT"
+wait_for="hpc=$((${#strong[@]} * ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}))"
+[ ${#weak[@]} -eq 0 ] || wait_for+=",lpc=$((${#weak[@]} * ${SLURM_CPUS_PER_TASK_HET_GROUP_1:-2}))"
+srun --het-group=0 --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
+  "$VENV/bin/fedray" run "$@" --address "$address:$PORT" --wait-for "$wait_for"
 kill $(jobs -p) 2> /dev/null || true  # the job ends here, and Ray with it

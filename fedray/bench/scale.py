@@ -90,13 +90,15 @@ def measure_coordinator(number: int, jobs: int) -> None:
     from fedray.assembly.study import build_study
     from fedray.core.exact_sum import merge_stats
     from fedray.core.types import Uploads
-    from fedray.runtime.placement import Room, deal_jobs, plan_actors
+    from fedray.runtime.placement import deal_jobs, plan_actors
+    from fedray.runtime.seats import Node
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.clock import JobCosts, time_round
     from fedray.simulation.rounds import job_traffic
 
     study = build_study(read_scenario(scale_scenario(number, jobs, local={"steps": 2})))
-    phase, specs = study.method.phase, plan_actors(study.clients, Room(1600.0, 0.0, {}), "auto", "auto")
+    nodes = [Node(str(n), {"CPU": 16.0}) for n in range(100)]
+    phase, specs = study.method.phase, plan_actors(study.clients, nodes, "auto", "auto")
     start = time.process_time()
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)

@@ -20,6 +20,7 @@ import click
 
 from fedray.experiments.phases import Heard, log
 from fedray.files.plain import expand_user_path
+from fedray.runtime.awaited import read_awaited
 
 
 def path(text: str) -> Path:
@@ -33,6 +34,12 @@ out = click.option(
     help="Directory of the run (default: the first free one of runs/SCENARIO, runs/SCENARIO-2, ...).",
 )
 address = click.option("--address", help="A running Ray cluster (default: one is started here for the run).")
+wait_for = click.option(
+    "--wait-for",
+    metavar="NAME=AMOUNT,...",
+    callback=lambda _context, _parameter, text: None if text is None else read_awaited(text),
+    help="Begin when the cluster has this, as in hpc=32,lpc=8: its nodes are still starting.",
+)
 no_report = click.option(
     "--no-report", is_flag=True, help="Draw no report.html; `report: false` in a scenario does so too."
 )

@@ -21,6 +21,7 @@ from fedray.cli import options
 from fedray.files.plain import confirm_writable
 from fedray.own_code.user_modules import import_modules
 from fedray.process.quickly import import_quickly
+from fedray.runtime.awaited import refuse_unused_wait
 
 
 @click.command(name="run")
@@ -30,6 +31,7 @@ from fedray.process.quickly import import_quickly
 @options.force
 @options.no_report
 @options.address
+@options.wait_for
 @options.modules
 @options.loudness
 def run_command(
@@ -40,6 +42,7 @@ def run_command(
     force: bool,
     no_report: bool,
     address: str | None,
+    wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
     """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`."""
@@ -58,6 +61,7 @@ def run_command(
     import_modules(modules)
     wanted = read_scenario(path, overrides)
     address = find_address(wanted.runtime, address)
+    refuse_unused_wait(wait_for, address)
     wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
@@ -67,7 +71,8 @@ def run_command(
 
         note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
         with watch_run(f"{wanted.method.name} on {wanted.data.name}", options.current_phase(), note) as watch:
-            run_scenario(wanted, folder, UserObjects(modules=modules), watch, address=address, force=force)
+            own = UserObjects(modules=modules)
+            run_scenario(wanted, folder, own, watch, address=address, wait_for=wait_for, force=force)
     _show_summary(folder, drawn=wanted.report)
 
 
@@ -76,10 +81,17 @@ def run_command(
 @click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
 @options.no_report
 @options.address
+@options.wait_for
 @options.modules
 @options.loudness
 def resume_command(
-    folder: Path, *, rounds: int | None, no_report: bool, address: str | None, modules: tuple[str, ...]
+    folder: Path,
+    *,
+    rounds: int | None,
+    no_report: bool,
+    address: str | None,
+    wait_for: dict[str, float] | None,
+    modules: tuple[str, ...],
 ) -> None:
     """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
     from fedray.storage.places import require_run_directory
@@ -94,7 +106,7 @@ def resume_command(
 
     own = UserObjects(modules=modules)
     with watch_run(f"resuming {folder}", options.current_phase()) as watch:
-        resume_run(folder, own, watch, address=address, rounds=rounds, report=not no_report)
+        resume_run(folder, own, watch, address=address, wait_for=wait_for, rounds=rounds, report=not no_report)
     _show_summary(folder, drawn=not no_report)
 
 

@@ -24,6 +24,7 @@ from fedray.files import plain
 from fedray.files.locks import hold_lock
 from fedray.process.child import start_child, stop_children
 from fedray.process.ending import current_ending
+from fedray.runtime.environment import PARTS_VARIABLE
 from fedray.scenario.loader import NamedCell, dump_scenario
 from fedray.storage.directory import watch_place
 
@@ -50,17 +51,18 @@ def train_cells(
     children: Children = []
     plain.make_parent(folder / "cell")
     confirm_place = watch_place(folder)
+    at_once = max(1, min(jobs, len(cells)))
     began, done = time.monotonic(), itertools.count(1)
 
     def train(cell: NamedCell) -> None:
         confirm_place()
-        reason = _train_cell(cell, folder / cell.name, options[cell.name], children)
+        reason = _train_cell(cell, folder / cell.name, options[cell.name], children, at_once)
         if reason is not None:
             failed[cell.name] = reason
         state = "is done" if reason is None else f"failed ({reason})"
         say(f"cell {cell.name} {state}: {next(done)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
 
-    pool = ThreadPoolExecutor(max(1, jobs))
+    pool = ThreadPoolExecutor(at_once)
     ending = current_ending()
     stop = _make_stop(pool, children)
     ending.hooks.append(stop)
@@ -84,8 +86,11 @@ def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], Non
     return stop
 
 
-def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Children) -> str | None:
-    """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line."""
+def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Children, at_once: int) -> str | None:
+    """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line.
+
+    Cells that train at the same time share the cluster, or this machine.
+    """
     with hold_cell(folder) as lock:
         if (folder / DONE).is_file():
             return None
@@ -96,7 +101,7 @@ def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Chi
             source = folder.parent / f"{folder.name}.yaml"
             plain.write_atomically(source, dump_scenario(cell.scenario).encode())
             command = ["run", str(source), "--out", str(folder)]
-        child = start_child([*command, *options], keep=[lock])
+        child = start_child([*command, *options], keep=[lock], variables={PARTS_VARIABLE: str(at_once)})
         children.append(child)
         said = child.communicate()[1]
         children.remove(child)

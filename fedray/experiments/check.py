@@ -32,7 +32,7 @@ from fedray.simulation.study import Study
 from fedray.training.choice import choose_engine
 
 if TYPE_CHECKING:
-    from fedray.runtime.placement import Room
+    from fedray.runtime.seats import Node
 
 ACTOR_BYTES = 400e6  # of an actor that has imported torch and trains (measured 333 to 400 MB)
 
@@ -180,26 +180,28 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
 
 def count_actors(scenario: Scenario, study: Study, address: str | None = None) -> int:
     """Client actors on Ray: on this machine, or on the cluster at an address, which is asked what it has now."""
-    from fedray.runtime.placement import Room, plan_actors
+    from fedray.runtime.placement import plan_actors
+    from fedray.runtime.seats import Node
 
     if address is not None:
-        room = ask_cluster(address)
+        nodes = ask_cluster(address)
     else:
-        room = Room(float(os.cpu_count() or 1), float(_count_gpus_here(scenario, study)), {})
-    return len(plan_actors(study.clients, room, scenario.clients.per_actor, scenario.clients.actors))
+        has = {"CPU": float(os.cpu_count() or 1), "GPU": float(_count_gpus_here(scenario, study))}
+        nodes = [Node("", has)]
+    return len(plan_actors(study.clients, nodes, scenario.clients.per_actor, scenario.clients.actors))
 
 
-def ask_cluster(address: str) -> Room:
-    """The resources that a cluster has now.
+def ask_cluster(address: str) -> list[Node]:
+    """The nodes that a cluster has now.
 
     Raises:
         BadInput: It cannot be reached.
     """
-    from fedray.runtime.ray.cluster import read_room
     from fedray.runtime.ray.connection import open_ray
+    from fedray.runtime.ray.seats import read_cluster
 
     with open_ray(address, 0):
-        return read_room()
+        return read_cluster().whole
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedray.experiments.user_errors import explain_run
 from fedray.files.plain import confirm_writable
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import find_address
+from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
@@ -47,6 +48,7 @@ def run_scenario(
     watch: Watch,
     *,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     resume: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def run_scenario(
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        wait_for: what the cluster must have before the run begins, by Ray's names.
         resume: whether to go on from the newest checkpoint of `out`.
         force: whether a run that `out` holds is replaced, once the new one is known to be possible.
 
@@ -66,6 +69,7 @@ def run_scenario(
         FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
     """
     address = find_address(scenario.runtime, address)
+    refuse_unused_wait(wait_for, address)
     confirm_writable("--out", out)
     prepare_process()
     existed = out.exists()
@@ -81,7 +85,7 @@ def run_scenario(
         if scenario.local.lr_grid:
             log.info("choosing the learning rate")
             own = choose_learning_rates(scenario, out, own, run_inline)
-        run = run_inline if runtime == "inline" else partial(_run_on_ray, address=address)
+        run = run_inline if runtime == "inline" else partial(_run_on_ray, address=address, wait_for=wait_for)
         with explain_run(scenario, out, own) as shield:
             summary = run(scenario, out, own, shield(warn_of_failures(watch)))
     except BadInput:
@@ -126,6 +130,7 @@ def resume_run(
     watch: Watch,
     *,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     rounds: int | None = None,
     report: bool = True,
 ) -> dict[str, Any]:
@@ -136,6 +141,7 @@ def resume_run(
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        wait_for: what the cluster must have before the run goes on, by Ray's names.
         rounds: how many there will be in all, where the run is made longer; learning rates chosen by `local.lr_grid`
             stay.
         report: whether the page is drawn, where the scenario wants one.
@@ -152,7 +158,7 @@ def resume_run(
             scenario = replace(scenario, rounds=rounds)
     check_scenario_file(out)
     scenario = replace(scenario, report=scenario.report and report)
-    return run_scenario(scenario, out, own, watch, address=address, resume=True)
+    return run_scenario(scenario, out, own, watch, address=address, wait_for=wait_for, resume=True)
 
 
 def run_inline(
@@ -180,12 +186,20 @@ def run_inline(
     return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
 
-def _run_on_ray(scenario: Scenario, out: Path, own: UserObjects, watch: Watch, address: str | None) -> dict[str, Any]:
+def _run_on_ray(
+    scenario: Scenario,
+    out: Path,
+    own: UserObjects,
+    watch: Watch,
+    *,
+    address: str | None,
+    wait_for: Mapping[str, float] | None,
+) -> dict[str, Any]:
     """Runs a scenario on a Ray cluster and returns the summary."""
     log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
     from fedray.runtime.ray.coordinator import run_on_ray
 
-    summary = run_on_ray(scenario, own, out.absolute(), watch, address)
+    summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
     warn_if_dependent(json.loads((out / "manifest.json").read_text()))
     return summary
 

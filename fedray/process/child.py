@@ -19,19 +19,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_SECONDS = 10.0  # for children to end in order, before they are killed
 
 
-def start_child(arguments: Sequence[str], keep: Collection[int] = ()) -> subprocess.Popen[str]:
+def start_child(
+    arguments: Sequence[str], keep: Collection[int] = (), variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Starts `fedray ARGUMENTS` in a process group of its own, and collects what it writes.
 
     Args:
         arguments: of the command.
         keep: open file descriptors that the child holds too.
+        variables: of its environment, beside those of this process.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "fedray.process.child", str(os.getpid()), *arguments],
@@ -42,6 +45,7 @@ def start_child(arguments: Sequence[str], keep: Collection[int] = ()) -> subproc
         errors="replace",
         pass_fds=tuple(keep),
         process_group=0,
+        env={**os.environ, **(variables or {})},
     )
 
 

@@ -34,6 +34,7 @@ WORKER = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 PATIENCE_VARIABLE = "FEDRAY_PATIENCE"
+PARTS_VARIABLE = "FEDRAY_PARTS"
 
 
 def read_patience() -> float:
@@ -50,6 +51,18 @@ def read_patience() -> float:
     if not 0 < seconds < math.inf:  # NaN is refused too
         raise BadInput(f"{PATIENCE_VARIABLE} = {text[:100]}: give a positive number of seconds, or unset it")
     return seconds
+
+
+def read_share() -> int:
+    """Into how many parts a cluster is divided, of which a run that fills it takes one.
+
+    Raises:
+        BadInput: The variable is no number from 1.
+    """
+    text = os.environ.get(PARTS_VARIABLE, "1")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise BadInput(f"{PARTS_VARIABLE} = {text[:100]}: give a number of runs from 1, or unset it")
+    return int(text)
 
 
 def prepare_process() -> None:

@@ -3,205 +3,136 @@
 Example:
     >>> from fedray.core.types import Tier
     >>> clients = Clients((Tier("phones", 90), Tier("servers", 10)))
-    >>> specs = plan_actors(clients, Room(cpus=4.0, gpus=0.0, resources={}), per_actor="auto", actors="auto")
-    >>> [(spec.tier, spec.num_cpus) for spec in specs]
-    [(0, 1.0), (0, 1.0), (0, 1.0), (1, 0.4)]
+    >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
+    >>> [(spec.tier, spec.num_cpus, spec.node) for spec in plan_actors(clients, nodes, "auto", "auto")]
+    [(0, 1.0, 'a'), (0, 1.0, 'b'), (0, 1.0, 'b'), (1, 1.0, 'a')]
+    >>> specs = plan_actors(clients, nodes, per_actor="auto", actors=5)
+    >>> sorted({round(spec.num_cpus, 3) for spec in specs})  # three are on one node: a third of its two CPUs each
+    [0.667]
     >>> assign_homes(clients, specs, np.array([0, 1, 2, 3, 99])).tolist()
-    [0, 1, 2, 0, 3]
+    [0, 1, 2, 3, 4]
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Clients, IntArray, Plan, Tier
+from fedray.core.types import Clients, IntArray, Plan
+from fedray.runtime.misfit import LEAST_CPUS, explain_misfit
+from fedray.runtime.seats import UNIT, ActorSpec, Node, fill_seats, find_seats, list_actors
 
 MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
 
-class ActorSpec(NamedTuple):
-    """One client actor: the tier of its clients, and what it reserves.
-
-    Attributes:
-        tier: Index of the tier.
-        num_cpus: CPUs, possibly a fraction.
-        num_gpus: GPUs, possibly a fraction.
-        resources: Custom resources of Ray by name.
-    """
-
-    tier: int
-    num_cpus: float
-    num_gpus: float
-    resources: dict[str, float]
-
-
-class Room(NamedTuple):
-    """The resources of a cluster.
-
-    Attributes:
-        cpus: CPUs of all nodes.
-        gpus: GPUs of all nodes.
-        resources: Custom resources of Ray by name, all nodes together.
-    """
-
-    cpus: float
-    gpus: float
-    resources: dict[str, float]
-
-
-def plan_actors(clients: Clients, room: Room, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """Plans the client actors of a run.
+def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str) -> list[ActorSpec]:
+    """Plans the client actors of a run for a cluster that it has for itself.
 
     Args:
         clients: The tiers and their numbers of clients.
-        room: The resources of the cluster.
+        nodes: The nodes of the cluster.
         per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
         actors: Actors of the run, shared among the tiers by their clients. Where both are `auto`, the actors fill the
-            cluster: each tier gets its share of the CPUs, GPUs and custom resources that it asks for, at least one
-            actor, and what these shares leave over goes to further actors until no other one fits.
+            cluster: one for each tier, then further ones for the tier with the fewest CPUs a client, until no other
+            one fits on any node.
 
     Returns:
-        The actors, tier by tier. Where a tier leaves `num_cpus` open, its actors share its CPUs.
+        The actors, tier by tier. Where a tier leaves `num_cpus` open, an actor gets a CPU, or the largest share of one
+        with which all actors fit.
 
     Raises:
         BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
     """
-    populated = [c for c, tier in enumerate(clients.tiers) if tier.number > 0]
-    shares = _share_cpus(clients, populated, room.cpus)
-    counts = _count_actors(clients, populated, room, per_actor, actors)
-    specs: list[ActorSpec] = []
-    for c in populated:
-        tier, count = clients.tiers[c], counts[c]
-        if len(specs) + count > MOST_ACTORS:
-            raise BadInput(
-                f"clients.per_actor = {per_actor} makes {count:,} actors of tier {tier.name}: {MOST_ACTORS:,} at most; "
-                "raise it, or write auto"
-            )
-        cpus = tier.num_cpus if tier.num_cpus is not None else min(1.0, math.floor(1e4 * shares[c] / count) / 1e4)
-        specs += [ActorSpec(c, cpus, tier.num_gpus, dict(tier.resources))] * count
-    _check_room(specs, room)
-    return specs
+    kinds = _list_kinds(clients)
+    counts = _count_actors(clients, kinds, per_actor, actors)
+    sized = _size_shares(clients, kinds, counts, nodes)
+    seats = find_seats([kind.needs for kind in sized], counts, nodes) if sized else None
+    if seats is None:
+        raise explain_misfit(clients, kinds, counts, nodes)
+    if per_actor == actors == "auto":
+        number = [clients.tiers[kind.tier].number for kind in kinds]
+        whole = [kind.needs for kind in kinds]
+        weights = [n / need.get("CPU", 1.0) for n, need in zip(number, whole, strict=True)]
+        seats = fill_seats(whole, weights, number, nodes, seats)
+    return list_actors(sized, seats, nodes)
 
 
-def _count_actors(
-    clients: Clients, populated: list[int], room: Room, per_actor: int | str, actors: int | str
-) -> dict[int, int]:
-    """Actors of each tier, at least one and at most its clients."""
-    number = {c: clients.tiers[c].number for c in populated}
+def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
+    """The actors that a run asks for where the cluster grows by demand: one a tier, or as many as the scenario says.
+
+    They have no nodes yet. An actor of a tier that leaves `num_cpus` open wants a CPU.
+    """
+    kinds = _list_kinds(clients)
+    counts = _count_actors(clients, kinds, per_actor, actors)
+    return [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+
+
+def _list_kinds(clients: Clients) -> list[ActorSpec]:
+    """An actor of each tier that has clients; with a CPU where the tier leaves that open."""
+    return [
+        ActorSpec(c, 1.0 if tier.num_cpus is None else tier.num_cpus, tier.num_gpus, dict(tier.resources))
+        for c, tier in enumerate(clients.tiers)
+        if tier.number > 0
+    ]
+
+
+def _count_actors(clients: Clients, kinds: list[ActorSpec], per_actor: int | str, actors: int | str) -> list[int]:
+    """Actors of each tier, at least one and at most its clients; one where the cluster will decide."""
+    number = [clients.tiers[kind.tier].number for kind in kinds]
     if per_actor != "auto":
-        return {c: math.ceil(number[c] / int(per_actor)) for c in populated}
-    if actors != "auto":
-        return {c: min(number[c], max(1, round(int(actors) * number[c] / clients.number))) for c in populated}
-    have = {"CPU": room.cpus, "GPU": room.gpus, **room.resources}
-    needs = {c: _list_needs(clients.tiers[c]) for c in populated}
-    fits = {c: [number[c]] for c in populated}
-    for name in {name for need in needs.values() for name in need}:
-        asking = [c for c in populated if name in needs[c]]
-        least = {c: 0.0 if name == "CPU" and not clients.tiers[c].num_cpus else needs[c][name] for c in asking}
-        for c, share in _share_out(number, least, have.get(name, 0.0)).items():
-            fits[c].append(_fit(needs[c][name], share))
-    counts = {c: max(1, min(fits[c])) for c in populated}
-    return _fill_rest(counts, number, needs, have)
-
-
-def _list_needs(tier: Tier) -> dict[str, float]:
-    """What one actor of a tier takes of each resource; a whole CPU where the tier leaves that open."""
-    needs = {"CPU": tier.num_cpus or 1.0, "GPU": tier.num_gpus, **tier.resources}
-    return {name: need for name, need in needs.items() if need > 0}
-
-
-def _fill_rest(
-    counts: dict[int, int], number: dict[int, int], needs: dict[int, dict[str, float]], have: dict[str, float]
-) -> dict[int, int]:
-    """Gives what the shares left over to further actors, those of the tiers with fewest actors a client first."""
-    counts = dict(counts)
-    free = dict(have)
-    for c, count in counts.items():
-        for name, need in needs[c].items():
-            free[name] = free.get(name, 0.0) - count * need
-    open_tiers = set(counts)
-    while open_tiers and sum(counts.values()) < MOST_ACTORS:
-        c = min(open_tiers, key=lambda one: (counts[one] / number[one], one))
-        if counts[c] == number[c] or any(need > free[name] + 1e-9 for name, need in needs[c].items()):
-            open_tiers.remove(c)
-            continue
-        counts[c] += 1
-        for name, need in needs[c].items():
-            free[name] -= need
+        counts = [math.ceil(n / int(per_actor)) for n in number]
+    elif actors != "auto":
+        counts = [min(n, max(1, round(int(actors) * n / clients.number))) for n in number]
+    else:
+        counts = [1 for _ in number]
+    if sum(counts) > MOST_ACTORS:
+        raise BadInput(
+            f"clients.per_actor = {per_actor} makes {sum(counts):,} actors: {MOST_ACTORS:,} at most; raise it, or "
+            "write auto"
+        )
     return counts
 
 
-def _share_cpus(clients: Clients, populated: list[int], cpus: float) -> dict[int, float]:
-    """CPUs of each tier: in proportion to its clients, but never less than one of its actors needs."""
-    number = {c: clients.tiers[c].number for c in populated}
-    return _share_out(number, {c: clients.tiers[c].num_cpus or 0.0 for c in populated}, cpus)
+def _size_shares(clients: Clients, kinds: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> list[ActorSpec]:
+    """Gives actors whose tier leaves `num_cpus` open the largest share of a CPU with which all fit; none if none do.
 
-
-def _share_out(number: dict[int, int], least: dict[int, float], total: float) -> dict[int, float]:
-    """Shares of a resource for the tiers of `least`: in proportion to their clients, but never less than that."""
-    left = list(least)
-    shares: dict[int, float] = {}
-    while left:
-        clients = sum(number[c] for c in left)
-        each = {c: total * number[c] / clients for c in left}
-        short = [c for c in left if least[c] > each[c]]
-        if not short:
-            return shares | each
-        for c in short:
-            shares[c] = least[c]
-            total = max(0.0, total - shares[c])
-            left.remove(c)
-    return shares
-
-
-def _fit(each: float, room: float) -> int:
-    """How many actors that need `each` fit into `room`."""
-    return math.floor(room / each + 1e-9)
-
-
-def _check_room(specs: list[ActorSpec], room: Room) -> None:
-    """Raises one line where the actors do not fit into the cluster."""
-    need = {"CPU": sum(spec.num_cpus for spec in specs), "GPU": sum(spec.num_gpus for spec in specs)}
-    have = {"CPU": room.cpus, "GPU": room.gpus}
-    for spec in specs:
-        for name, amount in spec.resources.items():
-            need[name] = need.get(name, 0.0) + amount
-            have[name] = room.resources.get(name, 0.0)
-    for name, amount in need.items():
-        if amount > have[name] + 1e-6:
-            key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
-            raise BadInput(
-                f"clients.tiers: {len(specs)} actors need {amount:g} {name}, but the cluster has {have[name]:g}: "
-                f"lower clients.tiers.NAME.{key}, or raise clients.per_actor"
-            )
-
-
-def fits_room(specs: list[ActorSpec], room: Room) -> bool:
-    """Tells whether a cluster can hold these actors."""
-    try:
-        _check_room(specs, room)
-    except BadInput:
-        return False
-    return True
-
-
-def describe_missing(spec: ActorSpec, tier: str, room: Room) -> str:
-    """Says what an actor that never started needs, and what the cluster has.
-
-    Args:
-        spec: The actor.
-        tier: Name of its tier.
-        room: The resources of the cluster.
+    First all such tiers get the same share, then each in turn as much more as fits: one that is pinned to scarce nodes
+    does not hold back the others.
     """
-    return (
-        f" of tier {tier} (needs {spec.num_cpus:g} CPU, {spec.num_gpus:g} GPU, {spec.resources or 'nothing else'}); "
-        f"the cluster has {room.cpus:g} CPU, {room.gpus:g} GPU, {room.resources or 'nothing else'}: add nodes or lower "
-        "the tier's needs"
-    )
+    open_ = [k for k, kind in enumerate(kinds) if clients.tiers[kind.tier].num_cpus is None]
+    sized = _give_share(kinds, open_, round(UNIT * LEAST_CPUS))
+    for group in (open_, *([k] for k in open_)):
+        least = [round(UNIT * sized[k].num_cpus) for k in group[:1]] or [UNIT]
+        found = _find_largest(least[0], UNIT, partial(_fits, sized, group, counts, nodes))
+        if found is None:
+            return []
+        sized = _give_share(sized, group, found)
+    return sized
+
+
+def _give_share(kinds: list[ActorSpec], group: list[int], units: int) -> list[ActorSpec]:
+    """Gives the kinds of a group so many ten thousandths of a CPU."""
+    return [kind._replace(num_cpus=units / UNIT) if k in group else kind for k, kind in enumerate(kinds)]
+
+
+def _fits(kinds: list[ActorSpec], group: list[int], counts: list[int], nodes: Sequence[Node], units: int) -> bool:
+    return find_seats([kind.needs for kind in _give_share(kinds, group, units)], counts, nodes) is not None
+
+
+def _find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest number that fits; None where not even the lowest does."""
+    if fits(high):
+        return high
+    if not fits(low):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> IntArray:
@@ -217,9 +148,10 @@ def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> 
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     tier = clients.tier_of(client)
-    first = np.array([next((a for a, s in enumerate(specs) if s.tier == c), 0) for c in range(len(clients.tiers))])
-    count = np.array([max(1, sum(s.tier == c for s in specs)) for c in range(len(clients.tiers))])
-    home: IntArray = first[tier] + (client - starts[tier]) % count[tier]
+    home: IntArray = np.zeros(len(client), np.int64)
+    for c in np.unique(tier):
+        actors = np.array([a for a, spec in enumerate(specs) if spec.tier == c])
+        home[tier == c] = actors[(client[tier == c] - starts[c]) % len(actors)]
     return home
 
 

@@ -15,7 +15,7 @@ from fedray.assembly.registry import register
 from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
-from fedray.runtime.placement import Room
+from fedray.runtime.seats import Node
 from fedray.scenario import names
 
 
@@ -80,7 +80,7 @@ def test_check_invents_no_gpus_of_a_cluster(tmp_path: Path, monkeypatch: pytest.
     tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
     given = file(tmp_path, scenario({"runtime": "ray", "clients": {"tiers": tiers}}))
     for gpus, said in ((0.0, "actors need 0.5 GPU, but the cluster has 0"), (1.0, "client actors")):
-        monkeypatch.setattr(check, "ask_cluster", lambda _address, gpus=gpus: Room(4.0, gpus, {}))
+        monkeypatch.setattr(check, "ask_cluster", lambda _address, gpus=gpus: [Node("", {"CPU": 4.0, "GPU": gpus})])
         result = run_command("check", given, "--address", "10.0.0.1:6379")
         assert said in result.out + result.err
 

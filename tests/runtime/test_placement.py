@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,13 +11,19 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import Room, plan_actors
+from fedray.runtime.placement import plan_actors
+from fedray.runtime.seats import ActorSpec, Node
+
+
+def nodes(number: int, **has: float) -> list[Node]:
+    """Equal nodes."""
+    return [Node(str(n), has) for n in range(number)]
 
 
 def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None:
     """A fifth of four CPUs holds no actor of two: it gets two, and the other tier the rest."""
     few, many = Tier("few", 20, num_cpus=2.0), Tier("many", 80, num_cpus=1.0)
-    planned = plan_actors(Clients((few, many)), Room(4.0, 0.0, {}), "auto", "auto")
+    planned = plan_actors(Clients((few, many)), [Node("a", {"CPU": 4.0})], "auto", "auto")
     assert [spec.tier for spec in planned] == [0, 1, 1]
 
 
@@ -31,74 +38,177 @@ def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None
 )
 def test_more_than_the_cluster_has_is_one_line(needs: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
-        plan_actors(Clients((Tier("all", 10, **needs),)), Room(12.0, 0.0, {"lab": 1.0}), "auto", 1)
+        plan_actors(Clients((Tier("all", 10, **needs),)), [Node("a", {"CPU": 12.0, "lab": 1.0})], "auto", 1)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_share_of_a_gpu_does_not_overwrite_the_number_of_actors_that_fit_the_cpus() -> None:
     """Ten actors fit the GPU and two the CPUs; it was refused, because ten need 40 CPUs."""
-    planned = plan_actors(Clients((Tier("all", 50, num_cpus=4.0, num_gpus=0.1),)), Room(8.0, 1.0, {}), "auto", "auto")
+    planned = plan_actors(
+        Clients((Tier("all", 50, num_cpus=4.0, num_gpus=0.1),)), [Node("a", {"CPU": 8.0, "GPU": 1.0})], "auto", "auto"
+    )
     assert len(planned) == 2
 
 
 def test_a_tier_without_gpus_takes_no_share_of_them() -> None:
     """The GPU's tier has a tenth of the clients, but both GPUs are its own."""
     tiers = Tier("gpu", 10, num_cpus=1.0, num_gpus=1.0), Tier("cpu", 90, num_cpus=1.0)
-    planned = plan_actors(Clients(tiers), Room(20.0, 2.0, {}), "auto", "auto")
+    planned = plan_actors(Clients(tiers), [Node("a", {"CPU": 20.0, "GPU": 2.0})], "auto", "auto")
     assert sum(spec.tier == 0 for spec in planned) == 2
 
 
+def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
+    return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
+
+
+def test_five_actors_on_two_nodes_of_two_cpus_have_two_thirds_of_one() -> None:
+    """0.8 CPU each are 4 of 4 CPUs, but each node holds two: the fifth hung for half an hour."""
+    planned = plan_actors(Clients((Tier("all", 50),)), nodes(2, CPU=2.0), "auto", 5)
+    assert [one.num_cpus for one in planned] == [0.6666] * 5
+    assert sorted(len(its) for its in by_node(planned).values()) == [2, 3]
+
+
+def test_a_hundred_actors_of_a_client_fit_three_nodes_of_two_cpus() -> None:
+    """0.06 CPU each are 6 of 6, but a node holds 33: 99 were placed."""
+    planned = plan_actors(Clients((Tier("all", 100),)), nodes(3, CPU=2.0), 1, "auto")
+    assert len(planned) == 100
+    assert planned[0].num_cpus == 0.0588  # 34 on one node
+    assert all(sum(one.num_cpus for one in its) <= 2 for its in by_node(planned).values())
+
+
+def test_a_node_of_24_cpus_has_one_seat_of_16() -> None:
+    """100 of them have 2,400 CPUs, which is 150 times 16."""
+    tiers = Clients((Tier("all", 1000, num_cpus=16.0),))
+    planned = plan_actors(tiers, nodes(100, CPU=24.0), "auto", "auto")
+    assert len(planned) == len({one.node for one in planned}) == 100
+    with pytest.raises(BadInput, match="100 nodes do not hold all actors .150 of 16 CPU.*lower clients.actors"):
+        plan_actors(tiers, nodes(100, CPU=24.0), "auto", 150)
+
+
+def test_the_order_in_which_tiers_are_seated_does_not_decide_whether_they_fit() -> None:
+    """Of actors of 2, 2, 3 and 3 CPUs on two nodes of 5 the first two must not share a node."""
+    tiers = [Tier(f"{n}", 10, num_cpus=cpus) for n, cpus in enumerate((2.0, 2.0, 3.0, 3.0))]
+    planned = plan_actors(Clients(tuple(tiers)), nodes(2, CPU=5.0), "auto", "auto")
+    assert sorted(one.num_cpus for one in by_node(planned)["0"]) == [2.0, 3.0]
+
+
+def test_few_actors_are_spread_over_the_nodes() -> None:
+    planned = plan_actors(Clients((Tier("all", 50, num_cpus=1.0),)), nodes(4, CPU=16.0), "auto", 6)
+    assert sorted(len(its) for its in by_node(planned).values()) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("tier", "there", "message"),
+    [
+        (Tier("all", 10), nodes(1, CPU=0.0), "1 actors need 0.01 CPU, but the cluster has 0: .*--wait-for CPU=1 waits"),
+        (
+            Tier("all", 10, num_cpus=4.0),
+            nodes(3, CPU=2.0),
+            "clients.tiers.all: an actor needs 4 CPU on one node, which",
+        ),
+        (
+            Tier("all", 10, resources={"hpc": 1.0}),
+            nodes(3, CPU=2.0),
+            "cluster has 0: .*--wait-for hpc=1 waits for nodes",
+        ),
+    ],
+)
+def test_a_seat_without_a_cpu_or_a_node_is_refused(tier: Tier, there: list[Node], message: str) -> None:
+    """A head of 0 CPUs got one actor of 0 CPU."""
+    with pytest.raises(BadInput, match=message):
+        plan_actors(Clients((tier,)), there, "auto", "auto")
+
+
+AMOUNTS = {"GPU": st.sampled_from([0.0, 1.0, 2.0]), "lab": st.sampled_from([0.0, 1.0, 3.0])}
+NODES = st.lists(
+    st.builds(Node, st.just(""), st.fixed_dictionaries({"CPU": st.integers(0, 6).map(float), **AMOUNTS})),
+    min_size=1,
+    max_size=4,
+).map(lambda found: [Node(str(n), node.has) for n, node in enumerate(found)])
 TIERS = st.builds(
     Tier,
     st.just("any"),
-    st.integers(1, 40),
+    st.integers(1, 12),
     num_cpus=st.sampled_from([None, 0.5, 1.0, 3.0, 4.0]),
-    num_gpus=st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0]),
-    resources=st.dictionaries(st.sampled_from(["lab", "disk"]), st.sampled_from([0.25, 1.0, 2.0]), max_size=2),
-)
-ROOMS = st.builds(
-    Room,
-    st.integers(1, 40).map(float),
-    st.integers(0, 6).map(float),
-    st.fixed_dictionaries({"lab": st.integers(0, 9).map(float), "disk": st.integers(0, 9).map(float)}),
+    num_gpus=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    resources=st.sampled_from([{}, {"lab": 0.25}, {"lab": 1.0}]),
 )
 
 
 def needs_of(tier: Tier, cpus: float) -> dict[str, float]:
     """What one actor takes."""
-    return {"CPU": cpus, "GPU": tier.num_gpus, "lab": 0.0, "disk": 0.0, **tier.resources}
+    return {"CPU": cpus, "GPU": tier.num_gpus, **tier.resources}
 
 
-@given(tiers=st.lists(TIERS, min_size=1, max_size=4), room=ROOMS)
-def test_actors_never_exceed_a_resource_and_are_never_fewer_than_possible(tiers: list[Tier], room: Room) -> None:
-    """Any cluster: refused only where one actor of each tier does not fit, else no further actor of any tier fits."""
-    have = {"CPU": room.cpus, "GPU": room.gpus, **room.resources}
-    one_each = {name: sum(needs_of(tier, tier.num_cpus or 0.0)[name] for tier in tiers) for name in have}
-    possible = all(one_each[name] <= have[name] + 1e-9 for name in have)
+def left_of(there: list[Node], planned: list[ActorSpec]) -> list[dict[str, float]]:
+    """What the actors leave of each node."""
+    left = [dict(node.has) for node in there]
+    for one in planned:
+        for name, amount in one.needs.items():
+            left[int(one.node)][name] -= amount
+    return left
+
+
+def holds(has: Mapping[str, float], needs: Mapping[str, float]) -> bool:
+    return all(has.get(name, 0.0) >= amount - 1e-6 for name, amount in needs.items() if amount > 0)
+
+
+def fits_somehow(needs: list[dict[str, float]], there: list[dict[str, float]]) -> bool:
+    """By brute force: every actor on every node."""
+    if not needs:
+        return True
+    for n, has in enumerate(there):
+        if holds(has, needs[0]):
+            rest = [
+                *there[:n],
+                {name: amount - needs[0].get(name, 0.0) for name, amount in has.items()},
+                *there[n + 1 :],
+            ]
+            if fits_somehow(needs[1:], rest):
+                return True
+    return False
+
+
+@given(tiers=st.lists(TIERS, min_size=1, max_size=3), there=NODES)
+def test_actors_fit_their_nodes_and_are_never_fewer_than_possible(tiers: list[Tier], there: list[Node]) -> None:
+    """Any cluster: refused only where no packing holds one actor of each tier, else no further one fits any node."""
+    least = [needs_of(tier, 0.01 if tier.num_cpus is None else tier.num_cpus) for tier in tiers]
+    possible = fits_somehow(least, [dict(node.has) for node in there])
     try:
-        planned = plan_actors(Clients(tuple(tiers)), room, "auto", "auto")
+        planned = plan_actors(Clients(tuple(tiers)), there, "auto", "auto")
     except BadInput:
         assert not possible
         return
     assert possible
-    counts = [sum(spec.tier == c for spec in planned) for c in range(len(tiers))]
-    assert all(1 <= count <= tier.number for count, tier in zip(counts, tiers, strict=True))
-    used = {name: sum(needs_of(tiers[spec.tier], spec.num_cpus)[name] for spec in planned) for name in have}
-    assert all(used[name] <= have[name] + 1e-6 for name in have)
-    whole = {  # where a tier leaves its CPUs open, an actor is meant to have one
-        name: sum(n * needs_of(tier, tier.num_cpus or 1.0)[name] for n, tier in zip(counts, tiers, strict=True))
-        for name in have
-    }
-    for count, tier in zip(counts, tiers, strict=True):
-        more = needs_of(tier, tier.num_cpus or 1.0)
-        further = all(whole[name] + more[name] <= have[name] for name in have if more[name] > 0)
+    left = left_of(there, planned)
+    assert all(amount >= -1e-6 for has in left for amount in has.values())
+    for c, tier in enumerate(tiers):
+        count = sum(one.tier == c for one in planned)
+        assert 1 <= count <= tier.number
+        further = any(holds(has, needs_of(tier, 1.0 if tier.num_cpus is None else tier.num_cpus)) for has in left)
         assert count == tier.number or not further
 
 
-@given(tier=TIERS, room=ROOMS)
-def test_a_single_tier_has_as_many_actors_as_its_scarcest_resource_holds(tier: Tier, room: Room) -> None:
-    have, needs = {"CPU": room.cpus, "GPU": room.gpus, **room.resources}, needs_of(tier, tier.num_cpus or 1.0)
-    most = min(tier.number, *(int(have[name] / need + 1e-9) for name, need in needs.items() if need))
+@given(tier=TIERS, there=NODES, actors=st.integers(1, 12))
+def test_a_tier_has_as_many_seats_as_its_nodes_hold_and_the_largest_share(
+    tier: Tier, there: list[Node], actors: int
+) -> None:
+    """Counted by hand, node by node; of a given number of actors each has the largest share with which all fit."""
+
+    def count(cpus: float) -> int:
+        needs = {name: amount for name, amount in needs_of(tier, cpus).items() if amount}
+        each = (min(int(node.has.get(name, 0.0) / amount + 1e-6) for name, amount in needs.items()) for node in there)
+        return sum(each)
+
+    most = count(1.0 if tier.num_cpus is None else tier.num_cpus)
     if most:
-        assert len(plan_actors(Clients((tier,)), room, "auto", "auto")) == most
+        assert len(plan_actors(Clients((tier,)), there, "auto", "auto")) == min(most, tier.number)
+    wanted = min(actors, tier.number)
+    try:
+        share = plan_actors(Clients((tier,)), there, "auto", actors)[0].num_cpus
+    except BadInput:
+        assert count(tier.num_cpus or 0.01) < wanted
+        return
+    assert count(share) >= wanted
+    assert tier.num_cpus is not None or share == 1.0 or count(share + 1e-4) < wanted

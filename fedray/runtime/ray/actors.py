@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -25,13 +26,13 @@ from ray.exceptions import GetTimeoutError, RayChannelError, RaySystemError, Ray
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
-from fedray.runtime import placement
+from fedray.runtime import busy, environment, placement
 from fedray.runtime.messages import Reply, Round
+from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
     GONE,
     MOST_DEATHS,
-    PATIENCE,
     REMEDIES,
     ClusterChanged,
     count_nodes,
@@ -39,18 +40,21 @@ from fedray.runtime.ray.cluster import (
     explain_error,
     make_actors,
     raise_if_refused,
-    read_room,
 )
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.graph import GRAPH_BYTES, CompiledGraph
 from fedray.runtime.ray.naming import name_actors
+from fedray.runtime.ray.newcomers import Newcomers
+from fedray.runtime.ray.seats import PATIENCE, Reservation, read_cluster, reserve, take_seats
+from fedray.runtime.seats import ActorSpec
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
 log = logging.getLogger("fedray")
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
 SAY_SECONDS = 3.0  # between two lines about how many actors are up
-LOOK_SECONDS = 1.0  # between two looks at the cluster: has it grown, or lost what an actor waits for?
+LOOK_SECONDS = 1.0  # between two looks at the cluster: has it lost the node that an actor waits for?
+GROW_SECONDS = 2.0  # between two looks whether there is room for further actors
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
@@ -71,7 +75,8 @@ class ClientActors:
         take_peer_calls: Whether the actors call each other while they work.
         recoveries: Deaths of actors from which the run has recovered.
         actors: The actors, by number.
-        specs: What each actor reserves.
+        specs: What each actor reserves, and on which node.
+        keys: How many actors there are to be.
     """
 
     def __init__(
@@ -88,32 +93,43 @@ class ClientActors:
         self.on_death, self.run, self.take_peer_calls = on_death, run, take_peer_calls
         self.recoveries = 0
         self.actors: list[Any] = []
-        self.specs: list[placement.ActorSpec] = []
+        self.specs: list[ActorSpec] = []
+        keys = scenario.clients
+        self.keys = busy.ActorKeys(keys.per_actor, keys.actors, environment.read_share())
+        self._seats: list[Reservation] = []
+        self._shared: tuple[Any, ...] = ()
+        self._newcomers: Newcomers | None = None
+        self._joins, self._next_look = True, 0.0  # whether further actors may join, and when it is looked for room
+        self._began = False  # whether there were actors before
         self._agreed = False  # whether all actors had the same kernels when they began
         self._graph = CompiledGraph()
 
     def start(self) -> None:
-        """Makes the actors for which the cluster has room, in place of those there were, and waits for them."""
-        began, waiting = time.monotonic(), True
+        """Makes the actors for which the cluster has room, in place of those there were, and waits for them.
+
+        Where other jobs hold the cluster, or after the run's nodes were lost, it waits for seats.
+        """
+        waiting = True
         while waiting:
             self.close()
-            self._shared = (
-                ray.put(self.scenario),
-                ray.put(self.own),
-            )  # kept, because actors restart from these objects
-            self.specs = self._plan()
-            names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self.specs)
-            self.actors = make_actors(
-                ClientActor, self.specs, self._shared, run=self.run, names=names, peers=self.take_peer_calls
-            )
+            self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
+            seats = take_seats(partial(busy.choose_seats, self.study.clients, keys=self.keys), waits=self._began)
+            self._seats.append(seats)
+            self.actors, self.specs = self._make(seats), seats.find_nodes()
             with suppress(ClusterChanged):
                 self.wait_for(range(len(self.actors)))
                 waiting = False
+        self._began = True
         if not self._agree_on_kernels():
             self.scenario = replace(self.scenario, lanes="torch")
             self.start()
-        now = time.monotonic()
-        self._next_look = now + LOOK_SECONDS + 10 * (now - began)  # restarts take a tenth of the time at most
+
+    def _make(self, seats: Reservation) -> list[Any]:
+        """Makes actors beside those there are."""
+        first, tiers = len(self.actors), self.study.clients.tiers
+        names = name_actors(tiers[spec.tier].name for spec in [*self.specs[:first], *seats.specs])[first:]
+        peers = self.take_peer_calls
+        return make_actors(ClientActor, seats, self._shared, run=self.run, names=names, peers=peers, first=first)
 
     def _agree_on_kernels(self) -> bool:
         """Whether all actors compute the same bits; False where the run, not yet begun, should go without kernels."""
@@ -129,17 +145,44 @@ class ClientActors:
             )
         return self._agreed
 
-    def _plan(self) -> list[placement.ActorSpec]:
-        keys = self.scenario.clients
-        return placement.plan_actors(self.study.clients, read_room(), keys.per_actor, keys.actors)
+    def has_grown(self) -> bool:
+        """Tells whether further actors are ready to join, where nodes joined or other jobs ended; it starts such ones.
 
-    def should_grow(self) -> bool:
-        """Tells whether nodes joined since the last look that new actors would use, unless the scenario fixes them."""
-        keys = self.scenario.clients
-        if (keys.per_actor, keys.actors) != ("auto", "auto") or time.monotonic() < self._next_look:
+        It never waits: actors start while the others train. Where the scenario fixes the actors there are no others.
+        """
+        if self.keys.fixed or not self._joins or time.monotonic() < self._next_look:
             return False
-        self._next_look = time.monotonic() + LOOK_SECONDS
-        return placement.fits_room(self.specs, read_room()) and self._plan() != self.specs
+        self._next_look = time.monotonic() + GROW_SECONDS
+        if self._newcomers is None:
+            self._newcomers = self._invite()
+        state = self._newcomers.look() if self._newcomers else "starting"
+        if state == "failed" and self._newcomers:
+            self._joins = not self._newcomers.differ
+            self._newcomers.close()
+            self._newcomers = None
+        return state == "ready"
+
+    def _invite(self) -> Newcomers | None:
+        """Actors beside those there are, where there is room for some."""
+        cluster = read_cluster()
+        with suppress(BadInput):  # nodes are lost
+            planned = placement.plan_actors(self.study.clients, cluster.whole, "auto", "auto")
+            more = busy.plan_more(busy.take_part(planned, self.keys.parts), self.specs, cluster.free)
+            if more:
+                kernels = None if self.scenario.lanes == "torch" else native.hash_library()
+                return Newcomers(reserve(more), self._make, kernels)
+        return None
+
+    def join(self) -> None:
+        """Takes the further actors beside those there are; homes of clients change."""
+        new, self._newcomers = self._newcomers, None
+        if new is None:  # all actors were made anew meanwhile
+            return
+        self._graph.close()
+        self.specs, self.actors = self.specs + new.seats.find_nodes(), self.actors + new.actors
+        self._seats.append(new.seats)
+        self._one_node = count_nodes() == 1
+        log.info("training: %s further actors joined, %s in all", len(new.actors), len(self.actors))
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors answer; raises an error that names the actor if it does not."""
@@ -166,7 +209,7 @@ class ClientActors:
             except RayTaskError as error:
                 raise explain_error(error, f"client actor {a}") from error
             except GetTimeoutError:
-                self._check_room()
+                self._check_nodes()
                 died = False
             except GONE as error:  # Ray restarts it
                 raise_if_refused(error, f"client actor {a}")
@@ -176,17 +219,15 @@ class ClientActors:
             if died:
                 return False
 
-    def _check_room(self) -> None:
-        """Raises `ClusterChanged` where a node went for good and fewer actors would fit."""
-        try:
-            if not placement.fits_room(self.specs, read_room()) and self._plan():
-                raise ClusterChanged
-        except BadInput:  # not even one actor a tier fits: a node may come back
-            return
+    def _check_nodes(self) -> None:
+        """Raises `ClusterChanged` where a node is gone on which an actor had its seat."""
+        alive = {node.name for node in read_cluster().whole}
+        if any(spec.node and spec.node not in alive for spec in self.specs):
+            raise ClusterChanged
 
     def _timeout_error(self, a: int) -> FedrayError:
         spec = self.specs[a]
-        missing = placement.describe_missing(spec, self.study.clients.tiers[spec.tier].name, read_room())
+        missing = describe_missing(spec, self.study.clients.tiers[spec.tier].name, read_cluster().whole)
         return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{missing}")
 
     def broadcast(self, message: Round, kept: int) -> list[Reply]:
@@ -233,7 +274,12 @@ class ClientActors:
         self.on_death()
 
     def close(self) -> None:
-        """Ends the actors."""
+        """Ends the actors and gives their seats back."""
         self._graph.close()
+        if self._newcomers is not None:
+            self._newcomers.close()
         for actor in self.actors:
             ray.kill(actor)
+        for seats in self._seats:
+            seats.release()
+        self._newcomers, self.actors, self._seats = None, [], []

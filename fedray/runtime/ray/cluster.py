@@ -24,11 +24,11 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.core.errors import FedrayError
-from fedray.runtime import environment, placement
 from fedray.runtime.ray.driver_world import worker_environment
 from fedray.runtime.ray.naming import name_options
+from fedray.runtime.ray.seats import Reservation, read_cluster
+from fedray.runtime.seats import add_up, describe_amounts
 
-PATIENCE = environment.read_patience()  # seconds to wait for an actor before giving up
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
 GONE = (  # an actor died (also by Ray's memory monitor), or an answer with the node that held it
     RayActorError,
@@ -48,14 +48,6 @@ REMEDIES = {  # of what is full, by the type of the error
 PEER_CALLS = "peer_calls"  # the concurrency group in which an actor takes calls of other actors while it works
 
 
-def read_room() -> placement.Room:
-    """Reads the resources that the cluster has now."""
-    untyped: Any = ray  # this function of Ray has no annotations
-    has = untyped.cluster_resources()
-    plain = {k: v for k, v in has.items() if k not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in k}
-    return placement.Room(has.get("CPU", 0.0), has.get("GPU", 0.0), plain)
-
-
 def count_nodes() -> int:
     """Counts the nodes that are alive now."""
     untyped: Any = ray
@@ -69,22 +61,22 @@ def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
 
 def describe_cluster() -> str:
     """Says what the cluster has, for a message."""
-    room = read_room()
-    return f"the cluster has {count_nodes()} nodes, {room.cpus:g} CPU, {room.gpus:g} GPU"
+    return f"the cluster has {count_nodes()} nodes, {describe_amounts(add_up(read_cluster().whole))}"
 
 
 def make_actors(
-    kind: Any, specs: list[placement.ActorSpec], shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool
+    kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool, first: int
 ) -> list[Any]:
     """Makes actors of a class.
 
     Args:
         kind: The class. Its arguments are `shared`, then the number, GPUs, CPUs and name of the actor.
-        specs: What each actor reserves.
+        seats: What each actor reserves, and where.
         shared: First arguments of every actor.
         run: Name of the run.
         names: What each actor is called.
         peers: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
+        first: The number of the first of them.
     """
     remote: Any = ray.remote
     actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if peers else remote(kind)
@@ -95,9 +87,10 @@ def make_actors(
             resources=spec.resources,
             max_restarts=-1,
             runtime_env=worker_environment(),
+            scheduling_strategy=seats.strategy(a),
             **named,
-        ).remote(*shared, index, spec.num_gpus, spec.num_cpus, name=name)
-        for index, (spec, name, named) in enumerate(zip(specs, names, name_options(run, names), strict=True))
+        ).remote(*shared, first + a, spec.num_gpus, spec.num_cpus, name=name)
+        for a, (spec, name, named) in enumerate(zip(seats.specs, names, name_options(run, names), strict=True))
     ]
 
 

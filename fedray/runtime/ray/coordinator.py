@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,6 @@ from fedray.runtime import environment
 from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.ray.cluster import (
     GONE,
-    PATIENCE,
     describe_cluster,
     explain_error,
     pin_to_this_node,
@@ -43,6 +43,7 @@ from fedray.runtime.ray.driver_world import send_modules, worker_environment
 from fedray.runtime.ray.gauges import set_gauges
 from fedray.runtime.ray.naming import name_options
 from fedray.runtime.ray.runtime import RayRuntime
+from fedray.runtime.ray.seats import PATIENCE, wait_for_resources
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import name_lanes
@@ -105,7 +106,15 @@ class Coordinator:
         return [self.snapshots.popleft() for _ in range(len(self.snapshots))]
 
 
-def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, address: str | None) -> dict[str, Any]:
+def run_on_ray(
+    scenario: Scenario,
+    own: UserObjects,
+    out: Path,
+    watch: Watch,
+    address: str | None,
+    *,
+    wait_for: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """Runs a scenario on Ray.
 
     Args:
@@ -114,6 +123,7 @@ def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, ad
         out: The run directory.
         watch: Called with a snapshot after each evaluated round.
         address: Address of the cluster; None starts a local one.
+        wait_for: What the cluster must have before the run begins, by Ray's names.
 
     Returns:
         The summary.
@@ -124,6 +134,7 @@ def run_on_ray(scenario: Scenario, own: UserObjects, out: Path, watch: Watch, ad
     for _ in range(MOST_RAYS):
         with open_ray(address, cpus, gpus) as connection:
             try:
+                wait_for_resources(wait_for or {})
                 return _run_coordinator(scenario, own, out, watch, connection)
             except RayError as error:
                 raise explain_error(error, "the coordinator") from error

@@ -52,8 +52,8 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 def _list_variables() -> dict[str, str]:
     """The variables of the driver that every worker gets; paths are made absolute."""
-    patience = environment.PATIENCE_VARIABLE
-    given = {patience: os.environ[patience]} if patience in os.environ else {}
+    numbers = environment.PATIENCE_VARIABLE, environment.PARTS_VARIABLE
+    given = {name: os.environ[name] for name in numbers if name in os.environ}
     return given | {
         name: str(Path(os.environ[name]).expanduser().absolute()) for name in PLACES if os.environ.get(name)
     }

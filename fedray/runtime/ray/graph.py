@@ -18,7 +18,7 @@ import ray
 from ray.dag import InputNode, MultiOutputNode
 
 from fedray.runtime.messages import Reply, Round
-from fedray.runtime.ray.cluster import PATIENCE
+from fedray.runtime.ray.seats import PATIENCE
 
 GRAPH_BYTES = 256 << 10  # larger broadcasts are faster through the object store (Ray 2.60: 31 ms at 0.4 MB)
 LONG_ROUND = 0.03  # seconds: over longer rounds ordinary calls are cheaper

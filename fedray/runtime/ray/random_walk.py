@@ -25,9 +25,10 @@ from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.runtime import messages, placement
-from fedray.runtime.placement import ActorSpec
-from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, PATIENCE, explain_error
+from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, explain_error
 from fedray.runtime.ray.model_holder import ModelKey, Orders, Parcel, Report
+from fedray.runtime.ray.seats import PATIENCE
+from fedray.runtime.seats import ActorSpec
 from fedray.simulation.study import Study
 
 

@@ -95,9 +95,9 @@ class RayRuntime:
         self._jobs += len(jobs.size)
         if self.walks is not None:
             return self.walks.train(t, jobs, state)
-        if self.clients.should_grow():
+        if self.clients.has_grown():
             private = self.private()
-            self._start_actors()
+            self.clients.join()
             self.restore(private)
         parts = placement.deal_jobs(
             self.study.clients, self.clients.specs, jobs.plan, jobs.steps, at_home=bool(phase.own)

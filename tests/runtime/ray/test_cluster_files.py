@@ -16,7 +16,8 @@ import ray.autoscaler
 import yaml
 
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import Room, plan_actors
+from fedray.runtime.placement import plan_actors
+from fedray.runtime.seats import Node
 
 ROOT = Path(__file__).parents[3]
 FILES = ("cluster.yaml", "cluster/on_premise.yaml")
@@ -65,20 +66,28 @@ def test_all_nodes_of_a_cluster_get_the_same_ray(name: str) -> None:
     assert '"ray>=2.52"' in (ROOT / "pyproject.toml").read_text()
 
 
-def room() -> Room:
-    """What the workers of the cloud file have."""
+def workers() -> list[Node]:
+    """The workers of the cloud file."""
     types = [kind for kind in config("cluster.yaml")["available_node_types"].values() if kind.get("min_workers")]
-    have = {name: sum(t["min_workers"] * t["resources"].get(name, 0) for t in types) for name in ("CPU", "hpc", "lpc")}
-    return Room(have.pop("CPU"), 0.0, have)
+    return [Node("", one["resources"]) for one in types for _ in range(one["min_workers"])]
 
 
 def test_the_tiers_of_the_readme_fit_the_cloud_files_nodes() -> None:
     """A tier that is pinned to scarce nodes gets the actors that they hold, not its share of the CPUs."""
-    strong, weak = (Tier(name, 50, resources={name: 1.0}) for name in ("hpc", "lpc"))
-    planned = plan_actors(Clients((strong, weak)), room(), "auto", "auto")
-    assert [sum(spec.tier == c for spec in planned) for c in (0, 1)] == [32, 8], "all 40 CPUs"
-    both = plan_actors(Clients((weak, replace(weak, name="weaker"))), room(), "auto", "auto")
+    for few, many in ((50, 50), (20, 80)):
+        strong, weak = Tier("hpc", few, resources={"hpc": 1.0}), Tier("lpc", many, resources={"lpc": 1.0})
+        planned = plan_actors(Clients((strong, weak)), workers(), "auto", "auto")
+        assert [sum(spec.tier == c for spec in planned) for c in (0, 1)] == [min(few, 32), 8], "all CPUs"
+    weak = Tier("weak", 50, resources={"lpc": 1.0})
+    both = plan_actors(Clients((weak, replace(weak, name="weaker"))), workers(), "auto", "auto")
     assert [sum(spec.tier == c for spec in both) for c in (0, 1)] == [4, 4], "two tiers share what both want"
+
+
+def test_a_given_number_of_actors_does_not_hold_back_a_tier_that_has_nodes_of_its_own() -> None:
+    """32 weak actors share 8 CPUs; the 8 strong ones got a fourth of a CPU each, and 24 of 32 CPUs were idle."""
+    strong, weak = Tier("hpc", 20, resources={"hpc": 1.0}), Tier("lpc", 80, resources={"lpc": 0.25})
+    planned = plan_actors(Clients((strong, weak)), workers(), "auto", 40)
+    assert {(spec.tier, spec.num_cpus) for spec in planned} == {(0, 1.0), (1, 0.25)}
 
 
 def test_the_cloud_file_has_both_node_types() -> None:
@@ -105,6 +114,7 @@ STUB = """#!/bin/bash
 echo "$(basename $0) $*" >> {log}
 case "$(basename $0) $*" in
   "scontrol show hostnames "*) echo "$3" | tr , '\\n' | sed 's/$//' ;;
+  "srun "*"/fedray run "*) sleep 1 ;;
   *"hostname -I") echo "10.1.0.1 192.168.0.1" ;;
   "ip -o route get "*) echo "10.0.0.9 dev eth0 src $SOURCE uid 0" ;;
 esac
@@ -151,7 +161,66 @@ def test_the_slurm_script_starts_both_kinds_of_nodes(tmp_path: Path) -> None:
         part, resources = (0, '{"hpc": 8}') if node in "ab" else (1, '{"lpc": 2}')
         assert f"--het-group={part} " in line and f"--resources={resources}" in line
         assert node == "a" or line.endswith("--address=10.1.0.1:6379")
-    assert lines[-1].endswith("bin/fedray run a.yaml rounds=2 --address 10.1.0.1:6379")
+    command = "bin/fedray run a.yaml rounds=2 --address 10.1.0.1:6379 --wait-for hpc=16,lpc=6"
+    assert any(line.endswith(command) for line in lines)
+
+
+def test_a_slurm_job_without_weak_nodes_waits_for_strong_ones_only(tmp_path: Path) -> None:
+    log, environment = stubs(tmp_path, "srun", "scontrol", "venv/bin/ray", "venv/bin/fedray")
+    job = {"SLURM_JOB_NODELIST": "a,b", "PAUSE": "0.1", "SLURM_CPUS_PER_TASK_HET_GROUP_0": "8"}
+    script = ROOT / "cluster" / "slurm.sh"
+    subprocess.run(["bash", script, "a.yaml"], env={**environment, **job}, check=True, timeout=60)
+    lines = log.read_text().splitlines()
+    assert any(line.endswith("run a.yaml --address 10.1.0.1:6379 --wait-for hpc=16") for line in lines)
+
+
+CONTAINER = {"name", "image", "resources", "volumeMounts"}  # of Kubernetes, as far as it is used
+GROUP = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}  # of KubeRay's ray.io/v1
+SPEC = {
+    "rayVersion",
+    "authOptions",
+    "enableInTreeAutoscaling",
+    "autoscalerOptions",
+    "headGroupSpec",
+    "workerGroupSpecs",
+}
+
+
+def test_the_kubernetes_file_has_the_fields_of_kuberay_and_grows_from_nothing() -> None:
+    file = config("cluster/kuberay.yaml")
+    assert (file["apiVersion"], file["kind"], set(file)) == (
+        "ray.io/v1",
+        "RayCluster",
+        {"apiVersion", "kind", "metadata", "spec"},
+    )
+    spec = file["spec"]
+    assert set(spec) == SPEC
+    assert spec["authOptions"] == {"mode": "token"}
+    assert set(spec["autoscalerOptions"]) == {"idleTimeoutSeconds"}
+    assert set(spec["headGroupSpec"]) == {"rayStartParams", "template"}
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    for group in spec["workerGroupSpecs"]:
+        assert set(group) == GROUP
+        assert group["replicas"] == group["minReplicas"] == 0 < group["maxReplicas"]
+        (container,) = group["template"]["spec"]["containers"]
+        cpus = container["resources"]["limits"]["cpu"]
+        assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {group["groupName"]: int(cpus)}
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert set(container) <= CONTAINER
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert container["image"] == spec["headGroupSpec"]["template"]["spec"]["containers"][0]["image"]
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+
+
+def test_the_image_copies_what_there_is_and_has_one_version_of_ray() -> None:
+    lines = (ROOT / "cluster" / "Containerfile").read_text().splitlines()
+    orders = [line.split() for line in lines if line and not line.startswith("#")]
+    assert {words[0] for words in orders} == {"FROM", "RUN", "COPY", "USER", "WORKDIR"}
+    copied = [name for words in orders if words[0] == "COPY" for name in words[1:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    version = config("cluster/kuberay.yaml")["spec"]["rayVersion"]
+    assert f"ray[default]=={version}" in "\n".join(lines)
 
 
 def test_the_shell_files_are_bash() -> None:

@@ -1,0 +1,210 @@
+"""Seats on two real nodes of two CPUs each: all or none, waited for where they are taken, and found again.
+
+The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster`). Only slow tests make actors.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from on_ray import PRIVATE, hashes, inline, run
+
+from fedray.bench.measure import list_tree
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import Clients, Tier
+from fedray.runtime.busy import ActorKeys, choose_seats
+from fedray.runtime.seats import ActorSpec
+
+pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    """A head and a node of two CPUs each."""
+    from fedray.runtime import environment
+
+    environment.prepare_process()
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster.add_node(num_cpus=2)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def seats(two: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module under test, impatient; nothing is reserved before and after."""
+    assert len(two.list_all_nodes()) == 2
+    import ray.util
+    from ray.util.placement_group import placement_group_table, remove_placement_group
+
+    from fedray.runtime.ray import seats as module
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    yield module
+    for group in placement_group_table().values():  # of a test that failed
+        if group["state"] != "REMOVED":
+            remove_placement_group(ray.util.get_placement_group(group["name"]))
+    assert wait_until_free(module, 4.0)
+
+
+def free_cpus(module: Any) -> float:
+    return float(sum(node.has.get("CPU", 0.0) for node in module.read_cluster().free))
+
+
+def wait_until_free(module: Any, cpus: float) -> bool:
+    deadline = time.monotonic() + 30
+    while free_cpus(module) < cpus and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return free_cpus(module) == cpus
+
+
+def ask(number: int | str = "auto", cpus: float | None = None, parts: int = 1) -> Any:
+    """What a run of fifty clients chooses."""
+    tiers = Clients((Tier("all", 50, num_cpus=cpus),))
+    return partial(choose_seats, tiers, keys=ActorKeys("auto", number, parts))
+
+
+@pytest.mark.parametrize(("number", "share"), [(5, 0.6666), (3, 1.0), ("auto", 1.0)])
+def test_all_actors_have_seats_on_two_nodes_of_two_cpus(seats: Any, number: int | str, share: float) -> None:
+    """Five actors of 0.8 CPU hung: each node holds two. Ray itself confirms every seat."""
+    taken = seats.take_seats(ask(number), waits=False)
+    assert taken.is_ready()
+    assert len(taken.specs) == (4 if number == "auto" else number)
+    assert {one.num_cpus for one in taken.specs} == {share}
+    assert {one.node for one in taken.find_nodes()} == {node.name for node in seats.read_cluster().whole}
+    taken.release()
+
+
+def test_two_runs_never_hold_half_a_cluster_each(seats: Any) -> None:
+    """Both want three of four CPUs at the same moment; one begins, and the other when that one ends."""
+    with ThreadPoolExecutor(2) as both:
+        asked: list[Future[Any]] = [both.submit(seats.take_seats, ask(3, 1.0), waits=False) for _ in range(2)]
+        while not any(one.done() for one in asked):
+            time.sleep(0.05)
+        time.sleep(1.0)
+        assert sum(one.done() for one in asked) == 1
+        assert free_cpus(seats) == 1.0, "the one that waits holds nothing"
+        for one in sorted(asked, key=lambda one: not one.done()):
+            one.result(60).release()
+
+
+def test_a_busy_cluster_is_waited_for_and_said(seats: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It was taken for free: the second run hung for half an hour, and died."""
+    other = seats.take_seats(ask("auto"), waits=False)
+    threading.Timer(1.5, other.release).start()
+    began = time.monotonic()
+    with caplog.at_level(logging.INFO, logger="fedray"):
+        mine = seats.take_seats(ask(4), waits=False)
+    assert 1.0 < time.monotonic() - began < 60
+    assert "waiting for 4 CPU: all are taken by other jobs" in caplog.messages
+    mine.release()
+
+
+def test_runs_that_fill_what_is_left_or_a_part_share_a_cluster(seats: Any) -> None:
+    """As the cells of `fedray table --jobs 2`: each takes a half, and a third run would wait."""
+    taken = [seats.take_seats(ask(parts=2), waits=False) for _ in range(2)]
+    assert [len(one.specs) for one in taken] == [2, 2]
+    taken[0].release()
+    assert wait_until_free(seats, 2.0)
+    rest = seats.take_seats(ask(), waits=False)
+    assert len(rest.specs) == 2, "what nobody holds"
+    for one in (taken[1], rest):
+        one.release()
+
+
+def test_what_no_node_has_is_refused_at_once(seats: Any) -> None:
+    with pytest.raises(BadInput, match="an actor needs 3 CPU on one node, which no node has"):
+        seats.take_seats(ask("auto", 3.0), waits=False)
+
+
+def test_nodes_that_were_lost_are_waited_for_and_given_up(seats: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that had begun; `hpc` was on a node that is gone."""
+    monkeypatch.setattr(seats, "PATIENCE", 0.5)
+    pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
+    choose = partial(choose_seats, pinned, keys=ActorKeys("auto", "auto"))
+    with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc: the cluster has 0 hpc"):
+        seats.take_seats(choose, waits=True)
+
+
+def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadPoolExecutor(1) as beside, caplog.at_level(logging.INFO, logger="fedray"):
+        done = beside.submit(seats.wait_for_resources, {"lab": 3.0, "nodes": 3.0})
+        time.sleep(0.5)
+        assert not done.done()
+        node = two.add_node(num_cpus=0, resources={"lab": 3})  # nodes are started from the main thread only
+        done.result(60)
+    assert "waiting for 3 lab, 3 nodes: the cluster has 0 lab, 2 nodes" in caplog.messages
+    two.remove_node(node)
+
+
+def test_seats_of_a_coordinator_that_was_killed_are_given_back(seats: Any) -> None:
+    """Ray keeps what a dead actor had reserved until its job ends, in which a new coordinator waits for it."""
+    import ray
+
+    class Coordinator:
+        def take(self) -> int:
+            from fedray.runtime.ray.seats import reserve
+
+            self.held = reserve([ActorSpec(0, 1.0, 0.0, {})] * 4)
+            return int(self.held.is_ready(30))
+
+    remote: Any = ray.remote(Coordinator)
+    coordinator = remote.options(num_cpus=0).remote()
+    assert ray.get(coordinator.take.remote())
+    ray.kill(coordinator)
+    time.sleep(1.0)
+    assert free_cpus(seats) == 0.0
+    mine = seats.take_seats(ask(4, 1.0), waits=False)
+    mine.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [{}, PRIVATE], ids=["nothing", "private state"])
+def test_actors_of_a_node_that_joins_train_beside_those_there_are(
+    two: Any, change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All were made anew, ten times their start-up later. What clients keep moves to their new homes."""
+    enough = tmp_path / "enough"
+
+    def wait(_round: int, _scores: Any, _models: Any) -> None:  # long rounds, until actors have joined
+        time.sleep(0.0 if enough.exists() else 0.2)
+
+    def find() -> set[int]:
+        return {one.id for one in list_tree() if one.command.startswith("ray::ClientActor")}
+
+    long: dict[str, Any] = {"rounds": 2000, "evaluate": {"every": 1000}, "checkpoint": {"every": 10}}
+    with ThreadPoolExecutor(1) as beside, caplog.at_level(logging.INFO, logger="fedray"):
+        done = beside.submit(run, long, change, callbacks=wait, out=tmp_path / "run")
+        while not list((tmp_path / "run" / "checkpoints").glob("round-*")) and not done.done():
+            time.sleep(0.1)
+        before = find()
+        node = two.add_node(num_cpus=2)  # from the main thread only
+        began = time.monotonic()
+        while not any("further actors joined" in line for line in caplog.messages) and not done.done():
+            time.sleep(0.1)
+        print(f"a node was used {time.monotonic() - began:.1f} s after it was there")
+        assert before <= find() and len(before) == 4
+        enough.touch()
+    assert "training: 2 further actors joined, 6 in all" in caplog.messages
+    assert hashes(done.result()) == inline(long, change)
+    two.remove_node(node)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two")
+def test_five_actors_on_two_nodes_change_no_bit() -> None:
+    assert hashes(run({"clients": {"actors": 5}})) == inline()
