@@ -63,9 +63,9 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
         found = pair.difference
         if found is None:
             continue
-        means = [_show(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
-        interval = f"{_show(pair.metric, found.low, True)} to {_show(pair.metric, found.high, True)}"
-        cells = [name_score(pair.metric, unit=True), pair.run, *means, _show(pair.metric, found.mean, True)]
+        means = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
+        interval = f"{show_score(pair.metric, found.low, True)} to {show_score(pair.metric, found.high, True)}"
+        cells = [name_score(pair.metric, unit=True), pair.run, *means, show_score(pair.metric, found.mean, True)]
         cells += [interval if found.n > 1 else "none: one pair", count_pairs(found)]
         rows.append([ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)])
     return head, rows
@@ -97,7 +97,7 @@ def format_difference(pair: RunPair) -> str:
     if found is None:
         return "no shared seed"
     unit = " points" if is_share(pair.metric) else ""
-    mean, low, high = (_show(pair.metric, value, True).removesuffix(" points") for value in found[:3])
+    mean, low, high = (show_score(pair.metric, value, True).removesuffix(" points") for value in found[:3])
     if found.n < 2:
         return f"{mean}{unit} (one pair: no interval)"
     return f"{mean}{unit} ({100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)})"
@@ -108,8 +108,14 @@ def count_pairs(found: PairedDifference) -> str:
     return f"{found.n} {found.over if found.n > 1 else found.over.removesuffix('s')}"
 
 
-def _show(metric: str, value: float, difference: bool = False) -> str:
-    """A score in its unit; a difference of shares is in points, and has its sign."""
+def show_score(metric: str, value: float, difference: bool = False) -> str:
+    """A score in its unit; a difference of shares is in points, and has its sign.
+
+    Args:
+        metric: its name.
+        value: the score; NaN is a dash.
+        difference: whether it is a difference.
+    """
     if np.isnan(value):
         return "-"
     if not difference:

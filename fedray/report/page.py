@@ -27,6 +27,7 @@ from fedray.report import (
     jobs,
     loss_plane,
     losses,
+    moments,
     predictions,
     random_walk,
     stacking,
@@ -46,7 +47,12 @@ MEAN_NOTE = (
 COST_NOTE = "Means over the n replicates and folds of a run, its wall time divided by their number."
 PAIR_NOTE = (
     "Each run less the first one, over the seeds that both have: same rows, clients and first models. Student's 95 % "
-    "interval over the seeds, at the last round of the shortest run; blue or shaded: zero lies outside of it."
+    "interval over the seeds, at the last round of the shortest run (at equal virtual time where a run has no rounds); "
+    "blue or shaded: zero lies outside of it."
+)
+MOMENT_NOTE = (
+    "Each run less the first one at the same virtual second: the last score that each had by then, seed by seed. Line: "
+    "mean; band: Student's 95 % interval over the seeds."
 )
 CLASS_NOTE = "Line: Wilson's 95 % interval for the test samples of the class. Replicate 0."
 BAND_NOTE = "Line: mean of the replicates and folds; band: one standard deviation."
@@ -172,6 +178,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         tables=[
             *tables,
             ("Differences, seed by seed", differences.make_difference_table(runs), PAIR_NOTE),
+            ("At equal virtual time", moments.make_moment_table(runs), MOMENT_NOTE),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
         ],
@@ -189,6 +196,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
     ]
     if metric == runs[0].metric:
         draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
+        draws.append(("differences-over-seconds", partial(moments.figure_moments, runs), MOMENT_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
         draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))

@@ -1,5 +1,8 @@
 """Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
 
+Runs in rounds are compared at the last round of the shortest. Where the clients of one of them do not wait for rounds,
+its rounds are steps of its server, and all are compared at equal virtual time: where the first one of them ended.
+
 Example:
     >>> import numpy as np
     >>> columns = {name: np.zeros(4) for name in ("fold", "replicate")} | {"round": np.array([0.0, 1.0, 0.0, 1.0])}
@@ -16,13 +19,17 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from fedray.core.text import format_seconds
 from fedray.metrics.paired import PairedDifference, compare_paired, score_worlds
 from fedray.report.read import ReadRun
 
 MOST_NAMED_SEEDS = 12
+ROUNDS, SECONDS = "round", "sim_seconds"  # columns of `rounds.parquet` over which runs are compared
 
 
 class RunPair(NamedTuple):
@@ -45,38 +52,72 @@ class RunPair(NamedTuple):
     difference: PairedDifference | None
 
 
-def read_world_scores(run: ReadRun, metric: str, last: float = math.inf) -> dict[tuple[int, int], float]:
+def read_world_scores(
+    run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
+) -> dict[tuple[int, int], float]:
     """A score of each replicate and fold at its last evaluated round, by (seed, fold).
 
     Args:
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
         last: rounds after this one do not count.
+        over: what `last` counts: rounds, or virtual seconds.
     """
-    if metric not in run.rounds:
+    if metric not in run.rounds or over not in run.rounds:
         return {}
     columns = (run.rounds[name] for name in ("replicate", "fold", metric))
-    return score_worlds(_read_seed(run), *columns, round=run.rounds["round"], last=last)
+    return score_worlds(_read_seed(run), *columns, round=run.rounds[over], last=last)
 
 
-def find_common_end(runs: Sequence[ReadRun]) -> float:
-    """The last round of the shortest run; infinity where a run has evaluated none."""
-    return min((float(run.rounds["round"].max()) if run.rounds else math.inf for run in runs), default=math.inf)
+def find_axis(runs: Sequence[ReadRun]) -> str:
+    """What runs have in common: rounds; virtual seconds where one of them has no rounds.
+
+    Example:
+        >>> keys = [{}, {"participation": {"mode": "buffered"}}]
+        >>> find_axis([ReadRun("", each, "", {}, {}, {}, None, None, {}) for each in keys])
+        'sim_seconds'
+    """
+    sections = [run.scenario.get("participation") for run in runs]
+    modes = {section.get("mode", "sync") for section in sections if isinstance(section, Mapping)}
+    return SECONDS if modes - {"sync"} else ROUNDS
+
+
+def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
+    """The last round, or virtual second, of the shortest run; infinity where a run has evaluated none.
+
+    Args:
+        runs: to be compared.
+        over: rounds or virtual seconds: of these, those of the replicate and fold that ended first count.
+    """
+    ends = [_find_end(run, over) if over in run.rounds else math.inf for run in runs]
+    return min(ends, default=math.inf)
+
+
+def _find_end(run: ReadRun, over: str) -> float:
+    """Where a run ends, or the first of its worlds."""
+    column = run.rounds[over]
+    if over == ROUNDS:
+        return float(column.max())
+    world = np.stack([run.rounds["replicate"], run.rounds["fold"]])
+    each = np.unique(world, axis=1, return_inverse=True)[1].ravel()
+    return min(float(column[each == w].max()) for w in range(int(each.max()) + 1))
 
 
 def compare_with_first(runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None) -> list[RunPair]:
-    """Every run against the first one: each score that both have, by the last round of the shortest.
+    """Every run against the first one: each score that both have, by the end of the shortest.
 
     Args:
         runs: at least two.
         metrics: columns of `rounds.parquet`; those that two runs do not share are left out.
-        last: rounds after this one do not count; None means the last one of the shortest run.
+        last: rounds after this one (virtual seconds, where a run has no rounds) do not count; None means the end of the
+            shortest run.
     """
-    at = find_common_end(runs) if last is None else last
+    over = find_axis(runs)
+    at = find_common_end(runs, over) if last is None else last
     found = []
     for run in runs[1:]:
         for metric in metrics:
-            mine, theirs = read_world_scores(run, metric, at), read_world_scores(runs[0], metric, at)
+            mine, theirs = (read_world_scores(each, metric, at, over) for each in (run, runs[0]))
             if mine and theirs:
                 shared = sorted(mine.keys() & theirs.keys())
                 mean, base = (_mean([one[key] for key in shared]) for one in (mine, theirs))
@@ -99,7 +140,10 @@ def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
     """
     found = []
     ends = [f"{run.rounds['round'].max():.0f}" if run.rounds else "none" for run in runs]
-    if len(set(ends)) > 1:
+    if find_axis(runs) == SECONDS:
+        moment = format_seconds(find_common_end(runs, SECONDS))
+        found.append(f"Not all runs have rounds. They are compared at equal virtual time, after {moment}.")
+    elif len(set(ends)) > 1:
         each = ", ".join(f"{run.name} {end}" for run, end in zip(runs, ends, strict=True))
         found.append(
             f"The runs differ in their rounds: {each}. They are compared by what each had reached in round "
