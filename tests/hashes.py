@@ -127,6 +127,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
     **{name: {"method": {"name": name}} for name in ("adaboost_f", "distboost_f", "preweak_f", "federated_bagging")},
     "adaboost_f weights": {"method": {"name": "adaboost_f", "draw": "weights"}, "participation": {"per_round": 4}},
+    **{
+        f"fens {kind}": {"method": {"name": "fens", "aggregator": kind, "meta_rounds": 3}, "rounds": 1}
+        for kind in ("neural", "class_weights", "label_shares")
+    },
     "centralized": {"method": {"name": "centralized"}},
     "local_only": {"method": {"name": "local_only"}},
     "bayesian_linear": {

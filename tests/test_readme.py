@@ -26,6 +26,7 @@ SCENARIO_PAGES = (
     "cluster",
     "conformal",
     "distillation",
+    "one_shot",
     "random_walk",
     "stacking",
     "training",

@@ -19,6 +19,7 @@ from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_learner
+from fedray.assembly.fens import make_fens
 from fedray.assembly.models import make_network
 from fedray.assembly.own_methods import guard_method
 from fedray.assembly.own_schedule import guard_schedule
@@ -47,6 +48,7 @@ from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
+from fedray.scenario.stacking import STACKS
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
@@ -112,11 +114,12 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
         own: the user's objects.
         pieces: of the method.
     """
-    if scenario.method.name != "stacking" or own.method is not None:
+    if scenario.method.name not in STACKS or own.method is not None:
         return pieces
-    alone = UserObjects() if scenario.method.options["bases"] else own  # named bases win over a user's own network
+    alone = UserObjects() if scenario.method.options.get("bases") else own  # named bases win over a user's own network
     make = partial(make_network, data=data, own=alone, worlds=len(pieces.seeds))
-    made = make_stack(scenario, data.classes, pieces.clients.number, make)
+    how = make_stack if scenario.method.name == "stacking" else make_fens
+    made = how(scenario, data.classes, pieces.clients.number, make)
     return replace(pieces, stack=made)
 
 

@@ -29,6 +29,7 @@ PERSONAL_PREFIX = "personal/"  # the private vector `personal/p` holds the clien
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
+Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray]]  # (plan, sizes) -> steps `[J]`, samples in them `[J]`
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
 Remember = Callable[[State, Plan, FloatArray], State]  # (state after the round, its jobs, their losses `[J]`) -> state
@@ -195,6 +196,7 @@ class Phase:
             lambda).
         walk: Which client holds which model, where there is no server; None with a server.
         sizes: Training samples of each job; None means those of its client.
+        steps: Optimizer steps of each job; None means those of `local`.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
         choose: Which models the participants of a plan train once they have all K models and have told the mean loss of
@@ -216,6 +218,7 @@ class Phase:
     personal: tuple[Local, ...] = ()
     walk: Walk | None = None
     sizes: Sizes | None = None
+    steps: Steps | None = None
     traffic: Traffic | None = None
     remember: Remember | None = None
     choose: Choose | None = None

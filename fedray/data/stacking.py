@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core import rng
@@ -107,6 +108,16 @@ class FeatureShards:
         return self.whole.label_counts(world)
 
 
+def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
+    """Some of the rows of each job: those where its mask `[n]` is true."""
+    kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
+    size = np.array([len(rows) for rows in kept], dtype=np.int64)
+    rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
+    for padded, own in zip(rows, kept, strict=True):
+        padded[: len(own)] = own
+    return fetched._replace(rows=rows, size=size)
+
+
 class LeaveOutShards:
     """Shards with a world for each world of the whole and each fold; world `w * folds + f` lacks the rows of fold f."""
 
@@ -144,16 +155,10 @@ class LeaveOutShards:
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """The rows of the whole without those of the fold."""
-        fetched = self.whole.fetch(world // self.folds, client)
-        kept = []
+        fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
-            part = self.fold_of(w // self.folds, c, int(fetched.size[j]))
-            kept.append(fetched.rows[j, : len(part)][torch.from_numpy(part != w % self.folds)])
-        size = np.array([len(rows) for rows in kept], dtype=np.int64)
-        rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
-        for padded, own in zip(rows, kept, strict=True):
-            padded[: len(own)] = own
-        return fetched._replace(rows=rows, size=size)
+            masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
+        return mask_rows(fetched, masks)
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
         """As in the whole."""

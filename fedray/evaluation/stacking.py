@@ -14,9 +14,9 @@ import numpy as np
 from torch import nn
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.data.stacking import LeaveOutShards
+from fedray.data.stacking import FeatureShards
 from fedray.metrics import classification
-from fedray.simulation.stacking import is_trained, read_part
+from fedray.simulation.parts import is_trained, read_part
 from fedray.simulation.study import Part, Study
 
 MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of its own
@@ -24,7 +24,7 @@ MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of
 
 def find_bases(study: Study) -> list[Part]:
     """The parts that are bases."""
-    return [part for part in study.parts if isinstance(part.study.shards, LeaveOutShards)]
+    return [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
 
 
 def average_over_models(members: FloatArray, folds: int, models: int) -> FloatArray:
@@ -70,7 +70,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
         "accuracy_average": classification.accuracy(average, y),
         "f1_average": classification.weighted_f1(average, y),
     }
-    for i, folds in enumerate(bases):
+    for i, folds in enumerate(bases if study.parts[0].combine is None else []):
         scores[f"accuracy_base_{i}"] = classification.accuracy(folds.mean(axis=0), y)
         if len(folds) <= MOST_REPORTED_FOLDS:
             scores |= {f"accuracy_base_{i}_fold_{f}": classification.accuracy(one, y) for f, one in enumerate(folds)}
@@ -91,8 +91,10 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
         softmax meta model `[C, bases * C]`, where there is one.
     """
     bases = split_by_base(study, probs[1:])
-    arrays = {
-        "confusion_average": classification.confusion(average_bases(bases), y),
+    arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}
+    if study.parts[0].combine is not None:
+        return arrays
+    arrays |= {
         "stack_folds": np.array([[classification.accuracy(one, y) for one in folds] for folds in bases]),
         "stack_bases": np.array([f"{i} ({part.study.net.name})" for i, part in enumerate(find_bases(study))]),
     }

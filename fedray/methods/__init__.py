@@ -28,6 +28,7 @@ from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fednova import fednova
 from fedray.methods.fedper import fedbn, fedper, fedrep
 from fedray.methods.fedsam import fedsam
+from fedray.methods.fens import fens
 from fedray.methods.ifca import ifca
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.moon import moon
@@ -74,6 +75,7 @@ __all__ = [
     "fedprox",
     "fedrep",
     "fedsam",
+    "fens",
     "ifca",
     "lg_fedavg",
     "local_only",

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedray.core.errors import FedrayError
 from fedray.core.types import Layout, Net
+from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.models.net import layout_of
 
 
@@ -61,6 +62,10 @@ class Stack(NamedTuple):
         meta_rounds: Rounds of the training of the meta model.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
+        combine: None for stacking. Else the one base has a model for each client, which is that client's own; the meta
+            model reads the logits of all of them, and without one they are joined in this way
+            (`fedray.models.aggregators`).
+        proxy: Share of each client's rows that the meta model is trained on, where each client has a model of its own.
     """
 
     bases: tuple[Base, ...]
@@ -71,6 +76,8 @@ class Stack(NamedTuple):
     meta_rounds: int
     meta_lr: float
     meta_optimizer: str
+    combine: str | None = None
+    proxy: float = 0.0
 
     def models_of(self, base: int) -> int:
         """Number of trained models of a base, over all folds."""
@@ -90,19 +97,32 @@ class StackModule(nn.Module):
 
     trained: Tensor
 
-    def __init__(self, bases: list[list[nn.Module]], meta: nn.Module | None) -> None:
+    def __init__(self, bases: list[list[nn.Module]], meta: nn.Module | None, combine: str | None = None) -> None:
         nn.Module.__init__(self)
+        self.combine = combine
         self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
         self.bases = nn.ModuleList(nn.ModuleList(models) for models in bases)
         self.meta = meta
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[B, C]` of inputs `[B, *input]`."""
+        if self.combine is not None:
+            return self._join_clients(x, self.combine)
         each = [torch.stack([model(x).softmax(-1) for model in models]).mean(0) for models in self._models()]  # [B, C]
         if self.meta is None or not bool(self.trained):
             return torch.stack(each).mean(0).log()
         logits: Tensor = self.meta(torch.cat(each, dim=-1))
         return logits
+
+    def _join_clients(self, x: Tensor, combine: str) -> Tensor:
+        """The answer of models that are clients' own."""
+        outputs = torch.stack([model(x) for models in self._models() for model in models])
+        if self.meta is not None and bool(self.trained):
+            logits: Tensor = self.meta(side_by_side(outputs))
+            return logits
+        if combine == "label_shares":
+            raise FedrayError("a module does not know how many rows of each class clients have: use Run.predict")
+        return combine_outputs(combine, outputs).to(outputs.dtype)
 
     def _models(self) -> Iterator[nn.ModuleList]:
         for models in self.bases:
@@ -133,7 +153,8 @@ def stacked_net(stack: Stack) -> Net:
             [copy.deepcopy(base.net.module) for _ in range(stack.models_of(i))] for i, base in enumerate(stack.bases)
         ]
         meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
-    module = StackModule(bases, meta)
-    layout = layout_of(module, "stacking")
+    name = "stacking" if stack.combine is None else "fens"
+    module = StackModule(bases, meta, stack.combine)
+    layout = layout_of(module, name)
     first = stack.bases[0].net
-    return Net("stacking", module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))
+    return Net(name, module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))

@@ -19,14 +19,15 @@ from torch import Tensor
 
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows
-from fedray.core.types import EVALUATED_ROWS, IntArray, SizedPlan, State, Stats
+from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
+from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.messages import in_order
 from fedray.runtime.worker import Worker
-from fedray.simulation.stacking import is_trained, read_part, split_plan
+from fedray.simulation.parts import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import Engine, is_shareable
 
@@ -65,7 +66,7 @@ class StackWorkers:
 
     def __init__(self, study: Study, device: str, threads: int) -> None:
         self.study = study
-        self.bases = [part for part in study.parts if isinstance(part.study.shards, LeaveOutShards)]
+        self.bases = [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
         self._worker = {
             i: Worker(_with_features(part, self.features), device, threads)
             for i, part in enumerate(study.parts)
@@ -113,13 +114,27 @@ class StackWorkers:
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
-        votes = [ensemble.probabilities(each.numpy()).mean(axis=0) for each in outputs]
-        answer = torch.from_numpy(np.log(np.maximum(np.mean(votes, axis=0), TINY)))
+        votes, combine = self._mean_probabilities(outputs), self.bases[0].combine
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read_part(whole, self.study.parts[-1])
-            features = torch.from_numpy(np.concatenate(votes, axis=1).astype(np.float32))
+            joined = torch.from_numpy(np.concatenate(votes, axis=1).astype(np.float32))
+            features = joined if combine is None else side_by_side(outputs[0])
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
+        elif combine is not None:
+            answer = combine_outputs(combine, outputs[0], self._label_shares(world))
+        else:
+            answer = torch.from_numpy(np.log(np.maximum(np.mean(votes, axis=0), TINY)))
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
+
+    def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
+        """The mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
+        return [np.asarray(ensemble.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
+
+    def _label_shares(self, world: int) -> Tensor:
+        """Each client's share of the training rows of a class, `[N, C]`; equal shares of a class that nobody has."""
+        counts = self.study.shards.label_counts(world)
+        total = counts.sum(axis=0)
+        return torch.from_numpy(np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts)))
 
     def state(self) -> dict[str, Tensor]:
         """The private vectors of all parts; those of part i are called `i/...`."""
@@ -139,13 +154,16 @@ class StackWorkers:
 
     def _compute_features(self, world: int, client: int) -> Tensor:
         assert self._state is not None
-        fetched = self.study.shards.fetch(np.array([world]), np.array([client]))
+        meta = self.study.parts[-1].study.shards
+        assert isinstance(meta, FeatureShards)
+        fetched = meta.whole.fetch(np.array([world]), np.array([client]))
         x = fetched.x[fetched.rows[0, : int(fetched.size[0])]]
         out = np.zeros((len(x), len(self.bases), self.study.classes), np.float32)
         row = slice(world, world + 1)
         whole = State(self._state.models[row], self._state.counters[row], {})
         shards = self.bases[0].study.shards
-        assert isinstance(shards, LeaveOutShards)
+        if not isinstance(shards, LeaveOutShards):  # each model is a client's own, and has seen none of these rows
+            return side_by_side(self._base_outputs(whole, 0, world, x))
         for fold, rows in _rows_of_folds(shards.fold_of(world, client, len(x))):
             for i in range(len(self.bases)):
                 outputs = self._base_outputs(whole, i, world, x[torch.from_numpy(rows)], fold)

@@ -19,8 +19,9 @@ from typing import Any
 
 from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
+from fedray.scenario.fens import FENS_SPECS
 from fedray.scenario.spec import MethodSpec, Needs, Option
-from fedray.scenario.stacking import check_bases
+from fedray.scenario.stacking import STACKING_OPTIONS
 from fedray.scenario.validators import either, list_of, one_of, real, whole
 
 _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
@@ -28,7 +29,6 @@ _BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the pape
 _HEAD: dict[str, Any] = {"local": {"private": ["head"]}}
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
-_META = Needs("method.meta", ("softmax", "mlp"))
 _BY_LOSS: dict[str, Any] = {"evaluate": {"personal": True}, "predict": {"gamma": 0.0}}  # a client's best model answers
 _TIERS: dict[str, Any] = {
     "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
@@ -205,15 +205,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     ),
     "stacking": MethodSpec(
         "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
-        options={
-            "bases": Option([], check_bases),
-            "folds": Option("client", one_of("client", "within")),
-            "fold_number": Option(5, whole(2, 1000), Needs("method.folds", ("within",))),
-            "meta": Option("softmax", one_of("softmax", "mlp", "average")),
-            "meta_rounds": Option(None, whole(0, 10**7), _META),  # None: rounds
-            "meta_lr": Option(None, real("(0, inf)"), _META),  # None: local.lr
-            "meta_optimizer": Option(None, one_of("sgd", "adam"), _META),  # None: local.optimizer
-        },
+        options=STACKING_OPTIONS,
         defaults={
             **_ONE,
             "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
@@ -224,6 +216,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         optimizer=False,
     ),
     **BOOSTING_SPECS,
+    **FENS_SPECS,
     "centralized": MethodSpec(
         "one model on the pooled data: the upper reference",
         module="references",

@@ -22,6 +22,7 @@ from fedray.scenario.boosting import explain_unread
 from fedray.scenario.clients import ClientKeys, TierKeys
 from fedray.scenario.data import data_spec_of
 from fedray.scenario.distillation import explain_idle
+from fedray.scenario.fens import explain_idle_aggregation
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
@@ -138,6 +139,8 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
         return f"{name} keeps no layers of its network at the clients"
     if (spec.own_models or scenario.local.private) and key == "predict.gamma":
         return f"a known client of {name} answers with a model of its own"
+    if "aggregator" in spec.options and (why := explain_idle_aggregation(key, scenario.method.options)):
+        return why
     if key.startswith("method.") and "validation" in spec.options:
         return explain_idle(key.removeprefix("method."), scenario.method.options)
     if key.startswith("model.") and scenario.method.options.get("bases"):

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.scenario.validators import whole
+from fedray.scenario.spec import Needs, Option
+from fedray.scenario.validators import one_of, real, whole
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario
+
+
+STACKS = ("stacking", "fens")  # methods whose model is made of parts that train one after another
 
 
 def check_bases(value: Any) -> Any:
@@ -45,23 +49,44 @@ def _check_network(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": folded["name"], **own, **folded["options"]}
 
 
+_META = Needs("method.meta", ("softmax", "mlp"))
+STACKING_OPTIONS = {
+    "bases": Option([], check_bases),
+    "folds": Option("client", one_of("client", "within")),
+    "fold_number": Option(5, whole(2, 1000), Needs("method.folds", ("within",))),
+    "meta": Option("softmax", one_of("softmax", "mlp", "average")),
+    "meta_rounds": Option(None, whole(0, 10**7), _META),  # None: rounds
+    "meta_lr": Option(None, real("(0, inf)"), _META),  # None: local.lr
+    "meta_optimizer": Option(None, one_of("sgd", "adam"), _META),  # None: local.optimizer
+}
+
+
 def check_stacking(scenario: Scenario) -> None:
     """Raises `BadInput` for the first key that has no meaning for a stack."""
-    if scenario.method.name != "stacking":
+    name = scenario.method.name
+    if name not in STACKS:
         return
+    plain = "probabilities"
     refused = (
         ("predict.gamma", scenario.predict.gamma, math.isfinite(scenario.predict.gamma), "inf"),
         ("schedule.kind", scenario.schedule.kind, scenario.schedule.kind == "walk", "permutation"),
         ("local.lr_grid", scenario.local.lr_grid, bool(scenario.local.lr_grid), "an empty list"),
+        ("participation.overcommit", scenario.participation.overcommit, is_uncounted(scenario), "1"),
+        ("predict.average", scenario.predict.average, name == "fens" and scenario.predict.average != plain, plain),
     )
     for key, value, is_wrong, remedy in refused:
         if is_wrong:
-            raise BadInput(f"{key} = {value}, but method stacking cannot use it: leave it at {remedy}")
+            raise BadInput(f"{key} = {value}, but method {name} cannot use it: leave it at {remedy}")
     from fedray.scenario.classifiers import CLASSIFIERS
 
-    first = next(iter(scenario.method.options["bases"]), {"name": ""})["name"]
+    first = next(iter(scenario.method.options.get("bases", ())), {"name": ""})["name"]
     if first in CLASSIFIERS:
         raise BadInput(
             f"method.bases[0].name = {first}, but the first base must be a network: list one before it, as in "
             f"[{{name: mlp}}, {{name: {first}}}]"
         )
+
+
+def is_uncounted(scenario: Scenario) -> bool:
+    """Whether a server would leave networks out that came late, where every client has only one to send."""
+    return scenario.method.name == "fens" and scenario.participation.overcommit > 1

@@ -142,7 +142,11 @@ def run_round(
     jobs = size_jobs(study, phase, plan)
     steps = jobs.steps * (1 + len(phase.personal))
     up, down = job_traffic(study, phase, plan, t)
-    costs = clock.JobCosts(steps, up, down, samples_seen(jobs.size, steps, phase.local.batch_size))
+    if phase.steps is None:
+        samples = samples_seen(jobs.size, steps, phase.local.batch_size)
+    else:
+        samples = phase.steps(plan, jobs.size)[1]
+    costs = clock.JobCosts(steps, up, down, samples)
     now = progress.sim_seconds
     with np.errstate(over="ignore"):  # what follows from it is one line, below
         timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
@@ -230,7 +234,8 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
         plan: Its jobs, `[J]`.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
-    return SizedPlan(plan, size, count_steps(size, phase.local))
+    steps = count_steps(size, phase.local) if phase.steps is None else phase.steps(plan, size)[0]
+    return SizedPlan(plan, size, steps)
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:

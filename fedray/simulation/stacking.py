@@ -6,8 +6,14 @@ whole, fold), and the shards of that world leave the fold out (`fedray.data.stac
 trainings of a base are jobs of one plan. The study of the meta model reads features that are computed where its jobs
 run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see one row of numbers per world.
 
-`build_stack_study` makes the study of the whole. `split_plan`, `read_part` and `write_part` go from the whole to a part
-and back.
+`build_stack_study` makes the study of the whole; `fedray.simulation.parts` goes from the whole to a part and back.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> study = build_study(read_scenario({"method": {"name": "stacking"}, "clients": {"number": 3}, "rounds": 2}))
+    >>> [(part.folds, part.begins, part.ends) for part in study.parts]  # three sub models, then the meta model
+    [(3, 0, 2), (1, 2, 4)]
 """
 
 from __future__ import annotations
@@ -15,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,70 +30,14 @@ from fedray.components.adaptive import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, Phase, Schedule, Server
-from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.core.types import Plan, State, Stats
+from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.models.stacking import Stack, stacked_net
-from fedray.simulation.rounds import draw_first_state, job_traffic
+from fedray.simulation.parts import extra_of_part, read_part, write_part
+from fedray.simulation.rounds import draw_first_state
+from fedray.simulation.stack_costs import job_sizes, steps_of_jobs, track_trained, traffic_of_jobs
 from fedray.simulation.study import Part, Study
-
-
-class PartJobs(NamedTuple):
-    """The jobs of a plan that train one part of a stack.
-
-    Attributes:
-        number: The number of the part.
-        part: The part.
-        jobs: Places of the jobs in the plan of the whole, `[j]`.
-        plan: The same jobs as the part's own study numbers them.
-    """
-
-    number: int
-    part: Part
-    jobs: IntArray
-    plan: Plan
-
-
-def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Splits the plan of a stack by parts; parts without jobs are left out."""
-    for number, part in enumerate(parts):
-        own = plan.model - part.first
-        jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
-        if len(jobs):
-            fold, model = np.divmod(own[jobs], part.models)
-            yield PartJobs(number, part, jobs, Plan(plan.client[jobs], model, plan.world[jobs] * part.folds + fold))
-
-
-def read_part(state: State, part: Part) -> State:
-    """A part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
-    rows, number = state.models, part.folds * part.models * len(state.models)
-    both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
-    return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
-
-
-def write_part(state: State, part: Part, own: State) -> State:
-    """The state of the whole with a part's own state in its place.
-
-    Args:
-        state: The state of the whole, `[worlds, d]`.
-        part: The part.
-        own: The part's own state, `[worlds * F * x, d_i]`; its `extra` is not read.
-    """
-    models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
-    trainable = part.study.net.layout.trainable
-    models[:, part.trainable] = own.models[:, :trainable].reshape(worlds, -1)
-    models[:, part.buffers] = own.models[:, trainable:].reshape(worlds, -1)
-    counters[:, part.counters] = own.counters.reshape(worlds, -1)
-    return State(models, counters, state.extra)
-
-
-def is_trained(counters: Tensor) -> bool:
-    """Whether the meta model answers: its rounds are the first of the `counters` `[c]` of one row.
-
-    Example:
-        >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
-        (False, True)
-    """
-    return bool(counters[0] > 0)
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
@@ -102,9 +51,14 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
     parts = _make_parts(study, stack)
     number = sum(part.folds * part.models for part in parts)
 
-    def init(_models: Tensor) -> dict[str, Tensor]:
+    def init(models: Tensor) -> dict[str, Tensor]:
         shape = (study.worlds, study.clients.number, number)
-        return {"job_loss": torch.full(shape, float("nan"))} if keep_losses else {}
+        kept = {"job_loss": torch.full(shape, float("nan"))} if keep_losses else {}
+        for i, part in enumerate(parts):
+            rows = models.new_zeros(study.worlds * part.folds * part.models, part.study.net.layout.d)
+            own = part.study.method.phase.server.init(rows)
+            kept |= {f"{i}/{name}": value for name, value in own.items()}
+        return kept
 
     base = study.method.phase
     phase = Phase(
@@ -113,33 +67,18 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         local=base.local,
         server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study.worlds)),
         compress=base.compress,
-        sizes=partial(_job_sizes, parts),
-        traffic=partial(_job_traffic, parts, study.clients.number),
+        sizes=partial(job_sizes, parts),
+        steps=partial(steps_of_jobs, parts),
+        traffic=partial(traffic_of_jobs, parts, study.clients.number),
         remember=write_losses if keep_losses else None,
     )
     weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
     weights[:, 0] = 1.0  # the answer of the stack comes first, those of its sub models follow
     method = Method(
-        "stacking", phase, lambda state: Answer(state, 1, weights), lambda state, _pooled: _draw_parts(state, parts)
+        study.name, phase, lambda state: Answer(state, 1, weights), lambda state, _pooled: _draw_parts(state, parts)
     )
     rounds = stack.rounds + (stack.meta_rounds if stack.meta is not None else 0)
     return replace(study, method=method, net=stacked_net(stack), rounds=rounds, parts=parts)
-
-
-def _job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Training samples of each job, `[J]`: those that the world of its part leaves to the client."""
-    size = np.zeros(len(plan.client), dtype=np.int64)
-    for _, part, jobs, own in split_plan(parts, plan):
-        size[jobs] = part.study.shards.sizes(own.world, own.client)
-    return size
-
-
-def _job_traffic(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Bytes up and down of each job, `[J]` each: the part's model, and the sub models that features are made with."""
-    up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
-    for _, part, jobs, own in split_plan(parts, plan):
-        up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
-    return up, down + _sub_model_bytes(parts, clients, t, plan)
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
@@ -160,49 +99,15 @@ def _make_step(parts: Sequence[Part], stack: Stack, worlds: int) -> Callable[[St
         for i, part in enumerate(parts):
             own = {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{i}/")}
             if own:
-                server = part.study.method.phase.server
-                state = write_part(state, part, server.step(read_part(state, part), own, t - part.begins))
+                before = read_part(state, part)._replace(extra=extra_of_part(state, i))
+                after = part.study.method.phase.server.step(before, own, t - part.begins)
+                kept = {f"{i}/{name}": value for name, value in after.extra.items()}
+                state = write_part(state, part, after)._replace(extra={**state.extra, **kept})
                 if stack.meta is not None and i == len(parts) - 1:
                     state.counters[:, 0] += own["weight"].total.view(worlds, -1).sum(1) > 0
         return state
 
     return step
-
-
-def _track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`."""
-    nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds add to it without planning again
-
-    def trained_before(t: int) -> IntArray:
-        if t < known["round"]:
-            known.update(round=begins, trained=nobody)
-        while known["round"] < t:
-            plan = schedule(known["round"], None)
-            trained = np.union1d(known["trained"], plan.world * number + plan.client)
-            known.update(round=known["round"] + 1, trained=trained)
-        result: IntArray = known["trained"]
-        return result
-
-    return trained_before
-
-
-def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Bytes of the sub models that each job's client fetches to compute its features, `[J]`.
-
-    A client fetches them once, when it first trains the meta model.
-    """
-    nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
-    if meta.trained_before is None or t < meta.begins:
-        return nothing
-    first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
-    bases = [(part, part.study.net.layout, part.study.shards) for part in parts[:-1]]
-    each = [
-        part.models * (4 * layout.d + 8 * len(layout.counters)) * (part.folds if shards.within else 1)
-        for part, layout, shards in bases
-        if isinstance(shards, LeaveOutShards)
-    ]
-    return np.where(first_time, sum(each), nothing)
 
 
 def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
@@ -211,7 +116,7 @@ def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
     if stack.meta is None:
         return parts
     *bases, meta = parts
-    trained = _track_trained(_make_schedule(parts), meta.begins, study.clients.number)
+    trained = track_trained(_make_schedule(parts), meta.begins, study.clients.number)
     return *bases, meta._replace(trained_before=trained)
 
 
@@ -241,6 +146,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
             buffers=slice(buffers, ends[1]),
             counters=slice(counters, last),
             voter=voter,
+            combine=None if is_meta else stack.combine,
         )
         first, trainable, buffers, counters = first + number, ends[0], ends[1], last
 
@@ -249,14 +155,19 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     """The ordinary study of a part. Bases have initial models of their own; the folds of a base share them."""
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
-    own = replace(study, method=Method("stacking", phase), parts=())
+    own = replace(study, method=Method(study.name, phase), parts=())
+    all_seeds, apart = tuple(study.seeds.tolist()), stack.combine is not None
     if is_meta and stack.meta is not None:
-        width = study.classes * len(stack.bases)
-        data = FeatureShards(study.shards, width, _refuse_features)
+        width = study.classes * sum(base.models if apart else 1 for base in stack.bases)
+        read = ProxyShards(study.shards, all_seeds, stack.proxy, shows=True) if apart else study.shards
+        data = FeatureShards(read, width, _refuse_features)
         return replace(own, net=stack.meta, shards=data, starts=starts, input_shape=(width,))
     seeds, folds = np.repeat(study.seeds, stack.folds), np.repeat(study.folds, stack.folds)
-    shards = LeaveOutShards(study.shards, tuple(study.seeds.tolist()), stack.folds, stack.within)
-    base = stack.bases[i].net
+    base, shards = stack.bases[i].net, study.shards
+    if not apart:
+        shards = LeaveOutShards(study.shards, all_seeds, stack.folds, stack.within)
+    elif stack.meta is not None:
+        shards = ProxyShards(study.shards, all_seeds, stack.proxy, shows=False)
     return replace(own, net=base, shards=shards, seeds=seeds, folds=folds, starts=np.repeat(starts, stack.folds))
 
 

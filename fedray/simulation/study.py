@@ -91,6 +91,8 @@ class Part(NamedTuple):
         counters: Where its integer buffers lie in a row of counters of the whole.
         voter: What its clients fit instead of being trained (`fedray.runtime.classifiers`); such a part has no rounds
             and no numbers. None: the part is trained.
+        combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
+            (`fedray.models.aggregators`). None: its models are nobody's own.
         trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
     """
 
@@ -104,6 +106,7 @@ class Part(NamedTuple):
     buffers: slice
     counters: slice
     voter: Voter | None = None
+    combine: str | None = None
     trained_before: Callable[[int], IntArray] | None = None
 
 

@@ -31,6 +31,7 @@ from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
 from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.stacking import STACKS
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
 MOST_BYTES = 1 << 24  # of a file that somebody may have sent
@@ -176,7 +177,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
         raise BadInput(f"{out / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run")
     done = max(find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
-    if isinstance(method, dict) and method.get("name") == "stacking":
+    if isinstance(method, dict) and method.get("name") in STACKS:
         raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
     if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
         raise BadInput(f"--rounds {rounds}: an ensemble of learners has as many places as rounds: start a new run")

@@ -32,6 +32,7 @@ SCENARIO: dict[str, Any] = {
 NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small scenario: its name is enough for most
     "fedbe": {"method": {"server_data": 0.2}},
     "feddf": {"method": {"server_data": 0.2, "distil_steps": 20}},
+    "fens": {"method": {"meta_rounds": 3}, "rounds": 1},
     "bayesian_linear": {"data": {"name": "cubic"}, "model": {"name": "linear"}},
     "deep_ensemble": {"data": {"name": "cubic"}},
     "fedbn": {"model": {"norm": "layer"}},

@@ -181,7 +181,8 @@ OPTIONS: dict[str, list[Any]] = {
     "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
     "learner": [{"max_leaf_nodes": 3}], "draw": ["weights"],
     "inputs": ["noise"], "input_rows": [50], "validation": [0.3], "teacher": ["confidence"], "distil_steps": [3],
-    "patience": [1], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
+    "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [4],
+    "meta_steps": [2], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
 }  # fmt: skip
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
 
@@ -222,6 +223,7 @@ WRITTEN = (
     "method.name",
     "method.server_data",
     "method.distil_steps",
+    "method.meta_rounds",
     "model.name",
     "model.norm",
     "local.lr",

@@ -1,0 +1,59 @@
+"""FENS: the clients' own networks as a frozen ensemble, and a small network that learns, federated, how to join them.
+
+Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
+Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
+
+Phase 1: client i keeps back a share of its rows (`proxy`), trains a network of its own on the others, and sends it.
+Phase 2: the server sends all N networks to the clients, who read their proxy rows with them, `[n_i, N * C]` logits, and
+train an aggregator on these by federated learning with FedAdam. `aggregator`: `neural` is `W2 relu(W1 z)`,
+`client_weights` and `class_weights` are one weight a client, or a client and class. `mean`, `label_shares` and `voting`
+need no training: there is no phase 2, and no row is kept back.
+
+Deviations:
+    1. `label_shares` weighs a client's probability of a class by its share of the rows of that class, and `voting` is
+       the share of the clients whose first choice it is: both as we read the paper, without its code.
+    2. Every client takes part in phase 1; `participation` is about phase 2.
+    3. A client downloads all N networks when it first takes part in phase 2, its own among them. Reading the proxy rows
+       takes no virtual time.
+    4. A client whose training fails, or that has no rows, is in the ensemble with its first network.
+    5. The gate of experts and the distillation into one network are left out; `feddf` with one round is the latter.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"data": {"partition": {"name": "classes", "classes": 2}}, "clients": {"number": 5}}
+    >>> scenario |= {"local": {"lr": 0.05, "epochs": 10}, "server": {"lr": 0.01}, "evaluate": {"every": 60}}
+    >>> method = {"name": "fens", "aggregator": "class_weights", "meta_rounds": 60}
+    >>> found = fedray.run(scenario, method=method, runtime="inline", report=False).summary["metrics"]
+    >>> print(*(f"{found[name]['mean']:.1f}" for name in ("accuracy_mean", "accuracy_average", "accuracy")))
+    0.2 0.7 0.9
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedray.components.schedule import invite_all, schedule
+from fedray.core.errors import BadInput
+from fedray.core.method import Local, Method
+from fedray.methods.base import federated
+from fedray.methods.references import assign_own_model
+from fedray.methods.setting import Optimizer, Robust, Setting
+
+
+def fens(setting: Setting) -> Method:
+    """N networks `[N, d]`, client i trains network i; then one aggregator `[1, d']` on what they all say.
+
+    `fedray.simulation.stacking` makes one study of the two.
+    """
+    stack = setting.stack
+    if stack is None:
+        raise BadInput("method.name = fens: its networks and its aggregator are composed from a scenario only")
+    number, everyone = setting.clients.number, invite_all(setting.clients)
+    alone = replace(setting, models=number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
+    own = schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)
+    parts = [replace(federated(alone), schedule=own)]  # phase 1: no two clients train the same network
+    if stack.meta is not None:
+        local = Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)
+        steps = replace(local, steps=setting.options["meta_steps"])
+        parts.append(federated(replace(setting, models=1, layout=stack.meta.layout), local=steps))  # phase 2: FedAdam
+    return Method("fens", parts[0], parts=tuple(parts))

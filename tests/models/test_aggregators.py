@@ -1,0 +1,51 @@
+"""Aggregators: what they are where clients are alike, and what they do not depend on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedray.models.aggregators import build_aggregator, combine_outputs, side_by_side
+
+CLIENTS, CLASSES = 3, 4
+
+
+def outputs(n: int = 10) -> torch.Tensor:
+    return torch.randn(CLIENTS, n, CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", ["mean", "label_shares", "voting"])
+def test_one_client_or_copies_of_it_are_the_client(kind: str) -> None:
+    """Its probabilities, or with votes its first choice; probabilities add up to 1."""
+    one = outputs()[:1]
+    shares = torch.full((5, CLASSES), 1 / 5)
+    alone = combine_outputs(kind, one, torch.ones(1, CLASSES)).exp()
+    torch.testing.assert_close(combine_outputs(kind, one.expand(5, -1, -1), shares).exp(), alone)
+    torch.testing.assert_close(alone.sum(-1), torch.ones(10, dtype=torch.float64))
+    want = one[0].softmax(-1)
+    torch.testing.assert_close(alone, want if kind != "voting" else (want == want.amax(-1, keepdim=True)).double())
+
+
+def test_equal_label_shares_are_the_mean_and_a_class_is_left_to_those_who_have_it() -> None:
+    z = outputs()
+    equal = torch.full((CLIENTS, CLASSES), 1 / CLIENTS)
+    torch.testing.assert_close(combine_outputs("label_shares", z, equal), combine_outputs("mean", z))
+    holder = torch.zeros(CLIENTS, CLASSES)
+    holder[torch.arange(CLASSES) % CLIENTS, torch.arange(CLASSES)] = 1.0
+    said = combine_outputs("label_shares", z, holder).exp()
+    each = torch.stack([z[c % CLIENTS].softmax(-1)[:, c] for c in range(CLASSES)], dim=-1)
+    torch.testing.assert_close(said, each / each.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", ["client_weights", "class_weights"])
+def test_weights_start_as_the_mean_of_the_logits(kind: str) -> None:
+    z = outputs()
+    net = build_aggregator(kind, CLIENTS, CLASSES, width=2)
+    torch.testing.assert_close(net.module(side_by_side(z)), z.mean(0).float())
+    assert net.layout.d == (CLIENTS if kind == "client_weights" else CLIENTS * CLASSES)
+
+
+def test_the_neural_aggregator_has_no_biases() -> None:
+    net = build_aggregator("neural", CLIENTS, CLASSES, width=2)
+    assert net.layout.d == 2 * CLIENTS * CLIENTS * CLASSES + CLASSES * 2 * CLIENTS
+    assert torch.equal(net.module(torch.zeros(1, CLIENTS * CLASSES)), torch.zeros(1, CLASSES))
