@@ -199,7 +199,7 @@ class Phase:
         steps: Optimizer steps of each job; None means those of `local`.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
-        choose: Which models participants train once they have told each one's mean training loss (IFCA); None: the plan's.
+        choose: Which models participants train once they have told each one's mean loss (IFCA); None: the plan's.
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
         fitting: What clients fit, where they do not descend; None: they train the network.
         ask: What the clients of a round are asked about before the server steps: a state with `CANDIDATES`, from the
