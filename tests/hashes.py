@@ -114,6 +114,7 @@ CASES: dict[str, dict[str, Any]] = {
         "method": {"name": "ifca", "models": 2}, "participation": {"per_round": 4},
         "data": {"partition": {"name": "iid", "permute_labels": 2, "copies": True}},
     },
+    "fedem": {"method": {"name": "fedem", "models": 2}, "participation": {"per_round": 4}},
     "random_walk": {"method": {"name": "random_walk"}},
     "random_walk failures": {
         "method": {"name": "random_walk"}, "graph": {"kind": "watts_strogatz", "transition": "metropolis",

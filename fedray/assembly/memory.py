@@ -28,6 +28,7 @@ from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.generated import POOL_NUMBERS
 from fedray.data.types import Dataset
 from fedray.models.net import layout_of
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
@@ -149,7 +150,8 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
     """
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
-    models = [scenario.method.models if t.models_per_round is None else t.models_per_round for t in tiers]
+    k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
+    models = [k if every or t.models_per_round is None else t.models_per_round for t in tiers]
     return worlds * sum(n * k for n, k in zip(invited, models, strict=True)), sum(invited) == number
 
 
@@ -223,7 +225,8 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     phase, d = study.method.phase, study.net.layout.d
     extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
-    stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs) * len(phase.own)
+    stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
+    stay *= len(phase.own) - phase.mixture  # a weight is one number
     kept = count_kept(phase.fitting, phase.server.keeps, d)
     sent = jobs if kept else 0
     return [

@@ -34,3 +34,13 @@ def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
     told = np.isfinite(losses)
     best = np.where(told, losses, np.inf).argmin(axis=1)
     return plan._replace(model=np.where(told.any(axis=1), best, plan.model))
+
+
+def every_model(models: int, _rows: str = "client") -> Assignment:
+    """Every participant trains all K models."""
+
+    def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+        number = len(drawn.client)
+        return np.repeat(np.arange(number), models), np.tile(np.arange(models), number)
+
+    return assign

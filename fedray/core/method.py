@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 PREVIOUS = "previous"  # name of the private vector that holds the model that a client has trained last
+MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
 PERSONAL_PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
@@ -40,8 +41,7 @@ class Server(NamedTuple):
 
     Attributes:
         init: The extra state that belongs to the first models `[M, d]`.
-        reduce: Statistics of a block of uploads. It runs where the clients run, and its results are merged with `+` in
-            any order.
+        reduce: Statistics of a block of uploads, made where the clients run, and merged with `+` in any order.
         step: The state after round t, from the state before it and all statistics of the round.
         keeps: Whether the statistics hold the uploads themselves, J * d numbers, and not only sums of them.
     """
@@ -192,14 +192,14 @@ class Phase:
         down_vectors: Vectors of d numbers that a client receives for each job.
         up_vectors: Dense vectors of d numbers that a client sends beside its compressed delta.
         private: Layers that stay with the client, who starts from its own ones (LG-FedAvg).
-        personal: Extra local trainings, one personal model each, pulled towards the received one (Ditto: one for each
-            lambda).
+        personal: Extra local trainings, one personal model each, pulled towards the received one (Ditto).
         walk: Which client holds which model, where there is no server; None with a server.
         sizes: Training samples of each job; None means those of its client.
         steps: Optimizer steps of each job; None means those of `local`.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
         choose: Which models participants train once they have told each one's mean loss (IFCA); None: the plan's.
+        mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
         fitting: What clients fit, where they do not descend; None: they train the network.
         ask: What the clients of a round are asked about before the server steps: a state with `CANDIDATES`, from the
@@ -221,6 +221,7 @@ class Phase:
     traffic: Traffic | None = None
     remember: Remember | None = None
     choose: Choose | None = None
+    mixture: bool = False
     groups: int = 0
     fitting: Fitting | None = None
     ask: Callable[[State, Stats], State | None] | None = None
@@ -230,7 +231,7 @@ class Phase:
         """Names of the private vectors that clients keep between rounds."""
         correction = self.local.correction
         kept = ((correction.name,) if correction else ()) + ((LAYERS,) if self.private else ())
-        kept += (PREVIOUS,) if self.local.keeps_model else ()
+        kept += ((PREVIOUS,) if self.local.keeps_model else ()) + ((MIXTURE,) if self.mixture else ())
         return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
 
     @property
@@ -251,8 +252,7 @@ class Answer(NamedTuple):
         state: Holds the models that answer, `[R * A, d]`.
         models: Number of models of a world, A.
         weights: Weights of the models, `[R, A]`; None means equal ones.
-        spread: Of a Gaussian over a linear model's parameters: variances `[R, d]` or covariances `[R, d, d]`; None
-            without one.
+        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None without any.
         noise: Observation noise variance that the method knows, `[R]`, in standardized units; None if it knows none.
         owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
     """

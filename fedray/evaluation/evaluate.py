@@ -23,7 +23,6 @@ from fedray.evaluation.clients import (
     pick_recorded_clients,
     split_own_scores,
     summarize_clients,
-    weigh_models,
 )
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets
 from fedray.evaluation.measured import Measured, drop_absent, gather_outputs, join_pieces, measure_models
@@ -121,8 +120,8 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
         measured: what the runtime computed.
         outputs: raw outputs by prefix: nothing for the test rows, `hold_out_` for those held out.
     """
-    if measured.losses:
-        weights = _weigh(study, world, measured)
+    if measured.weights:
+        weights = measured.weights[world]
         return {
             prefix: measure_clients(
                 study, world, drop_absent(found, measured.answer, world), weights, "hold_out" if prefix else "test"
@@ -138,17 +137,12 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
     return {}
 
 
-def _weigh(study: Study, world: int, measured: Measured) -> FloatArray:
-    """The weights of the known clients over the models that answer, `[N, K]`."""
-    return weigh_models(study, drop_absent(join_pieces(measured.losses, world), measured.answer, world))
-
-
 def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, float]:
     """How well the clients' models tell their true clusters apart; nothing where these, or the models, are one."""
     true = study.shards.clusters(world)
-    if true is None or not measured.losses or study.method.one_model_per_client or measured.answer.models == 1:
+    if true is None or not measured.weights or study.method.one_model_per_client or measured.answer.models == 1:
         return {}
-    return {"cluster_ari": compare_clusters(true, _weigh(study, world, measured))}
+    return {"cluster_ari": compare_clusters(true, measured.weights[world])}
 
 
 def score_answer(

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.conformal import WorldOutputs
+from fedray.evaluation.mixture import measure_weights
 from fedray.simulation.interfaces import Pieces, Runtime
 from fedray.simulation.study import Study
 
@@ -29,7 +30,7 @@ class Measured(NamedTuple):
         answer: the models that answer.
         test: raw outputs on the test rows.
         held_out: raw outputs on the held-out rows.
-        losses: training losses of the models on each known client, `[K, N]` in pieces, for the clients' weights.
+        weights: of the known clients over the models that answer, `[N, K]` by world.
         own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
         residual: mean training residual variance of each world (regression), in standardised units.
     """
@@ -37,7 +38,7 @@ class Measured(NamedTuple):
     answer: Answer
     test: Pieces
     held_out: Pieces
-    losses: Pieces
+    weights: dict[int, FloatArray]
     own: dict[tuple[int, int], Tensor]
     residual: dict[int, float]
 
@@ -58,25 +59,36 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         answer,
         test=runtime.outputs(answer.state, "test", answer.models) if test else {},
         held_out=runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {},
-        losses=find_losses(study, runtime, answer) if weighed else {},
+        weights=find_client_weights(study, runtime, answer) if weighed else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
     )
 
 
-def find_losses(study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None) -> Pieces:
-    """Losses by which known clients weigh the models; where each client has one model, only that one has loss 0.
+def find_client_weights(
+    study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
+) -> dict[int, FloatArray]:
+    """The weights of the known clients over the models that answer, `[N, K]` by world.
+
+    They are those that the clients keep (FedEM), or follow from the losses on their rows; where each client has one
+    model, only that one has loss 0.
 
     Args:
         study: what was trained.
-        runtime: where the losses are computed.
+        runtime: where the clients are.
         answer: the models that answer.
         worlds: only the first worlds; None: all.
     """
-    if not study.method.one_model_per_client:
-        return runtime.losses(answer.state, answer.models, worlds)
-    others = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
-    return {(world, 0): others for world in range(worlds or study.worlds)}
+    count = worlds or study.worlds
+    if study.method.phase.mixture:
+        return measure_weights(study, runtime, answer.state, count)
+    if study.method.one_model_per_client:
+        others = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
+        return {world: weigh_models(study, drop_absent(others, answer, world)) for world in range(count)}
+    losses = runtime.losses(answer.state, answer.models, worlds)
+    return {
+        world: weigh_models(study, drop_absent(join_pieces(losses, world), answer, world)) for world in range(count)
+    }
 
 
 def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs:
@@ -87,14 +99,12 @@ def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs
         world: number of the world.
         measured: what the runtime computed for the first worlds, or for all.
     """
-    answer, weights = measured.answer, None
+    answer, weights = measured.answer, None if study.parts else measured.weights.get(world)
 
     def read(pieces: Pieces) -> Tensor:
         joined = join_pieces(pieces, world)
         return joined if study.parts else drop_absent(joined, answer, world)
 
-    if measured.losses and not study.parts:
-        weights = weigh_models(study, read(measured.losses))
     tested = read(measured.test) if measured.test else None
     return WorldOutputs(answer, read(measured.held_out), tested, weights, measured.residual.get(world))
 

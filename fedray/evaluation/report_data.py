@@ -21,7 +21,8 @@ from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
-from fedray.evaluation.measured import Measured, drop_absent, find_losses, gather_outputs, join_pieces
+from fedray.evaluation.measured import Measured, drop_absent, find_client_weights, gather_outputs, join_pieces
+from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.row_scores import get_rule
 from fedray.evaluation.stacking import collect_stack_report
@@ -101,7 +102,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     answer = study.answer(state)
     pieces = runtime.losses(answer.state, answer.models, worlds=1)
     losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
-    weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
+    if study.method.phase.mixture:
+        weights = measure_weights(study, runtime, answer.state, 1)[0]
+    else:
+        weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
     if study.method.phase.is_personal:
         own = split_own_scores(runtime.score_known_clients(state), 0)
         scores = pick_best_pass(*own, lowest=not study.classes)
@@ -123,7 +127,7 @@ def _conformal_arrays(
         answer,
         test=tested,
         held_out=runtime.outputs(answer.state, "hold_out", answer.models, worlds=1),
-        losses=find_losses(study, runtime, answer, worlds=1) if weighed else {},
+        weights=find_client_weights(study, runtime, answer, worlds=1) if weighed else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
     )

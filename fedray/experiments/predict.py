@@ -23,11 +23,12 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.evaluation.clients import weigh_models
+from fedray.evaluation.mixture import read_weights
 from fedray.evaluation.regression import predict_targets
 from fedray.experiments.conformal import Calibrated, calibrate_answers, find_intervals, find_sets, read_rule
 from fedray.metrics import ensemble
 from fedray.metrics.conformal import ConformalRule
-from fedray.runtime.evaluation import mean_losses, pick_own_models
+from fedray.runtime.evaluation import fit_mixtures, mean_losses, pick_own_models
 from fedray.runtime.inline import Inline
 from fedray.simulation.study import Study
 
@@ -68,7 +69,7 @@ class Predictor:
         self.runtime = Inline(study)
         self.worker = self.runtime.worker
         self._calibrated: dict[ConformalRule, Calibrated] = {}
-        if study.method.phase.is_personal:
+        if study.method.phase.is_personal or study.method.phase.mixture:
             self.worker.private.restore(private)
 
     def predict(
@@ -128,6 +129,10 @@ class Predictor:
         if self.study.method.one_model_per_client:
             weights[client] = 1.0
             return weights
+        if self.study.method.phase.mixture:
+            known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
+            new = fit_mixtures(self.worker, self.answer.state, world, np.array([client]), len(weights)).numpy()[:, 0]
+            return new if np.isnan(known).any() else known
         losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
         present = self.answer.weights
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0

@@ -25,6 +25,7 @@ from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
 from fedray.methods.feddf import feddf
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
+from fedray.methods.fedem import fedem
 from fedray.methods.fednova import fednova
 from fedray.methods.fedper import fedbn, fedper, fedrep
 from fedray.methods.fedsam import fedsam
@@ -68,6 +69,7 @@ __all__ = [
     "feddf",
     "feddyn",
     "feddyn_ensemble",
+    "fedem",
     "federated",
     "federated_bagging",
     "fednova",

@@ -1,7 +1,6 @@
 """The batches of a block: which rows of the clients' data each lane reads in which step.
 
 Example:
-    >>> import numpy as np
     >>> from fedray.assembly.study import build_study
     >>> from fedray.core import rng
     >>> from fedray.scenario.loader import read_scenario
@@ -19,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import IntArray, Plan
+from fedray.runtime.mixture import Shares
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
 
@@ -51,6 +52,7 @@ def deal_data(
     key: rng.Keys,
     batch_size: int | None,
     move: Callable[[Tensor], Tensor],
+    shares: Shares | None = None,
 ) -> DealtData:
     """Deals the rows of each lane's client into batches.
 
@@ -62,11 +64,15 @@ def deal_data(
         key: Address of each lane, `[W]`.
         batch_size: Samples of a step; None: all of the client's.
         move: Moves a tensor to where it is used, in the type of the study's networks.
+        shares: How the clients weigh their samples; None: all of a batch weigh the same.
     """
     shards = study.shards
     fetched = shards.fetch(plan.world, plan.client)
     width = int(lanes.choose_batch_width(size[:1], batch_size)[0])
     index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
+    if shares is not None:
+        place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
+        weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
     world = torch.from_numpy(plan.world)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,11 @@ def _row_keys(plan: Plan) -> list[RowKey]:
 def _vector_names(*states: dict[str, Tensor]) -> list[str]:
     """Names of the vectors in some saved states, sorted."""
     return sorted({key.rsplit("/", 1)[0] for state in states for key in state})
+
+
+def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
+    """The vectors of some names of a saved state; None: all."""
+    return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.components.mixture import fit_weights
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, State
 from fedray.evaluation.clients import (
     WeightedRows,
@@ -30,12 +31,13 @@ from fedray.evaluation.drift import sample_uncertainty
 from fedray.models.loss import per_sample
 from fedray.runtime import failures
 from fedray.runtime.messages import Piece
+from fedray.runtime.mixture import sample_losses
 from fedray.runtime.personal import own_models
 from fedray.runtime.worker import Worker
 from fedray.simulation.study import Study
 
 CLIENTS_A_PIECE = 32
-LOSSES, UNCERTAINTY = "losses", "uncertainty"  # kinds of evaluation on clients; every other kind is the name of a split
+LOSSES, UNCERTAINTY, MIXTURES = "losses", "uncertainty", "mixtures"  # on clients; other kinds are names of splits
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
@@ -46,14 +48,14 @@ def list_pieces(
 
     Args:
         study: What is evaluated.
-        kind: `losses` or `uncertainty` on the known clients, or the name of a split: `test` or `hold_out`.
+        kind: `losses`, `uncertainty` or `mixtures` on the known clients, or the name of a split: `test` or `hold_out`.
         worlds: Only the first worlds; None means all.
         clients: Those of each world, in the place of the known ones; a piece begins at a place among them.
     """
     if clients is not None:
         return cut_pieces([len(some) for some in clients], CLIENTS_A_PIECE)
     count = study.worlds if worlds is None else worlds
-    if kind in (LOSSES, UNCERTAINTY):
+    if kind in (LOSSES, UNCERTAINTY, MIXTURES):
         return cut_pieces([min(study.clients.number, EVALUATED_CLIENTS)] * count, CLIENTS_A_PIECE)
     return cut_pieces([len(study.split(kind, world)[1]) for world in range(count)], EVALUATED_ROWS)
 
@@ -86,13 +88,13 @@ def evaluate_piece(
         Raw outputs `[K, n, C]` on a split, losses `[K, c]`, or uncertainties `[2, c]`.
     """
     world, first = piece
-    if kind not in (LOSSES, UNCERTAINTY):
+    if kind not in (LOSSES, UNCERTAINTY, MIXTURES):
         x, _ = worker.study.split(kind, world)
         with failures.explain_no_client(kind, worker.study.skip):
             return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
     known = np.arange(min(worker.study.clients.number, EVALUATED_CLIENTS)) if clients is None else clients[world]
     client = known[first : first + CLIENTS_A_PIECE]
-    compute = mean_losses if kind == LOSSES else mean_uncertainty
+    compute = {LOSSES: mean_losses, UNCERTAINTY: mean_uncertainty, MIXTURES: fit_mixtures}[kind]
     return compute(worker, state, world, client, models)
 
 
@@ -132,6 +134,28 @@ def mean_losses(worker: Worker, state: State, world: int, client: IntArray, mode
         return per_sample(worker.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
 
     return _mean_scores(worker, world, client, loss, models)
+
+
+def fit_mixtures(worker: Worker, state: State, world: int, client: IntArray, models: int) -> Tensor:
+    """Weights of a world's models at some clients whose weights nobody knows: E steps on models that stay (FedEM).
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+        models: Models of each world, K.
+
+    Returns:
+        The weights, `[K, c]` float64; they sum to 1.
+    """
+    study = worker.study
+
+    def fit(client: IntArray) -> Tensor:
+        each = [sample_losses(study, worker.forward, state, world, i).numpy() for i in client.tolist()]
+        return torch.from_numpy(np.stack([fit_weights(losses) for losses in each], axis=1))
+
+    return failures.score_clients(fit, client, models, study.skip, study.client_timeout)
 
 
 def mean_uncertainty(worker: Worker, state: State, world: int, client: IntArray, models: int) -> Tensor:

@@ -21,6 +21,7 @@ from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation
+from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.conformal import score_own_sets
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.interfaces import Pieces
@@ -47,6 +48,10 @@ class Inline:
         """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
         return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
 
+    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
+        """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
+        return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
+
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
         return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
@@ -72,9 +77,9 @@ class Inline:
         """Returns the state as it is: all models are in this process."""
         return state
 
-    def private(self) -> dict[str, Tensor]:
-        """Private vectors of the clients, for a checkpoint."""
-        return self.worker.store.state()
+    def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Private vectors of the clients, for a checkpoint; all, or those of some names."""
+        return keep_vectors(self.worker.store.state(), names)
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of the clients by those of a checkpoint."""

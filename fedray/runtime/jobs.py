@@ -14,6 +14,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.types import Flight, IntArray, Plan
+from fedray.runtime.mixture import Shares
 
 
 class Jobs(NamedTuple):
@@ -25,6 +26,7 @@ class Jobs(NamedTuple):
         steps: Optimizer steps of each job, `[J]`.
         key: Address of each job's random numbers, `[J]`.
         flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
+        shares: How the clients weigh their samples by all models; None: all samples weigh the same.
     """
 
     plan: Plan
@@ -32,9 +34,10 @@ class Jobs(NamedTuple):
     steps: IntArray
     key: rng.Keys
     flight: Flight | None = None
+    shares: Shares | None = None
 
     def doubled(self) -> Jobs:
         """The first job and a copy of it."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
-        return Jobs(self.plan.take(first), self.size[first], self.steps[first], self.key[first], flight)
+        return Jobs(self.plan.take(first), self.size[first], self.steps[first], self.key[first], flight, self.shares)

@@ -29,12 +29,13 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
-from fedray.core.method import PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
+from fedray.core.method import MIXTURE, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
 from fedray.runtime import failures, flights, personal
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs
+from fedray.runtime.mixture import Shares
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
 from fedray.training.choice import Engine, choose_engine, count_block_jobs, gives_change, is_shareable
@@ -111,9 +112,11 @@ class Worker:
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, plan.model)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
 
+        shares = Shares(self.study, self.private, self.forward, state) if phase.mixture else None
+
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
-            some = Jobs(*part[:3], key[index], part.flight)
+            some = Jobs(*part[:3], key[index], part.flight, shares)
             with failures.limit_seconds(self.study.client_timeout):
                 uploads, loss = self._train_block(
                     t if flight is None else int(flight.version[index[0]]), some, state, phase
@@ -154,7 +157,7 @@ class Worker:
         row = torch.from_numpy(flights.rows_of_state(jobs.plan, jobs.flight, phase.models)).to(self.device)
         broadcast = personal.rows_of(state.models, row)
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
-        own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own}
+        own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own if name != MIXTURE}
         shared = self._shared_rows(state, phase, row)
         data = self._deal(jobs, local)
         block = lanes.Block(
@@ -178,6 +181,7 @@ class Worker:
             delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
             kept |= stays
         own |= kept | self._train_personal(t, jobs, broadcast, phase)
+        own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
         change = None
         if local.correction is not None:
             before, rate = own[local.correction.name], torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
@@ -259,7 +263,7 @@ class Worker:
     def _deal(self, jobs: Jobs, local: Local) -> DealtData:
         """The batches of a block."""
         some, size = (jobs.plan, jobs.size, jobs.steps), local.batch_size
-        return deal_data(self.study, *some, key=jobs.key, batch_size=size, move=self.to_device)
+        return deal_data(self.study, *some, key=jobs.key, batch_size=size, move=self.to_device, shares=jobs.shares)
 
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedray.scenario.boosting import BOOSTING_SPECS
+from fedray.scenario.client_clusters import CLUSTER_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.fens import FENS_SPECS
 from fedray.scenario.spec import MethodSpec, Needs, Option
@@ -29,7 +30,6 @@ _BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the pape
 _HEAD: dict[str, Any] = {"local": {"private": ["head"]}}
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
-_BY_LOSS: dict[str, Any] = {"evaluate": {"personal": True}, "predict": {"gamma": 0.0}}  # a client's best model answers
 _TIERS: dict[str, Any] = {
     "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
     "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
@@ -37,8 +37,7 @@ _TIERS: dict[str, Any] = {
 
 METHOD_SPECS: dict[str, MethodSpec] = {
     "fed_ensemble": MethodSpec(
-        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
-        splits=True,
+        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)", splits=True
     ),
     "fedavg": MethodSpec(
         "federated averaging: one model that every client trains (McMahan et al. 2017)",
@@ -186,12 +185,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         defaults=_ONE,
         private="control variate",
     ),
-    "ifca": MethodSpec(
-        "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
-        defaults=_BY_LOSS,
-        schedules=False,
-        in_rounds="lets clients choose among the models of a round",
-    ),
+    **CLUSTER_SPECS,
     "random_walk": MethodSpec(
         "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
         defaults={"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},

@@ -138,7 +138,7 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     if key == "local.private" and not spec.splits:
         return f"{name} keeps no layers of its network at the clients"
     if (spec.own_models or scenario.local.private) and key == "predict.gamma":
-        return f"a known client of {name} answers with a model of its own"
+        return f"a known client of {name} answers with {'weights' if spec.all_models else 'a model'} of its own"
     if "aggregator" in spec.options and (why := explain_idle_aggregation(key, scenario.method.options)):
         return why
     if key.startswith("method.") and "validation" in spec.options:

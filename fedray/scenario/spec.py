@@ -86,6 +86,7 @@ class MethodSpec:
         samples: whether an answer is an average even if there is one model.
         splits: whether layers of its network may stay with the clients (`local.private`).
         own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
+        all_models: whether every participant trains all K models, whatever its tier says.
         in_rounds: why it cannot train without rounds, to be read behind its name; empty: it can, for all that is known.
         private: which state its clients keep for themselves between rounds, in words; empty: none.
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
@@ -109,6 +110,7 @@ class MethodSpec:
     samples: bool = False
     splits: bool = False
     own_models: bool = False
+    all_models: bool = False
     in_rounds: str = ""
     private: str = ""
     fits: Literal["", "one", "committee", "each"] = ""

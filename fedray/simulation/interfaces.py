@@ -72,6 +72,18 @@ class Runtime(Protocol):
             its place in `clients`).
         """
 
+    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
+        """Fits the weights over the models of clients whose weights nobody knows (FedEM).
+
+        Args:
+            state: The models, `[worlds * K, d]`, which stay as they are.
+            models: K, models of each world.
+            clients: The clients of each world, `[n]` each.
+
+        Returns:
+            The weights `[K, n]`, by (world, first place in `clients` of the piece).
+        """
+
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
         """Measures how far the models of an ensemble disagree on the training data of known clients.
 
@@ -103,8 +115,12 @@ class Runtime(Protocol):
     def gather(self, state: State) -> State:
         """The state with every model in it, also with those that client processes hold (random walk)."""
 
-    def private(self) -> dict[str, Tensor]:
-        """The private vectors of all clients, for a checkpoint; the same for every packing."""
+    def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """The private vectors of all clients, for a checkpoint; the same for every packing.
+
+        Args:
+            names: Only the vectors of these names; None: all.
+        """
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""

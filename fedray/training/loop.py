@@ -103,9 +103,9 @@ def sum_losses(objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor)
         objective: Which loss.
         outputs: Raw outputs, `[B, C]`.
         y: Class numbers `[B]`, or targets.
-        weight: Weight of each sample, `[B]`, all equal.
+        weight: Weight of each sample, `[B]`.
     """
-    if objective == "cross_entropy":
+    if objective == "cross_entropy" and bool((weight == weight[0]).all()):
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
     return (per_sample(objective, outputs, y) * weight).sum(), None
 

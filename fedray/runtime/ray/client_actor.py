@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedray.core.errors import Lost
 from fedray.core.types import FloatArray, IntArray
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
+from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.conformal import score_own_sets
 from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.messages import Piece
@@ -113,10 +115,10 @@ class ClientActor:
         """Copies of the models that are here."""
         return self.holder.show(wanted)
 
-    def private(self) -> dict[str, Any]:
-        """The private vectors of the clients that live here."""
+    def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The private vectors of the clients that live here; all, or those of some names."""
         self._check_restored()
-        return {name: value.numpy() for name, value in self.worker.store.state().items()}
+        return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 
     def restore(self, private: dict[str, Any]) -> None:
         """Replaces the private vectors of the clients that live here."""

@@ -131,6 +131,10 @@ class RayRuntime:
         """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
         return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
 
+    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
+        """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
+        return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
+
     def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
         return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
@@ -169,11 +173,11 @@ class RayRuntime:
         return state if self.walks is None else self.walks.gather(state)
 
     @retry_on_cluster_change
-    def private(self) -> dict[str, Tensor]:
-        """Private vectors of all clients, for a checkpoint."""
+    def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Private vectors of all clients, for a checkpoint; all, or those of some names."""
         if not self.has_private:
             return {}
-        parts = self.clients.call_each([(a, actor.private, ()) for a, actor in enumerate(self.actors)])
+        parts = self.clients.call_each([(a, actor.private, (names,)) for a, actor in enumerate(self.actors)])
         return merge_private([to_tensors(part) for part in parts])
 
     def restore(self, private: dict[str, Tensor]) -> None:

@@ -1,0 +1,56 @@
+"""The weights over the models that clients keep to themselves (FedEM), as an evaluation reads them.
+
+Example:
+    >>> private = {"mixture/keys": torch.tensor([[0, 1, 0], [0, 1, 1]]), "mixture/rows": torch.tensor([[0.2], [0.6]])}
+    >>> read_weights(private, world=0, clients=2, models=2).round(2).tolist()
+    [[nan, nan], [0.25, 0.75]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.method import MIXTURE
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
+from fedray.simulation.interfaces import Runtime
+from fedray.simulation.study import Study
+
+
+def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
+    """The weights of the first clients of a world, `[clients, K]`, NaN for a client that has none yet.
+
+    Args:
+        private: The private vectors of clients, as a checkpoint has them.
+        world: The world.
+        clients: How many clients.
+        models: K.
+    """
+    weights = np.full((clients, models), np.nan)
+    keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
+    own = (keys[:, 0] == world) & (keys[:, 1] < clients)
+    weights[keys[own, 1].astype(np.int64), keys[own, 2].astype(np.int64)] = rows[own, 0]
+    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # a job that failed has left its old number
+    return known
+
+
+def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
+    """The weights of the known clients over the models, `[N, K]` by world; who has none yet fits them to its rows.
+
+    Args:
+        study: What is trained.
+        runtime: Where the clients are.
+        state: The models.
+        worlds: How many worlds.
+    """
+    number, models = min(study.clients.number, EVALUATED_CLIENTS), study.method.phase.models
+    private = runtime.private((MIXTURE,))
+    weights = {world: read_weights(private, world, number, models) for world in range(worlds)}
+    new = [np.flatnonzero(np.isnan(weights[world]).any(axis=1)) for world in range(worlds)]
+    for (world, first), fitted in runtime.mixtures(state, models, new).items():
+        client = new[world][first : first + fitted.shape[1]]
+        weights[world][client] = np.nan_to_num(fitted.numpy().T, nan=1.0 / models)
+    return weights

@@ -1,0 +1,46 @@
+"""FedEM: each client's data are a mixture of K distributions, which all clients share.
+
+Every client weighs its samples by how well each of K models explains them, trains all K models on its weighted
+samples, and answers with the mixture that suits it. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated
+Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+
+Deviations:
+    1. The local solver is the scenario's section `local`. A batch's weighted losses are divided by its size, as in the
+       authors' code, and the shares stay those of the broadcast models during a round.
+    2. A share is 1e-12 at least. The likelihood of the E step is that of the network's loss, also with `local.loss`.
+    3. A known client that has not taken part yet is answered as a new one with data would be: by 20 E steps from equal
+       weights on the models as they are. A new client, whose rows nobody knows, gets the average of the K models.
+    4. Virtual time counts the steps and the bytes of the K models, and not the forward passes of the E step.
+
+Example:
+    >>> import fedray
+    >>> groups = {"name": "iid", "permute_labels": 2, "copies": True}  # two groups of clients, whose labels differ
+    >>> scenario = {"data": {"partition": groups}, "clients": 8, "rounds": 10, "local": {"lr": 0.1, "epochs": 1}}
+    >>> run = fedray.run(scenario, method={"name": "fedem", "models": 2}, runtime="inline", report=False)
+    >>> found = run.summary["metrics"]
+    >>> print(f"{found['personal_accuracy']['mean']:.1f}, clusters {found['cluster_ari']['mean']}")
+    0.8, clusters 1.0
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedray.components.aggregation import mean
+from fedray.components.clusters import every_model
+from fedray.components.compression import dense
+from fedray.core.method import Method
+from fedray.methods.base import federated
+from fedray.methods.setting import Setting
+
+
+def fedem(setting: Setting) -> Method:
+    """K components `[K, d]`, and the weights pi `[K]` of each client, which stay with it."""
+    phase = federated(
+        replace(setting, assign=None),
+        assign=every_model,  # lines 2-3: the server sends all K components to the participants
+        local=setting.local,  # line 8: LocalSolver on the weighted samples, for each component
+        compress=dense,
+        merge=mean,  # line 12: theta_m <- sum of n_i / n theta_im
+    )
+    return Method("fedem", replace(phase, mixture=True))  # lines 6-7: q_ij(m), and pi_im as its mean over the samples
