@@ -17,6 +17,7 @@ import yaml
 from small import run_command, scenario
 
 import fedray
+from fedray.experiments import cells
 from fedray.experiments.cells import hold_cell
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 
@@ -48,6 +49,23 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     rows = pq.read_table(out / "table.parquet").to_pylist()
     assert [row["error"] is None for row in rows if row["cell"] == "good"] == [True] * (len(rows) - 1)
     assert [row["error"][:26] for row in rows if row["cell"] == "bad"] == ["round 1: training diverged"]
+
+
+def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each took all of it: the second cell waited for half an hour, and died."""
+    given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
+
+    def start(_arguments: list[str], **options: Any) -> subprocess.Popen[str]:
+        told.append(options["variables"])
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stderr=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(cells, "start_child", start)
+    for jobs, parts in ((1, "1"), (2, "2"), (9, "3")):
+        told.clear()
+        run_command("table", given, "--out", tmp_path / f"table{jobs}", "--jobs", str(jobs))
+        assert told == [{"FEDRAY_PARTS": parts}] * 3
 
 
 def test_a_damaged_summary_of_a_cell_is_one_line_of_the_table(tmp_path: Path) -> None:

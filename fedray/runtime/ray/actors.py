@@ -116,9 +116,14 @@ class ClientActors:
             seats = take_seats(partial(busy.choose_seats, self.study.clients, keys=self.keys), waits=self._began)
             self._seats.append(seats)
             self.actors, self.specs = self._make(seats), seats.find_nodes()
-            with suppress(ClusterChanged):
+            try:
                 self.wait_for(range(len(self.actors)))
                 waiting = False
+            except ClusterChanged:
+                pass
+            except FedrayError:
+                self.close()  # other jobs may have the seats
+                raise
         self._began = True
         if not self._agree_on_kernels():
             self.scenario = replace(self.scenario, lanes="torch")

@@ -34,6 +34,7 @@ PATIENCE = environment.read_patience()  # seconds to wait for nodes before givin
 LOOK_SECONDS = 0.5  # between two looks at the cluster
 SILENT_SECONDS = 8.0  # of waiting before it is said; what is said is shown two seconds later
 SETTLE_SECONDS = 0.5  # in which Ray learns what a run that has just ended gives back
+MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
 ASK_SECONDS = 600.0  # for which nodes are asked for while none comes
 OWN = "fedray seats"  # how the names of placement groups begin
 PLAIN = "node_", "local.cluster."  # how Ray names the nodes of clusters that do not grow
@@ -62,12 +63,12 @@ def read_cluster() -> Cluster:
 
 def read_settled_cluster() -> Cluster:
     """As `read_cluster`; where something is taken, once two looks see the same: what has just ended gives back late."""
-    now = read_cluster()
-    while now.free != now.whole:
+    now, before = read_cluster(), None
+    for _ in range(MOST_LOOKS):
+        if now in (before, Cluster(now.whole, now.whole)):
+            break
         time.sleep(SETTLE_SECONDS)
         before, now = now, read_cluster()
-        if now == before:
-            break
     return now
 
 
@@ -169,25 +170,35 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
     release_orphans()
     began = joined = time.monotonic()
     held, said, cluster, grows = None, "", read_settled_cluster(), grows_by_demand()
-    while True:
-        asks = grows and time.monotonic() - joined < ASK_SECONDS
-        choice = choose(cluster=cluster, asks=asks, waits=waits or grows)
-        if held is None or held.specs != choice.specs:
-            if held is not None:
-                held.release()
-            held = reserve(choice.specs) if choice.specs else None
-        if held is not None and held.is_ready(LOOK_SECONDS):
-            return held
-        if held is None:
-            time.sleep(LOOK_SECONDS)
-        waited = time.monotonic() - began
-        if choice.why != said and waited > SILENT_SECONDS:
-            said = choice.why
-            log.info("%s", said)
-        if choice.coming and waited > PATIENCE:
-            raise FedrayError(choice.why.replace("waiting for", f"waited {PATIENCE:g} s for"))
-        nodes, cluster = len(cluster.whole), read_cluster()
-        joined = time.monotonic() if len(cluster.whole) > nodes else joined
+    try:
+        while True:
+            asks = grows and time.monotonic() - joined < ASK_SECONDS
+            choice = choose(cluster=cluster, asks=asks, waits=waits or grows)
+            held = _exchange(held, choice.specs)
+            if held is not None and held.is_ready(LOOK_SECONDS):
+                return held
+            if held is None:
+                time.sleep(LOOK_SECONDS)
+            waited = time.monotonic() - began
+            if choice.why != said and waited > SILENT_SECONDS:
+                said = choice.why
+                log.info("%s", said)
+            if choice.coming and waited > PATIENCE:
+                raise FedrayError(choice.why.replace("waiting for", f"waited {PATIENCE:g} s for"))
+            nodes, cluster = len(cluster.whole), read_cluster()
+            joined = time.monotonic() if len(cluster.whole) > nodes else joined
+    except BaseException:
+        _exchange(held, [])
+        raise
+
+
+def _exchange(held: Reservation | None, specs: list[ActorSpec]) -> Reservation | None:
+    """Reserves seats in place of those that were asked for before, unless these are the same."""
+    if held is not None and held.specs == specs:
+        return held
+    if held is not None:
+        held.release()
+    return reserve(specs) if specs else None
 
 
 def wait_for_resources(wanted: Mapping[str, float]) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 from on_ray import PRIVATE, hashes, inline, run
+from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
-from fedray.runtime.busy import ActorKeys, choose_seats
+from fedray.runtime.busy import ActorKeys, Choice, choose_seats
 from fedray.runtime.seats import ActorSpec
 
 pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.timeout(600)]
@@ -48,7 +49,6 @@ def seats(two: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module under test, impatient; nothing is reserved before and after."""
     assert len(two.list_all_nodes()) == 2
     import ray.util
-    from ray.util.placement_group import placement_group_table, remove_placement_group
 
     from fedray.runtime.ray import seats as module
 
@@ -138,6 +138,23 @@ def test_nodes_that_were_lost_are_waited_for_and_given_up(seats: Any, monkeypatc
     choose = partial(choose_seats, pinned, keys=ActorKeys("auto", "auto"))
     with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc: the cluster has 0 hpc"):
         seats.take_seats(choose, waits=True)
+
+
+def test_seats_that_were_asked_for_are_given_back_by_a_run_that_fails(seats: Any) -> None:
+    """Ray would have seated them later, for nobody."""
+    answers = [Choice([ActorSpec(0, 100.0, 0.0, {})], "waiting for 100 CPU", coming=False)]
+
+    def choose(**_now: Any) -> Choice:
+        if not answers:
+            raise BadInput("no room")
+        return answers.pop()
+
+    with pytest.raises(BadInput, match="no room"):
+        seats.take_seats(choose, waits=False)
+    deadline = time.monotonic() + 30
+    while any(one["state"] != "REMOVED" for one in placement_group_table().values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(one["state"] == "REMOVED" for one in placement_group_table().values())
 
 
 def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pytest.LogCaptureFixture) -> None:
