@@ -1,8 +1,8 @@
 """Boosting without gradients on five tables, with two kinds of skew: prints the table of docs/results.md.
 
 Three tables have classes: scikit-learn's digits and breast cancer, and UCI's red wine, whose quality is the class. Two
-UCI tables have real targets, kin8nm and the power plant; their classes are the quarters of the target. One row in five
-is a test row, the same for all seeds. FEDRAY_DATA names the folder that holds the UCI files.
+UCI tables have real targets, concrete and energy; their classes are the quarters of the target. One row in five is a
+test row, the same for all seeds. FEDRAY_DATA names the folder that holds the UCI files.
 
     FEDRAY_DATA=... python bench/boosting.py --out runs/boosting
 """
@@ -38,9 +38,9 @@ def tables() -> dict[str, pd.DataFrame]:
     """The five tables, with the classes in the column `target`."""
     made = {name: load(as_frame=True).frame for name, load in (("digits", load_digits), ("cancer", load_breast_cancer))}
     made["wine"] = read_uci("wine-quality-red")
-    for name, short in (("kin8nm", "kin8nm"), ("power-plant", "power")):
+    for name in ("concrete", "energy"):
         frame = read_uci(name)
-        made[short] = frame.assign(target=pd.qcut(frame["target"], 4, labels=False))
+        made[name] = frame.assign(target=pd.qcut(frame["target"], 4, labels=False))
     return {name: frame.assign(target=frame["target"].astype(int).astype(str)) for name, frame in made.items()}
 
 
