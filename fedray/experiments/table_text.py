@@ -27,7 +27,8 @@ from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
-    "accuracy", "accuracy_last3", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
+    "accuracy", "accuracy_last3", "conformal_coverage", "conformal_coverage_client_worst", "conformal_size",
+    "conformal_width", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."

@@ -18,6 +18,7 @@ from fedray.report.read import ReadRun
 CARD_SCORES = (
     *("accuracy", "accuracy_average", "accuracy_mean", "accuracy_max", "personal_accuracy"),
     *("rmse", "rmse_mean", "personal_rmse", "nll", "ece", "crps", "coverage_95"),
+    *("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width"),
 )
 
 

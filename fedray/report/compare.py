@@ -38,6 +38,7 @@ COMPARED_METRICS: tuple[str, ...] = (
     "rmse_min",
 )
 COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
+COMPARED_METRICS += ("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width")
 
 
 def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
@@ -188,7 +189,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
         Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
     """
     means = {i: value for i, run in enumerate(runs) if (value := _mean(run, name)) is not None}
-    if len(means) < 2 or name in ("coverage_95", "disagreement"):
+    if len(means) < 2 or name.startswith(("coverage_95", "disagreement", "conformal_coverage")):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
     alike = [first, *(i for i in means if i != first and not _is_apart(runs[i], runs[first], name))]
