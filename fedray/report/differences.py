@@ -21,8 +21,10 @@ from fedray.report.read import ReadRun
 from fedray.report.sheets import ScoreCell
 
 MOST_BARS = 40  # runs in the picture
-SHOWN_METRICS = ("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps")
-SHOWN_METRICS += ("conformal_size", "conformal_width")
+SHOWN_METRICS = (
+    *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
+    *("conformal_size", "conformal_width"),
+)
 
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
