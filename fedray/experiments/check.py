@@ -26,6 +26,7 @@ from fedray.experiments.runtime_choice import choose_runtime
 from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
+from fedray.runtime.seats import ACTOR_GB
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study
@@ -34,7 +35,7 @@ from fedray.training.choice import choose_engine
 if TYPE_CHECKING:
     from fedray.runtime.seats import Node
 
-ACTOR_BYTES = 400e6  # of an actor that has imported torch and trains (measured 333 to 400 MB)
+ACTOR_BYTES = 1e9 * ACTOR_GB
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:

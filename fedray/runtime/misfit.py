@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients
-from fedray.runtime.seats import UNIT, ActorSpec, Cluster, Node, add_up, describe_amounts, find_seats
+from fedray.runtime.seats import MEMORY, UNIT, ActorSpec, Cluster, Node, add_up, describe_amounts, find_seats
 
 LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory holds
 
@@ -37,6 +37,11 @@ def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], 
     for name, amount in asked.items():
         has = have.get(name, 0.0)
         if round(UNIT * amount) > round(UNIT * has):
+            if name == MEMORY:
+                return BadInput(
+                    f"clients.actors: {sum(counts)} actors need {amount:g} GB of memory, but Ray's nodes have {has:g}: "
+                    "lower it, raise clients.per_actor, or add nodes (`ray start --memory` says what a node has)"
+                )
             key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
             return BadInput(
                 f"clients.tiers: {sum(counts)} actors need {amount:g} {name}, but the cluster has {has:g}: lower "
@@ -45,8 +50,10 @@ def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], 
             )
     for kind in least:
         if find_seats([kind.needs], [1], nodes) is None:
+            most = {name: max(node.has.get(name, 0.0) for node in nodes) for name in kind.needs}
+            short = {name: amount for name, amount in kind.needs.items() if amount > most[name]} or kind.needs
             return BadInput(
-                f"clients.tiers.{clients.tiers[kind.tier].name}: an actor needs {describe_amounts(kind.needs)} on one "
+                f"clients.tiers.{clients.tiers[kind.tier].name}: an actor needs {describe_amounts(short)} on one "
                 "node, which no node has: lower its needs, or add larger nodes"
             )
     each = ", ".join(f"{count} of {describe_amounts(k.needs)}" for k, count in zip(least, counts, strict=True))

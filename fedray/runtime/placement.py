@@ -24,7 +24,7 @@ import numpy as np
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, IntArray, Plan
 from fedray.runtime.misfit import LEAST_CPUS, explain_misfit
-from fedray.runtime.seats import UNIT, ActorSpec, Node, fill_seats, find_seats, list_actors
+from fedray.runtime.seats import ACTOR_GB, MEMORY, UNIT, ActorSpec, Node, fill_seats, find_seats, list_actors
 
 MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
@@ -47,7 +47,8 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
     Raises:
         BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
     """
-    kinds = _list_kinds(clients)
+    says = any(MEMORY in node.has for node in nodes)
+    kinds = _list_kinds(clients, memory=ACTOR_GB if says else 0.0)
     counts = _count_actors(clients, kinds, per_actor, actors)
     sized = _size_shares(clients, kinds, counts, nodes)
     seats = find_seats([kind.needs for kind in sized], counts, nodes) if sized else None
@@ -71,10 +72,11 @@ def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> li
     return [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
 
 
-def _list_kinds(clients: Clients) -> list[ActorSpec]:
+def _list_kinds(clients: Clients, memory: float = 0.0) -> list[ActorSpec]:
     """An actor of each tier that has clients; with a CPU where the tier leaves that open."""
+    cpus = [1.0 if tier.num_cpus is None else tier.num_cpus for tier in clients.tiers]
     return [
-        ActorSpec(c, 1.0 if tier.num_cpus is None else tier.num_cpus, tier.num_gpus, dict(tier.resources))
+        ActorSpec(c, cpus[c], tier.num_gpus, dict(tier.resources), memory=memory)
         for c, tier in enumerate(clients.tiers)
         if tier.number > 0
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
 from fedray.runtime.placement import plan_actors
-from fedray.runtime.seats import ActorSpec, Node
+from fedray.runtime.seats import ACTOR_GB, MEMORY, ActorSpec, Node
 
 
 def nodes(number: int, **has: float) -> list[Node]:
@@ -212,3 +212,14 @@ def test_a_tier_has_as_many_seats_as_its_nodes_hold_and_the_largest_share(
         return
     assert count(share) >= wanted
     assert tier.num_cpus is not None or share == 1.0 or count(share + 1e-4) < wanted
+
+
+def test_ray_admits_as_many_actors_as_a_nodes_memory_holds() -> None:
+    """Actors were counted by CPUs alone, and Ray's memory monitor killed what a node could not hold."""
+    clients = Clients((Tier("phones", 100),))
+    small, large = {"CPU": 8.0, MEMORY: 1.3}, {"CPU": 8.0, MEMORY: 2.0}
+    specs = plan_actors(clients, [Node("a", small), Node("b", large)], "auto", "auto")
+    assert sorted(spec.node for spec in specs) == ["a"] * 3 + ["b"] * 5
+    assert {spec.memory for spec in specs} == {ACTOR_GB}
+    with pytest.raises(BadInput, match="9 actors need 3.6 GB of memory, but Ray's nodes have 3.3: lower it"):
+        plan_actors(clients, [Node("a", small), Node("b", large)], "auto", 9)

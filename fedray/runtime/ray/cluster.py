@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.core.errors import FedrayError
 from fedray.runtime.ray.driver_world import worker_environment
 from fedray.runtime.ray.naming import name_options
-from fedray.runtime.ray.seats import Reservation, read_cluster
+from fedray.runtime.ray.seats import GB, Reservation, read_cluster
 from fedray.runtime.seats import add_up, describe_amounts
 
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
@@ -85,6 +85,7 @@ def make_actors(
             num_cpus=spec.num_cpus,
             num_gpus=spec.num_gpus,
             resources=spec.resources,
+            memory=round(spec.memory * GB) or None,
             max_restarts=-1,
             runtime_env=worker_environment(),
             scheduling_strategy=seats.strategy(a),

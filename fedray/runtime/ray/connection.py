@@ -30,6 +30,7 @@ from fedray.runtime.addresses import answers
 from fedray.runtime.ray.joining import join_cluster
 from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, own_job
 
+PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
 MOST_TRIES = 2  # of a start on a busy machine
 NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
 LOOK_SECONDS = 2.0  # between two questions to a cluster
@@ -191,6 +192,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         log_to_driver=is_verbose(),
                         configure_logging=False,
                         **has,
+                        _memory=PLENTY,
                         _temp_dir=str(folder),
                     )
                 found = {name: _find_process(name) for name in NEEDED}

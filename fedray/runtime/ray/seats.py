@@ -3,14 +3,15 @@
 Seats are reserved all or none, so that two runs never hold half of a cluster each and wait for the other half.
 
 Example:
-    >>> sorted(keep_plain({"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0}))
-    ['CPU', 'hpc']
+    >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
+    {'CPU': 4.0, 'hpc': 4.0, 'GB of memory': 1.5}
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fedray.core.errors import FedrayError
 from fedray.runtime import environment
 from fedray.runtime.busy import Choice
-from fedray.runtime.seats import ActorSpec, Cluster, Node, add_up, bundle_seats, describe_amounts
+from fedray.runtime.seats import MEMORY, UNIT, ActorSpec, Cluster, Node, add_up, bundle_seats, describe_amounts
 
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
@@ -36,17 +37,21 @@ SILENT_SECONDS = 8.0  # of waiting before it is said; what is said is shown two 
 SETTLE_SECONDS = 0.5  # in which Ray learns what a run that has just ended gives back
 MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
 ASK_SECONDS = 600.0  # for which nodes are asked for while none comes
+GB = 1e9  # bytes
 OWN = "fedray seats"  # how the names of placement groups begin
 PLAIN = "node_", "local.cluster."  # how Ray names the nodes of clusters that do not grow
 
 
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
-    """The resources that a scenario can ask for: without memory, marks of nodes, and those of placement groups."""
-    return {
+    """The resources that an actor can ask for: without the object store, marks of nodes, and those of groups."""
+    plain = {
         name: amount
         for name, amount in resources.items()
         if name not in ("memory", "object_store_memory") and ":" not in name and "_group_" not in name
     }
+    if "memory" in resources:  # rounded down: a sum of actors is never more than Ray has
+        plain[MEMORY] = math.floor(resources["memory"] / GB * UNIT) / UNIT
+    return plain
 
 
 def read_cluster() -> Cluster:
@@ -136,6 +141,9 @@ class Reservation(NamedTuple):
 def reserve(specs: list[ActorSpec]) -> Reservation:
     """Asks Ray for the seats of actors, all or none; where they have nodes, on these."""
     bundles, nodes, places = bundle_seats(specs)
+    for bundle in bundles:
+        if MEMORY in bundle:
+            bundle["memory"] = round(bundle.pop(MEMORY) * GB)
     if not bundles:
         return Reservation(specs, None, places)
     options = {"bundle_label_selector": [{"ray.io/node-id": node} for node in nodes]} if all(nodes) else {}
