@@ -27,7 +27,7 @@ from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
-from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.study import Study
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -210,6 +210,18 @@ def test_what_a_process_remembers_changes_no_bit(method: str) -> None:
         progress.state = run_round(study, fresh, study.method.phase, progress).state
         progress.round += 1
         assert torch.equal(progress.state.models, states[t + 1].models)
+
+
+def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
+    """Of as many rounds, but the third one added nothing."""
+    study = study_of("adaboost_f")
+    states, _ = boost(study, 3)
+    phase, other = study.method.phase, states[3]._replace(models=states[2].models)
+    jobs = size_jobs(study, phase, phase.schedule(3, other))
+    worker, fresh = LearnerWorker(study, "cpu"), LearnerWorker(study, "cpu")
+    worker.train(3, jobs, states[3])
+    found, wanted = (one.train(3, jobs, other)[0]["learners"].rows for one in (worker, fresh))
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
 def test_learners_errors_and_choices_are_counted_as_they_are_sent() -> None:
