@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fedray.core.types import Net
 from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.descent import make_descent, output_gradient
+from fedray.training.grouped import invariant_convolutions
 from fedray.training.layers import LayerShape, LayerStack, read_shape, run_layers, stack_layers, write_rows
 from fedray.training.optimizer import join_rows, make_optimizer
 
@@ -98,6 +99,12 @@ def train_conv(net: Net, block: Block) -> Trained:
         net: A network that `split_net` can cut.
         block: The lanes, `[W, d]`.
     """
+    with invariant_convolutions(block.start.device):
+        return _train_lanes(net, block)
+
+
+def _train_lanes(net: Net, block: Block) -> Trained:
+    """Trains the lanes, as in `train_conv`."""
     cut = split_net(net.module)
     assert cut is not None
     kernels, stack = _read_kernels(net, cut, block.start), _read_stack(net, cut, block.start)
@@ -166,7 +173,7 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
     channels, kind, out = find_max_channels(net.module), rows.device.type, []
     width = choose_lanes(channels, kind)
     shares = -(-len(rows) // width)  # of even size: a single model left over would take other kernels
-    with torch.no_grad():
+    with torch.no_grad(), invariant_convolutions(rows.device):
         for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(models).values()), len(models)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
