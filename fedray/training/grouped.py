@@ -35,7 +35,7 @@ class _Switch:
         """Turns it off, if this is the first block."""
         with self._lock:
             if self.inside == 0:
-                self._before = torch.backends.mkldnn.enabled
+                self._before = bool(torch._C._get_mkldnn_enabled())
                 torch._C._set_mkldnn_enabled(False)
             self.inside += 1
 
