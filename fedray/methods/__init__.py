@@ -5,7 +5,7 @@
 
 Example:
     >>> sorted(METHODS)[:3]
-    ['bayesian_linear', 'centralized', 'deep_ensemble']
+    ['adaboost_f', 'bayesian_linear', 'centralized']
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest
+from fedray.core.text import find_nearest, show_line
 from fedray.files.plain import expand_user_path, make_parent, write_atomically
 
 _PACKAGE = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
         return known[given].path
     near = find_nearest(given, tuple(known))
     hint = f"did you mean {near}? " if near else ""
-    raise BadInput(f"{given}: {hint}there is no such file, and `fedray scenarios` lists no such name")
+    raise BadInput(f"{show_line(given)}: {hint}there is no such file, and `fedray scenarios` lists no such name")
 
 
 def copy_shipped(name: str, out: Path) -> None:

@@ -21,6 +21,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.report import (
     clients,
     compare,
+    conformal,
     curves,
     flights,
     gantt,
@@ -55,6 +56,7 @@ OF_NUMBERS = {
 }
 
 OF_RECORDED_CLIENTS = {groups.figure_tier_rounds}
+OF_SETS = {conformal.figure_conformal}
 OF_FLIGHTS = {flights.figure_flights, flights.figure_staleness}
 OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
 
@@ -123,7 +125,7 @@ def test_a_report_stands_alone(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["classes", "repeated", "numbers", "numbers5"])
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str) -> None:
     run = read_run(folder / name)
-    absent = OF_STACKS | OF_FLIGHTS | OF_RECORDED_CLIENTS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
+    absent = OF_STACKS | OF_FLIGHTS | OF_SETS | OF_RECORDED_CLIENTS | (OF_CLASSES if "numbers" in name else OF_NUMBERS)
     with style.use_figure_style():
         drawn = {draw for draw in DRAWS if draw(run) is not None}
     assert drawn == set(DRAWS) - absent - OF_WALKS

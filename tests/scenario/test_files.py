@@ -51,6 +51,7 @@ def tiny(scenario: Scenario) -> Scenario:
         "model": model,
         **({"predict": {"conformal": {"alpha": 0.5}}} if scenario.predict.conformal else {}),
         **({"method": {"bases": BASES, "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
+        **({"method": {"meta_rounds": 1}} if scenario.method.name == "fens" else {}),
     }
     return alone(scenario, small)
 
@@ -158,7 +159,7 @@ def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path, monkeypatch: p
         summary = trained(one, out, own)
         monkeypatch.setattr("fedray.runtime.session.measure_drift", lambda *_: None)
         monkeypatch.setattr("fedray.runtime.session.write_report_data", lambda *_, **__: None)
-        assert summary["rounds"] == (2 if one.method.name == "stacking" else 1)
+        assert summary["rounds"] == (2 if one.method.name in ("stacking", "fens") else 1)
         assert (summary["totals"]["up_bytes"] > 0) is (one.method.name != "bayesian_linear")
         assert not any(math.isnan(value["mean"]) for value in summary["metrics"].values())
 

@@ -139,7 +139,7 @@ def test_defaults_follow_what_the_space_chooses() -> None:
 
 def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
     """gamma, averaging and noise act at inference only, unless the course of a training decides by them."""
-    assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise")
+    assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise", "conformal")
     for objective, left in (
         ({"name": "bytes_to_accuracy", "target": 0.5}, ("gamma",)),
         ({"name": "personal_accuracy", "within_bytes": 1e6}, ("noise",)),
