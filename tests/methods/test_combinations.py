@@ -57,11 +57,10 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
 
 
 # Ray takes seconds to start its actors; the other methods are made of the parts of these.
-APART = {"ditto"}
-ON_RAY = [pytest.param(name, marks=[pytest.mark.slow] if name not in APART else []) for name in sorted(METHODS)]
 
 
-@pytest.mark.parametrize("method", ON_RAY)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.usefixtures("cluster")
 def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str) -> None:
     """Private vectors live with their clients' actors; known clients are asked there."""

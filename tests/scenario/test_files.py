@@ -144,7 +144,7 @@ SAME = SAME - {"shefl_table1a_cifar10"} | {"fed_ensemble_table2_cifar100", "fed_
 LARGE = {"fed_ensemble_fig6_cifar10", "stacking_table5_cifar10", "ifca_rotated_mnist"}
 TRAINED, BUILT = (
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in slow else []) for path in FILES]
-    for slow in (SAME | {"fed_ensemble_fig6_cifar10", "ifca_rotated_mnist"}, SAME | LARGE)
+    for slow in (SAME | {"fed_ensemble_fig6_cifar10", "ifca_rotated_mnist", "shefl_table1a_cifar10"}, SAME | LARGE)
 )
 
 

@@ -50,6 +50,7 @@ def test_every_alpha_and_score_of_conformal_sets_is_answered_by_one_training(tmp
     assert alone.metrics["hold_out_conformal_size"] == size[0.5, "aps"]
 
 
+@pytest.mark.slow
 def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gammas of one training stand beside each other in a grid: the next training starts all the same."""
     jobs: dict[Future[Any], training.TrialTask] = {}
@@ -77,6 +78,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     assert list_outcomes(at_once) == list_outcomes(run(found, tmp_path / "one")[1])
 
 
+@pytest.mark.slow
 def test_a_looked_up_value_is_what_training_again_would_give(tmp_path: Path) -> None:
     found = sweep({"predict.gamma": [0.05, 5.0]}, objectives=["personal_accuracy"], sampler="grid")
     _, trials = run(found, tmp_path / "s")

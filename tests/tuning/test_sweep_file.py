@@ -141,8 +141,8 @@ def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
     """gamma, averaging and noise act at inference only, unless the course of a training decides by them."""
     assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise", "conformal")
     for objective, left in (
-        ({"name": "bytes_to_accuracy", "target": 0.5}, ("gamma",)),
-        ({"name": "personal_accuracy", "within_bytes": 1e6}, ("noise",)),
+        ({"name": "bytes_to_accuracy", "target": 0.5}, ("gamma", "conformal")),
+        ({"name": "personal_accuracy", "within_bytes": 1e6}, ("noise", "conformal")),
     ):
         assert read_sweep(sweep({"local.lr": LR}, objectives=[objective])).inference == left
 

@@ -165,6 +165,7 @@ def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.M
         environment.prepare_process()
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Path, tmp_path: Path) -> None:
     """A command in a checkout whose package is installed elsewhere: the workers import what the driver imports."""
     (tmp_path / "fedray").mkdir()

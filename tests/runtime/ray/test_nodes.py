@@ -76,6 +76,7 @@ MODULE = "import helping_hand\nimport fedray\n\nfedray.register('model', 'own_li
 HELP = "from torch import nn\n\n\ndef make(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n"
 
 
+@pytest.mark.slow
 def test_three_nodes_without_the_files_and_modules_of_the_driver_give_the_bits_of_one_process(
     three: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

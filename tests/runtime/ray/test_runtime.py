@@ -73,7 +73,7 @@ PACKINGS = {  # how clients are packed into actors, how the scenario is changed,
     "an actor a client": pytest.param({"per_actor": 1}, {}, "mlp-c", marks=slow),  # ten processes start
     "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=slow),
     "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv"),
-    "private state": pytest.param({"actors": 2}, {**PRIVATE, **CNN}, "conv-c"),
+    "private state": pytest.param({"actors": 2}, {**PRIVATE, **CNN}, "conv-c", marks=slow),
     "walk": pytest.param({"actors": 3}, WALK, "mlp-c", marks=slow),  # test_faults.py walks in two actors
     "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=slow),
     "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=slow),
@@ -102,6 +102,7 @@ def test_more_than_the_cluster_has_is_one_line(tmp_path: Path) -> None:
     assert time.monotonic() - began < 120
 
 
+@pytest.mark.slow
 def test_a_coordinator_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
     """An exception in the watcher ends the run; what it left goes on, under the same Ray, at once."""
 
