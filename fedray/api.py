@@ -133,7 +133,7 @@ def run(
             override of `participation.selection`.
         schedule: a function (models, rows) that makes an assignment of models to participants; a name or a mapping is
             an override.
-        loss: a loss for the clients, or the name of one that your module registers (docs/training.md).
+        loss: a loss for the clients, or the name of one that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
         metrics: further metrics: functions by name, or a list of functions.
         callbacks: a function (round, scores, models), or a list of them, called after each round; one that returns True

@@ -39,8 +39,9 @@ def blocks(kind: str, text: str = TEXT) -> list[str]:
 
 
 def page(name: str) -> str:
-    """A page of the documentation."""
-    return (ROOT / "docs" / f"{name}.md").read_text()
+    """A page of the documentation, whichever kind it is of."""
+    (path,) = (ROOT / "docs").rglob(f"{name}.md")
+    return path.read_text()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | N
             `fedray.data.types.Dataset`. For a partition, `thing(labels, clients, generator, options)` gives the rows of
             each client; for a selection, `thing(known, number, generator, options)` chooses `number` of the clients in
             a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment as
-            those of `fedray.components.schedule` are. For the others see docs/training.md.
+            those of `fedray.components.schedule` are. For the others see docs/how-to/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
             one is refused. None: they are not declared, and of a method those are refused that it does not read while
             it is composed.

@@ -1,6 +1,7 @@
 """The columns of every table, with their units: whoever writes a table takes their types from here.
 
-`fedray list columns` and `docs/run_directory.md` print them. The scores in `rounds` are in `metrics/catalogue.py`.
+`fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
+`metrics/catalogue.py`.
 
 Example:
     >>> COLUMNS["clients"]["up_bytes"].unit, JOB_IDS["client"].needed, "loss" in JOB_NUMBERS

@@ -67,7 +67,7 @@ def draw_plot(run: ReadRun, name: str) -> Figure:
         raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(names)})")
     figure = draw_alone(lambda: next((one for draw in draws if (one := draw(run)) is not None), None))
     if figure is None:
-        raise FedrayError(f"plot {name}: this run has no numbers for it: `docs/results_api.md` says what it needs")
+        raise FedrayError(f"plot {name}: this run has no numbers for it: see docs/how-to/results_api.md")
     return figure
 
 

@@ -65,8 +65,9 @@ class ClientKeys:
         number: number of clients, N; None: as many as a natural partition has.
         per_actor: how many clients an actor hosts, or `auto`.
         actors: how many actors the run has, or `auto`.
-        trace: path of a CSV or Parquet file of measured devices (`docs/traces.md`).
-        profile: a population of devices with published figures, drawn for each client: `phones` (`docs/traces.md`).
+        trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
+        profile: a population of devices with published figures, drawn for each client: `phones`
+            (`docs/how-to/traces.md`).
         availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
         device: where tiers with GPUs compute: `auto`: on these GPUs; `cpu`: GPUs are reserved and not used, to try out
             on any machine how actors share them.

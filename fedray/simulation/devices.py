@@ -3,7 +3,7 @@
 A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
 `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual s).
 Several rows of a client are several windows, or several links; other figures are read from its first row; what a trace
-leaves out comes from the tier (docs/traces.md).
+leaves out comes from the tier (docs/how-to/traces.md).
 
 Example:
     A measured uplink wins over the tier's, and NaN leaves the tier's in place.

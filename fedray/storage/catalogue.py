@@ -38,7 +38,7 @@ def list_table_columns() -> dict[str, dict[str, Column]]:
 
 
 def columns_markdown() -> str:
-    """All tables as Markdown, for `docs/run_directory.md`."""
+    """All tables as Markdown, for `docs/reference/run_directory.md`."""
     parts = []
     for table, columns in list_table_columns().items():
         rows = [f"| `{name}` | {one.kind} | {one.unit} | {one.text} |" for name, one in columns.items()]

@@ -2,7 +2,8 @@
 
 Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` reads what its
 `forward` computes. A network that is not exactly what an engine computes, or that cannot be mapped over lanes, takes
-the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module. `docs/engines.md` has measurements.
+the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module. `docs/explanation/engines.md` has
+measurements.
 
 Example:
     >>> from fedray.models.catalogue import build_net

@@ -215,7 +215,7 @@ def tune(
     """Searches for the best values of a scenario's keys, as `fedray tune` does.
 
     Args:
-        sweep: the keys of a sweep, or the path of a sweep file (`docs/sweeps.md`).
+        sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
         out: directory of the sweep; None means a temporary directory.
         trials: how many trials in all; None means as many as the sweep says.
         resume: whether to go on with the sweep in `out`.

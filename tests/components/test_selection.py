@@ -195,7 +195,7 @@ def test_own_rules_that_return_something_else_are_one_line(kind: str, function: 
 
 
 def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "selection.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert all(f"`{name}`" in page or f"name: {name}," in page for name in SELECTION_SPECS)
     with forgetting_names():

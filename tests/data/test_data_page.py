@@ -1,4 +1,4 @@
-"""docs/data.md cannot lie: its blocks run as they stand, one after the other, and its table names what there is."""
+"""docs/how-to/data.md cannot lie: its blocks run as they stand, one by one, and its table names what there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from small import run_command
 from fedray.scenario.data import DATA_SPECS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "data.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "data.md").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:data. ")
@@ -27,7 +27,7 @@ def test_the_blocks_of_the_page_on_own_data_run(tmp_path: Path, monkeypatch: pyt
     for kind, block in blocks:
         if kind == "python":
             with warnings.catch_warnings():
-                exec(compile(block, "docs/data.md", "exec"), known)
+                exec(compile(block, "docs/how-to/data.md", "exec"), known)
         else:
             done = run_command(*block.split()[1:], "runtime=inline", "report=false")
             assert done.status == 0, done.err

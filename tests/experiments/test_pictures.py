@@ -1,4 +1,4 @@
-"""Every partition has its picture: in `fedray check --plot`, and in docs/partitions.md by the command under it."""
+"""Every partition has its picture: by `fedray check --plot`, and in docs/reference/partitions.md with its command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import fedray
 from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "partitions.md").read_text()
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = (REFERENCE / "partitions.md").read_text()
 COMMANDS = dict(re.findall(r"!\[(\w+)\]\(.*\)\n\n```text\nfedray (check .* --plot \S+)\n```", PAGE))
 PNG = b"\x89PNG"
 
@@ -24,7 +25,7 @@ def draw(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """The picture of the command of a partition, drawn into a folder."""
     monkeypatch.chdir(ROOT)
     *command, path = shlex.split(COMMANDS[name])
-    assert path == f"docs/partitions/{name}.png"
+    assert path == f"docs/reference/partitions/{name}.png"
     found = run_command(*command, folder / "picture.png")
     assert found.status == 0, found.err
     return (folder / "picture.png").read_bytes()
@@ -32,7 +33,7 @@ def draw(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def test_the_page_shows_every_partition_and_every_kind_of_clients() -> None:
     assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == list(PARTITION_SPECS) == list(COMMANDS)
-    assert all((ROOT / "docs" / "partitions" / f"{name}.png").read_bytes().startswith(PNG) for name in COMMANDS)
+    assert all((REFERENCE / "partitions" / f"{name}.png").read_bytes().startswith(PNG) for name in COMMANDS)
     assert all(f"`{kind}: " in PAGE for kind in CLIENT_KINDS)
 
 

@@ -65,7 +65,7 @@ def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> No
 
 
 def test_the_pictures_that_the_page_on_results_names_are_there(run: fedray.Run) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "results_api.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "results_api.md").read_text()
     table = page[page.index("| name | needs |") : page.index("An unknown name is")]
     cells = [line.split("|")[1] for line in table.splitlines()[2:] if line]
     named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]

@@ -32,7 +32,7 @@ from fedray.simulation.clock import (
 from fedray.simulation.devices import DAY, Devices, diurnal_availability, read_trace, window_availability
 from fedray.training.block import choose_batch_width, deal_batches, samples_seen
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "trace.csv"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "how-to" / "trace.csv"
 
 GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
 TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0), Tier("slow", 3, seconds_per_step=2.0)))

@@ -23,7 +23,7 @@ from fedray.simulation.devices import read_trace, window_availability
 from fedray.simulation.profiles import PROFILES, make_profile
 
 FOUR = Clients((Tier("client", 4, uplink=7.0, latency=0.5),))
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 
 
 def write(path: Path, **columns: Any) -> Path:

@@ -17,7 +17,7 @@ from fedray.files.columns import make_table
 from fedray.metrics.catalogue import SCORES, describe_score
 from fedray.storage.catalogue import columns_markdown, find_column, list_table_columns
 
-PAGE = Path(__file__).parents[2] / "docs" / "run_directory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
 TOY: dict[str, Any] = {
     "data": {"name": "sine", "samples": 20},
     "model": {"name": "rbf"},
