@@ -11,6 +11,8 @@ sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]  # our extensions, and thi
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])  # for the notebooks
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from inventories import make_mapping  # noqa: E402
+
 from fedray.core.version import __version__  # noqa: E402
 
 project = "fedray"
@@ -46,12 +48,15 @@ myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 
 autodoc_typehints = "description"  # types stand beside what an argument means
+autodoc_typehints_description_target = "documented"
+python_use_unqualified_type_names = True
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # the fields of a tuple are documented once
 default_role = "code"  # docstrings are plain text with `code`
 maximum_signature_line_length = 80
-intersphinx_mapping: dict[str, tuple[str, str]] = {}
+intersphinx_mapping = make_mapping(HERE / "_build" / "inventories")  # nothing is fetched
 
 nb_execution_mode = "cache"  # notebooks run at the first build, and again when their code changes
 nb_execution_timeout = 120

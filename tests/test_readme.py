@@ -1,7 +1,7 @@
 """The documentation cannot lie.
 
-Blocks of the README run as they stand, scenarios of the pages in `docs/` run, and what `docs/design.md` says of files
-and names is there.
+Blocks of the README and of the page on own code run as they stand, scenarios of the pages in `docs/` run, and what
+`docs/design.md` says of files and names is there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SCENARIO_PAGES = (
     "client_clusters",
     "cluster",
     "conformal",
+    "devices",
     "distillation",
     "one_shot",
     "random_walk",
@@ -40,7 +41,7 @@ def blocks(kind: str, text: str = TEXT) -> list[str]:
 
 def page(name: str) -> str:
     """A page of the documentation, whichever kind it is of."""
-    (path,) = (ROOT / "docs").rglob(f"{name}.md")
+    (path,) = (found for place in (".", "*") for found in (ROOT / "docs").glob(f"{place}/{name}.md"))
     return path.read_text()
 
 
@@ -70,8 +71,13 @@ def test_the_first_blocks_are_the_run_and_the_test_command() -> None:
     assert all("venv" in block and "pip install" in block for block in (run, test))
 
 
-@pytest.mark.parametrize("block", blocks("bash"), ids=lambda b: b.split("\n", 1)[0][:60])
-def test_every_command_of_the_readme_runs(block: str, workplace: Path) -> None:
+def both(kind: str) -> list[str]:
+    """The blocks of the README, and of the page on own code."""
+    return [*blocks(kind), *blocks(kind, page("own_code"))]
+
+
+@pytest.mark.parametrize("block", both("bash"), ids=lambda b: b.split("\n", 1)[0][:60])
+def test_every_command_runs(block: str, workplace: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block], cwd=workplace, env=environment(), capture_output=True, text=True,
         check=False, timeout=280,
@@ -80,7 +86,7 @@ def test_every_command_of_the_readme_runs(block: str, workplace: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=lambda b: b.split("\n", 1)[0][:60])
+@pytest.mark.parametrize("block", both("python"), ids=lambda b: b.split("\n", 1)[0][:60])
 def test_every_python_example_runs(block: str, workplace: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", block], cwd=workplace, env=environment(),
@@ -120,6 +126,11 @@ def test_the_examples_of_the_page_on_conformal_sets_run(
     exec(compile(code, "conformal.md", "exec"), {"__name__": "conformal"})
     said = capsys.readouterr().out
     assert "(359, 10)" in said and "conformal_coverage_client_worst" in said and said.count("looked up") == 3
+
+
+@pytest.mark.parametrize("name", ["determinism", "exact_sums"])
+def test_the_examples_of_an_explanation_run(name: str) -> None:
+    exec(compile("\n".join(blocks("python", page(name))), f"{name}.md", "exec"), {"__name__": name})
 
 
 def test_the_python_blocks_of_the_page_on_training_are_one_script(workplace: Path) -> None:

@@ -24,7 +24,7 @@ from fedray.cli.catalogue import data_group, list_command, scenarios_group
 from fedray.cli.clean import clean_command
 from fedray.cli.notes import show_notes
 from fedray.cli.options import loudness
-from fedray.cli.results import export_command, report_command
+from fedray.cli.results import export_command, plot_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
 from fedray.cli.traces import traces_group
@@ -69,6 +69,7 @@ for _command in (
     resume_command,
     check_command,
     report_command,
+    plot_command,
     table_command,
     tune_command,
     list_command,

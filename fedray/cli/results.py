@@ -1,4 +1,4 @@
-"""The commands about finished runs: `fedray report` and `fedray export`.
+"""The commands about finished runs: `fedray report`, `fedray plot` and `fedray export`.
 
 Example:
     >>> report_command.name
@@ -55,3 +55,24 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
 
     for path in load(folder).export(out):
         click.echo(str(path))
+
+
+@click.command(name="plot")
+@click.argument("folder", type=options.path)
+@click.argument("name", default="accuracy")
+@click.option("--out", type=options.path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
+@click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
+def plot_command(folder: Path, name: str, out: Path | None, dpi: int) -> None:
+    """Draw one picture of the report: accuracy, bytes, time, calibration, drift, or any score of a run."""
+    target = out or folder / f"{name}.png"
+    if target.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"--out {target}: the picture is a .png, .svg or .pdf file: give a name that ends so")
+    from fedray.storage.places import require_run_directory
+
+    require_run_directory(folder)
+    confirm_writable("--out", target.parent)
+    with import_quickly():
+        from fedray.api import load
+
+    load(folder).plot(name).savefig(target, dpi=dpi, bbox_inches="tight")
+    click.echo(str(target))

@@ -134,7 +134,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
 
 def int8(layout: Layout) -> Compress:
-    """One byte a parameter, one float32 scale a tensor: `round(x / s) s` with s = max |x| / 127."""
+    """One byte a parameter, one float32 scale a tensor: `round(x / s) s` with `s = max |x| / 127`."""
     d = layout.trainable
     edges = [int(e) for e in np.cumsum((0, *layout.sizes)) if e <= d]
     bytes_ = d + 4 * (len(edges) - 1) + _buffers(layout)

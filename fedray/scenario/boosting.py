@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput
 from fedray.scenario.spec import MethodSpec, Option
-from fedray.scenario.validators import one_of
+from fedray.scenario.validators import means, one_of
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario
@@ -31,6 +31,7 @@ UNREAD = {  # sections that act on gradients, networks or deltas -> why they do 
 }
 
 
+@means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any) -> dict[str, Any]:
     """The learner, by name or as a section; only what has a form in plain numbers that predicts the same.
 

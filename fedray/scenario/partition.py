@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedray.scenario.spec import REQUIRED, NameSpec, Option, OptionSpecs
-from fedray.scenario.validators import flag, list_of, one_of, real, text, whole
+from fedray.scenario.validators import flag, list_of, means, one_of, real, text, whole
 
 CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they hold; every partition has these options
     "flipped": Option(None, real("[0, 1]")),
@@ -24,6 +24,7 @@ _LEAST = Option(1, whole(0, 10**9))
 _SKEW = real("[0, 100]")
 
 
+@means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
     """The name of a law of sizes, or exact sizes."""
     if isinstance(value, str):

@@ -116,6 +116,29 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     )
 
 
+def is_read(key: str, scenario: Scenario) -> bool:
+    """Whether the method of a scenario reads a key at all, whatever the other keys say; for the reference.
+
+    Args:
+        key: dotted, not an option of the method itself.
+        scenario: names the method.
+
+    Example:
+        >>> is_read("server.robust", Scenario()), is_read("graph.kind", Scenario())
+        (True, False)
+    """
+    spec = method_spec_of(scenario.method.name)
+    if key.startswith("graph."):
+        return spec.walks
+    if key == "method.models":
+        return spec.models == "any"
+    if key == "server.robust" and not spec.robust:
+        return False
+    if key in ("server.optimizer", "server.lr", "server.momentum") and not spec.optimizer:
+        return False
+    return not _by_method(key, scenario, spec)
+
+
 def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     """What the method does not read, from its specification."""
     name = scenario.method.name

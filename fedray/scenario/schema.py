@@ -32,6 +32,7 @@ from fedray.scenario.validators import (
     list_of,
     logger,
     maybe,
+    means,
     one_of,
     real,
     text,
@@ -43,6 +44,7 @@ _V = PlainValidator
 OptionValues = dict[str, Any]
 
 
+@means("name", "letters, digits, `.`, `_` and `-`")
 def _file_name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
         raise ValueError("cannot be a directory name: use letters, digits, '.', '_' and '-'")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario.spec import Needs, Option
-from fedray.scenario.validators import one_of, real, whole
+from fedray.scenario.validators import means, one_of, real, whole
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STACKS = ("stacking", "fens")  # methods whose model is made of parts that train one after another
 
 
+@means("list of sections", "like `model`, or a classifier")
 def check_bases(value: Any) -> Any:
     """The base models of stacking, each a section like `model` that may also have `models` (its K) or be a classifier.
 

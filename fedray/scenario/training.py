@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from fedray.core.text import find_nearest
 from fedray.scenario import names
 from fedray.scenario.spec import Needs
-from fedray.scenario.validators import Check, either, flag, list_of, maybe, one_of, real, text, whole
+from fedray.scenario.validators import Check, either, flag, list_of, maybe, means, one_of, real, text, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
@@ -43,6 +43,7 @@ def named(kind: names.NameKind) -> Check:
         'adam'
     """
 
+    @means("word", "a name that `fedray list` shows")
     def check(value: Any) -> str:
         known = names.known_names(kind)
         if isinstance(value, str) and value in known:

@@ -1,19 +1,63 @@
 """What a value may be: each kind is a function value -> value that raises ValueError("is not ...: give ...").
 
-The message is put behind `key = value ` by whoever knows the key. A kind accepts its own results unchanged.
+The message is put behind `key = value ` by whoever knows the key. A kind accepts its own results unchanged, and says
+what it accepts (`describe_check`), for the reference.
+
+Example:
+    >>> describe_check(maybe(whole(1, 9)))
+    Meaning(kind='whole number', values='1 to 9', empty=True)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from fedray.core.text import find_nearest, quote_value
 
 Check = Callable[[Any], Any]
+AnyCheck = TypeVar("AnyCheck", bound=Check)
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+", re.ASCII)
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+
+
+class Meaning(NamedTuple):
+    """What a check accepts, in words.
+
+    Attributes:
+        kind: whole number, number, text, word, list of ...
+        values: an interval, or the words; empty: what the kind says.
+        empty: whether null is accepted, too.
+    """
+
+    kind: str
+    values: str = ""
+    empty: bool = False
+
+
+_MEANINGS: WeakKeyDictionary[Check, Meaning] = WeakKeyDictionary()
+
+
+def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
+    """Decorates a check with what it accepts; the arguments are those of `Meaning`."""
+
+    def remember(check: AnyCheck) -> AnyCheck:
+        _MEANINGS[check] = Meaning(kind, values, empty)
+        return check
+
+    return remember
+
+
+def describe_check(check: Check) -> Meaning:
+    """What a check accepts; a check that never said it has the kind `value`.
+
+    Example:
+        >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
+        (Meaning(kind='whole number', values='1 to 9, or `all`', empty=False), 'value')
+    """
+    return _MEANINGS.get(check, Meaning("value"))
 
 
 def _to_number(value: Any) -> Any:
@@ -30,6 +74,7 @@ def whole(low: int, high: int) -> Check:
     """
     remedy = f"give one from {low} to {high}"
 
+    @means("whole number", f"{low:,} to {high:,}")
     def check(value: Any) -> int:
         value = _to_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -54,6 +99,7 @@ def real(interval: str) -> Check:
     assert found is not None, interval
     low, high = float(found[2]), float(found[3])
 
+    @means("number", interval)
     def check(value: Any) -> float:
         value = _to_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -67,6 +113,7 @@ def real(interval: str) -> Check:
     return check
 
 
+@means("true or false")
 def flag(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -74,6 +121,7 @@ def flag(value: Any) -> bool:
     return value
 
 
+@means("text")
 def text(value: Any) -> str:
     """One line of printable text."""
     if not isinstance(value, str):
@@ -83,6 +131,7 @@ def text(value: Any) -> str:
     return value
 
 
+@means("name", "letters, digits, `_` and `-`")
 def label(value: Any) -> str:
     """A name that can be part of a key and of a file name."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", value):
@@ -93,6 +142,7 @@ def label(value: Any) -> str:
 def one_of(*words: str) -> Check:
     """One of a few words."""
 
+    @means("word", ", ".join(f"`{word}`" for word in words))
     def check(value: Any) -> str:
         if isinstance(value, str) and value in words:
             return value
@@ -102,6 +152,7 @@ def one_of(*words: str) -> Check:
     return check
 
 
+@means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
     """A run logger, with `:VALUE` for another directory, project or URI than the usual."""
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
@@ -113,7 +164,9 @@ def logger(value: Any) -> str:
 
 def either(word: str, check: Check) -> Check:
     """A certain word, or what `check` accepts."""
+    kind, values, empty = describe_check(check)
 
+    @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
     def checked(value: Any) -> Any:
         if value == word and isinstance(value, str):
             return value
@@ -127,7 +180,8 @@ def either(word: str, check: Check) -> Check:
 
 def maybe(check: Check) -> Check:
     """None, or what `check` accepts."""
-    return lambda value: None if value is None else check(value)
+    kind, values, _ = describe_check(check)
+    return means(kind, values, empty=True)(lambda value: None if value is None else check(value))
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
@@ -138,7 +192,9 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
         most: entries at most.
         scalar: whether a bare entry counts as a list of one.
     """
+    kind, values, _ = describe_check(check)
 
+    @means(f"list of {kind}s" if kind != "true or false" else "list of flags", values)
     def checked(value: Any) -> list[Any]:
         entries = [value] if scalar and isinstance(value, int | float | str) else value
         if not isinstance(entries, list | tuple):
@@ -158,6 +214,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
 def map_of(check: Check) -> Check:
     """A mapping from text to what `check` accepts."""
 
+    @means(f"names, each with a {describe_check(check).kind}", describe_check(check).values)
     def checked(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValueError("is not a mapping: write it as {name: value}")
@@ -171,6 +228,7 @@ def map_of(check: Check) -> Check:
     return checked
 
 
+@means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
     """GPUs of an actor: Ray schedules 0, 1/n and 1 reliably; 0.33 and 0.333 count as 1/3.
 

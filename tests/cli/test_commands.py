@@ -133,6 +133,14 @@ def test_list_names_everything_a_scenario_may_say() -> None:
     assert {line.split()[0] for line in run_command("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
 
 
+def test_plot_draws_a_picture_of_the_report(run: fedray.Run, tmp_path: Path) -> None:
+    found = run_command("plot", run.path, "accuracy", "--out", tmp_path / "a.png", "--dpi", "40")
+    assert found.status == 0 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    for name, out, remedy in (("accurracy", "b.png", "did you mean accuracy"), ("accuracy", "b.gif", "ends so")):
+        wrong = run_command("plot", run.path, name, "--out", tmp_path / out)
+        assert wrong.status == 2 and remedy in wrong.err and not (tmp_path / out).exists()
+
+
 def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:
     """A state dict that a hand-written module loads strictly, and that answers as the run does."""
     result = run_command("export", run.path, "--out", tmp_path / "models")

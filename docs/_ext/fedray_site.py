@@ -1,0 +1,53 @@
+"""The part of the site that is made from the code: a Sphinx extension.
+
+Before Sphinx reads the pages it writes `docs/reference/generated/`; after a build of HTML it writes `llms.txt`. It
+stands here and not in the package because nothing but the site reads it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from reference import save_reference
+from sphinx.application import Sphinx
+
+ABOUT = (
+    "> fedray simulates ensemble federated learning: K models that are trained over N clients, on one laptop or on a",
+    "> Ray cluster. Scenarios are YAML files or Python mappings; results are Parquet tables and a report.",
+)
+
+
+def write_llms(app: Sphinx) -> str:
+    """`llms.txt` (llmstxt.org): every page with its first sentence, and a link to its Markdown source."""
+    env, lines = app.env, ["# fedray", "", *ABOUT]
+    for title, start in (
+        ("Tutorials", "tutorials/"), ("How-to guides", "how-to/"), ("Reference", "reference/"), ("Explanation", ""),
+    ):  # fmt: skip
+        lines += ["", f"## {title}", ""]
+        for page in sorted(env.found_docs):
+            kinds = ("tutorials/", "how-to/", "reference/")
+            if page == "index" or (not page.startswith(start) if start else page.startswith(kinds)):
+                continue
+            name = env.titles[page].astext()
+            lines.append(f"- [{name}](_sources/{page}.md.txt){_first_sentence(app, page)}")
+    return "\n".join(lines) + "\n"
+
+
+def _first_sentence(app: Sphinx, page: str) -> str:
+    found = app.env.get_doctree(page).next_node(nodes.paragraph)
+    text = " ".join(found.astext().split()) if found is not None else ""
+    return f": {text.split('. ')[0].rstrip('.:')}." if text else ""
+
+
+def _after(app: Sphinx, failure: Exception | None) -> None:
+    if failure is None and app.builder.name == "html":
+        (Path(app.outdir) / "llms.txt").write_text(write_llms(app))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("config-inited", lambda _app, _config: save_reference())
+    app.connect("build-finished", _after)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

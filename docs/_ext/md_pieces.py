@@ -1,0 +1,85 @@
+"""Pieces of Markdown that the pages of the reference are made of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""A table; empty where there are no rows.
+
+    Example:
+        >>> print(write_table(["a", "b"], [["1", "x | y"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | x \| y |
+    """
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *lines]) if lines else ""
+
+
+def write_value(value: Any) -> str:
+    """A value as a scenario file says it.
+
+    Example:
+        >>> write_value(None), write_value(float("inf")), write_value([10, 20]), write_value(True)
+        ('none', '`inf`', '`[10, 20]`', '`true`')
+    """
+    if value is None:
+        return "none"
+    if value in ([], {}):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"`{int(value):,}`" if abs(value) < 10_000 else f"`{value:g}`"
+    if isinstance(value, dict):
+        return f"`{{{', '.join(f'{key}: {entry}' for key, entry in value.items())}}}`"
+    return f"`{value}`"
+
+
+def read_attributes(owner: type) -> dict[str, str]:
+    """The lines of the section `Attributes` of a docstring, by name."""
+    text = inspect.cleandoc(owner.__doc__ or "").partition("Attributes:\n")[2]
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if start := re.fullmatch(r"    (\w+): (.*)", line):
+            last, found[start[1]] = start[1], start[2]
+        elif line.startswith("        ") and found:
+            found[last] += f" {line.strip()}"
+        else:
+            break
+    return found
+
+
+def cut_docstring(text: str) -> dict[str, str]:
+    """A docstring in Google's style as its sections; what comes before the first one has the name ''.
+
+    Example:
+        >>> text = "One line." + chr(10) + "Deviations:" + chr(10) + "    1. This."
+        >>> cut_docstring(text)
+        {'': 'One line.', 'Deviations': '1. This.'}
+    """
+    found = {"": ""}
+    name = ""
+    for line in inspect.cleandoc(text).splitlines():
+        if start := re.fullmatch(r"(Deviations|Example|Note|Args|Attributes|Raises|Returns):", line):
+            name = start[1]
+            found[name] = ""
+        else:
+            found[name] += f"{line}\n"
+    return {key: inspect.cleandoc(value).strip() for key, value in found.items()}
+
+
+def begin_sentence(text: str) -> str:
+    """The text with a capital letter and a full stop; code at its start stays.
+
+    Example:
+        >>> begin_sentence("learning rate"), begin_sentence("`auto` decides.")
+        ('Learning rate.', '`auto` decides.')
+    """
+    text = text.strip()
+    return text[:1].upper() + text[1:].removesuffix(".") + "."

@@ -1,0 +1,245 @@
+"""The pages of the scenario keys: one for each section, from the schema and the tables that `fedray check` uses.
+
+What the schema does not say stands in `docs/reference/units.yaml` (units) and in `docs/reference/options.yaml` (what an
+option means that stands beside a name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import yaml
+from md_pieces import begin_sentence, read_attributes, write_table, write_value
+from pydantic import PlainValidator
+
+from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.data import DATA_SPECS
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
+from fedray.scenario.relevance import is_read
+from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
+from fedray.scenario.spec import REQUIRED, Needs, Option
+from fedray.scenario.validators import Meaning, describe_check
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())
+UNITS: dict[str, str] = yaml.safe_load((REFERENCE / "units.yaml").read_text())
+NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {  # page -> kind of the options, and its names
+    "model": ("model", MODEL_SPECS),
+    "data": ("data", DATA_SPECS),
+    "data.partition": ("partition", PARTITION_SPECS),
+    "participation.selection": ("selection", SELECTION_SPECS),
+    "schedule": ("schedule", SCHEDULE_SPECS),
+}
+TITLES = {"": "The run as a whole"}
+
+
+class Key(NamedTuple):
+    """One key of a scenario.
+
+    Attributes:
+        name: dotted, with `*` for any name or index.
+        text: what it is.
+        meaning: what it may be.
+        default: its value where nothing sets it; `REQUIRED`: it must be set.
+        needs: under which other key it is read; None: always.
+        section: whether it is a section with keys of its own.
+    """
+
+    name: str
+    text: str
+    meaning: Meaning
+    default: Any
+    needs: Needs | None
+    section: bool
+
+
+@cache
+def list_keys() -> tuple[Key, ...]:
+    """Every key of the schema, section by section."""
+    return tuple(key for section in section_types() for key in _keys_of(section))
+
+
+def _keys_of(section: str) -> Iterator[Key]:
+    owner = section_types()[section]
+    texts, hints = read_attributes(owner), get_type_hints(owner, include_extras=True)
+    for one in fields(owner):
+        if one.name == "options":
+            continue
+        more = getattr(hints[one.name], "__metadata__", ())
+        check = next((item.func for item in more if isinstance(item, PlainValidator)), None)
+        needs = next((item for item in more if isinstance(item, Needs)), None)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        name = f"{section}.{one.name}".removeprefix(".")
+        inside = check is None and _is_section(hints[one.name])
+        meaning = Meaning("section") if inside else Meaning("mapping") if check is None else describe_check(check)
+        yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
+
+
+def _is_section(hint: Any) -> bool:
+    return is_dataclass(hint) or any(_is_section(part) for part in get_args(hint))
+
+
+@cache
+def find_readers(key: str) -> tuple[str, ...]:
+    """The methods that read a key, as their specifications say."""
+    return tuple(name for name in METHOD_SPECS if is_read(key, _scenario_of(name)))
+
+
+@cache
+def _scenario_of(method: str) -> Scenario:
+    return read_scenario({"method": {"name": method}})
+
+
+def write_readers(key: str) -> str:
+    """The methods that read a key, in words."""
+    readers = find_readers(key)
+    if len(readers) == len(METHOD_SPECS):
+        return "every method"
+    others = [name for name in METHOD_SPECS if name not in readers]
+    few, start = (others, "every method but ") if len(others) < len(readers) else (readers, "")
+    return start + ", ".join(f"{{ref}}`{name} <method-{name}>`" for name in few)
+
+
+def show_name(name: str) -> str:
+    """A key as a user writes it.
+
+    Example:
+        >>> show_name("clients.tiers.*.uplink"), show_name("table.*.name")
+        ('clients.tiers.NAME.uplink', 'table[i].name')
+    """
+    return name.replace("table.*", "table[i]").replace("*", "NAME")
+
+
+def write_type(meaning: Meaning) -> str:
+    """What a value may be, in words."""
+    kind, values, empty = meaning
+    values = values if values.startswith("`") or not values else f"{values}"
+    shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
+    return f"{shown}, or null" if empty else shown
+
+
+def write_needs(needs: Needs | None) -> str:
+    """Under which other key a key is read, in words."""
+    if needs is None:
+        return ""
+    known = any(key.name == needs.key for key in list_keys())  # the option of a method is no key of the schema
+    key = f"{'{confval}' if known else ''}`{show_name(needs.key)}`"
+    return f"where {key} is {' or '.join(f'`{value}`' for value in needs.values)}"
+
+
+def write_key(key: Key) -> str:
+    """The entry of a key."""
+    default = "must be given" if key.default is REQUIRED else write_value(key.default)
+    if key.section:
+        return f"```{{confval}} {show_name(key.name)}\n:type: section\n\n{begin_sentence(key.text)}\n```\n"
+    lines = [f"```{{confval}} {show_name(key.name)}", f":type: {write_type(key.meaning)}", f":default: {default}", ""]
+    lines += [begin_sentence(key.text), ""]
+    lines += [f":Unit: {UNITS[key.name]}"] if UNITS.get(key.name) else []
+    lines += [f":Acts: {write_needs(key.needs)}"] if key.needs else []
+    return "\n".join([*lines, f":Read by: {write_readers(key.name)}", "```", ""])
+
+
+def _page_of(key: str) -> str:
+    return key.partition(".")[0] or "run"
+
+
+def option_text(kind: str, name: str, option: str) -> str:
+    """What an option means.
+
+    Raises:
+        KeyError: `options.yaml` has no line for it.
+    """
+    known = OPTIONS[kind]
+    return known[f"{name}.{option}"] if f"{name}.{option}" in known else known[option]
+
+
+def write_options(kind: str, name: str, options: Mapping[str, Option]) -> str:
+    """The table of the options of a name."""
+    rows = []
+    for option, (default, check, needs) in options.items():
+        text = begin_sentence(option_text(kind, name, option))
+        if needs:
+            text += f" Acts {write_needs(needs)}."
+        shown = "must be given" if default is REQUIRED else write_value(default)
+        rows.append([f"`{option}`", text, write_type(describe_check(check)), shown])
+    return write_table(["option", "what it is", "type", "default"], rows)
+
+
+def _write_names(page: str) -> Iterator[str]:
+    """The names that a section may have, each with its options."""
+    kind, specs = NAMED[page]
+    yield {
+        "model": "## Networks",
+        "data": "## Data sets",
+        "partition": "## Partitions",
+        "selection": "## Client selections",
+        "schedule": "## Kinds of schedules",
+    }[kind]
+    if kind == "partition":
+        yield "Every partition also has these options ([what they do](../../partitions.md)):"
+        yield write_options(kind, "", CLIENT_KINDS)
+    for name, spec in specs.items():
+        yield f"({kind}-{name.replace('/', '-').lower()})=\n### {name}\n\n{begin_sentence(spec.text)}"
+        yield write_options(kind, name, {key: one for key, one in spec.options.items() if key not in CLIENT_KINDS})
+
+
+def _write_classifiers() -> Iterator[str]:
+    yield "## Classifiers\n\nA base of `stacking` and the learner of boosting may be a classifier of scikit-learn."
+    for name, (text, checks) in CLASSIFIERS.items():
+        yield f"### {name}\n\n{begin_sentence(text)} Options that are left out have scikit-learn's defaults."
+        rows = [[f"`{key}`", begin_sentence(option_text("classifier", name, key)), write_type(describe_check(check))]
+                for key, check in checks.items()]  # fmt: skip
+        yield write_table(["option", "what it is", "type"], rows)
+
+
+def _write_page(page: str, keys: list[Key]) -> str:
+    title = "The run as a whole" if page == "run" else f"`{page}`"
+    parts = [f"# {title}", "Keys without a section." if page == "run" else ""]
+    section = ""
+    for key in keys:
+        here = key.name.rpartition(".")[0]
+        if here not in ("", page) and here != section:
+            about = (section_types()[here].__doc__ or "").partition("\n")[0]
+            parts.append(f"## `{show_name(here)}`\n\n{about}")
+        section = here
+        parts.append(write_key(key))
+    if page == "method":
+        parts.append("The options of each method stand on [its page](../methods/index.md).")
+    for named in (page, *(one for one in NAMED if one.startswith(f"{page}."))):
+        parts += _write_names(named) if named in NAMED else []
+    parts += _write_classifiers() if page == "model" else []
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_pages() -> dict[str, str]:
+    """Every page of the scenario keys by its path below `docs/reference/generated`."""
+    pages: dict[str, list[Key]] = {"run": []}
+    for key in list_keys():
+        page = "run" if "." not in key.name and not key.section else _page_of(key.name)
+        pages.setdefault(page, []).append(key)
+    written = {f"keys/{page}.md": _write_page(page, keys) for page, keys in pages.items() if keys}
+    rows = [[f"[{'without a section' if page == 'run' else f'`{page}`'}]({page}.md)", _about(page)] for page in pages]
+    index = [
+        "# Scenario keys",
+        "A scenario is a YAML file, or a Python mapping. `fedray check FILE` shows every key with its value, and "
+        "refuses what is wrong or could not act. On the command line a key is written with dots, `local.lr=0.1`; in "
+        "Python with two underscores, `local__lr=0.1`. Where an override makes a key of the file idle, a note names "
+        "it.",
+        write_table(["section", "what it says"], rows),
+        "```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```",
+    ]
+    return {**written, "keys/index.md": "\n\n".join(index) + "\n"}
+
+
+def _about(page: str) -> str:
+    if page == "run":
+        return "Seed, rounds, runtime, replicates and what a run leaves."
+    return next((begin_sentence(key.text) for key in list_keys() if key.name == page), "")

@@ -1,0 +1,89 @@
+"""The pages of the methods: one for each file of `fedray/methods/`, from its docstring and its specifications.
+
+The algorithm of a method in formulas stands in `docs/reference/algorithms/NAME.md`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import yaml
+from md_pieces import begin_sentence, cut_docstring, write_table
+from reference_keys import write_options
+
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.spec import MethodSpec
+
+ALGORITHMS = Path(__file__).parents[1] / "reference" / "algorithms"
+MODELS = {"any": "any number K", "one": "one", "clients": "one for each of the N clients"}
+NOTATION = (ALGORITHMS.parent / "methods_notation.md").read_text().strip()
+
+
+def module_of(name: str) -> str:
+    """The file of a method, without `.py`."""
+    return METHOD_SPECS[name].module or name
+
+
+def read_algorithm(name: str) -> str:
+    """The formulas of a method.
+
+    Raises:
+        FileNotFoundError: nobody has written them.
+    """
+    return (ALGORITHMS / f"{name}.md").read_text().strip()
+
+
+def write_method(name: str, title: str) -> str:
+    """The section of a method: its formulas, its own keys, what it sets, and what it combines with."""
+    spec = METHOD_SPECS[name]
+    parts = [f"(method-{name})=\n## {title}", begin_sentence(spec.text), read_algorithm(name)]
+    if spec.options:
+        parts += ["**Its own keys**, in the section `method`:", write_options("method", name, spec.options)]
+    if spec.defaults:
+        text = yaml.safe_dump(dict(spec.defaults), sort_keys=False, default_flow_style=None, width=100).strip()
+        parts += ["**What it sets** where a scenario sets nothing:", f"```yaml\n{text}\n```"]
+    parts += ["**What it combines with:**", write_table(["", ""], _facts(spec))]
+    parts.append(f"In Python: {{py:func}}`fedray.methods.{name}`.")
+    return "\n\n".join(parts)
+
+
+def _facts(spec: MethodSpec) -> list[list[str]]:
+    answer = "models of their own" if spec.own_models else "the models, weighed by `predict.gamma`"
+    yes = {True: "yes", False: "no"}
+    return [
+        ["models", MODELS[spec.models]],
+        ["`schedule.kind`", "any" if spec.schedules else "its own"],
+        ["`server.robust`", yes[spec.robust]],
+        ["`server.optimizer`", yes[spec.optimizer]],
+        ["`server.coefficients`", yes[spec.coefficients]],
+        ["`local.private`", yes[spec.splits]],
+        ["`participation.mode` without rounds", f"no: it {spec.in_rounds}" if spec.in_rounds else "yes"],
+        ["state of a client", spec.private or "none"],
+        ["known clients answer with", answer],
+    ]
+
+
+def write_pages() -> dict[str, str]:
+    """Every page of the methods by its path below `docs/reference/generated`."""
+    pages = {}
+    files: dict[str, list[str]] = {}
+    for name in METHOD_SPECS:
+        files.setdefault(module_of(name), []).append(name)
+    for file, names in files.items():
+        text = cut_docstring(import_module(f"fedray.methods.{file}").__doc__ or "")
+        title = ", ".join(f"`{name}`" for name in names)
+        alone = len(names) == 1
+        parts = [f"# {title}", text[""], *(write_method(name, "Algorithm" if alone else f"`{name}`") for name in names)]
+        parts += [f"## Deviations\n\n{text['Deviations']}"] if "Deviations" in text else []
+        parts += [f"## Note\n\n{text['Note']}"] if "Note" in text else []
+        parts += [f"## Example\n\n```python\n{text['Example']}\n```"] if "Example" in text else []
+        pages[f"methods/{file}.md"] = "\n\n".join(parts) + "\n"
+    rows = [
+        [f"{{ref}}`{name} <method-{name}>`", spec.text, MODELS[spec.models].replace("any number K", "K")]
+        for name, spec in METHOD_SPECS.items()
+    ]
+    toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(files) + "\n```"
+    intro = "Each method is a composition in one file of `fedray/methods/`. Deviations say where it leaves its paper."
+    index = ["# Methods", intro, write_table(["method", "what it does", "models"], rows), NOTATION, toctree]
+    return {**pages, "methods/index.md": "\n\n".join(index) + "\n"}

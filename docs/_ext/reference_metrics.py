@@ -1,0 +1,66 @@
+"""The page of the metrics.
+
+Words and units come from `fedray/metrics/catalogue.py`, formulas from `docs/reference/metrics.yaml`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from md_pieces import begin_sentence
+
+from fedray.files.columns import Column
+from fedray.metrics.catalogue import _PATTERNS, SCORES
+from fedray.metrics.names import lower_is_better
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+FORMULAS: dict[str, str] = yaml.safe_load((REFERENCE / "metrics.yaml").read_text())
+NEITHER = ("entropy", "disagreement", "coverage_", "noise", "conformal_coverage", "conformal_threshold", "residual_sd")
+INTRO = (REFERENCE / "metrics_intro.md").read_text().strip()
+
+
+def formula_of(name: str) -> str:
+    """The formula of a score, in LaTeX.
+
+    Raises:
+        KeyError: `metrics.yaml` has none.
+    """
+    return FORMULAS[name].strip()
+
+
+def write_metric(name: str, column: Column) -> str:
+    """The entry of a score."""
+    facts = [f":Unit: {column.unit or 'none'}"]
+    if not name.startswith(NEITHER):
+        facts.append(f":Better: {'lower' if lower_is_better(name) else 'higher'}")
+    text = begin_sentence(column.text)
+    return f"(metric-{name.lower()})=\n### {name}\n\n{text}\n\n$$\n{formula_of(name)}\n$$\n\n" + "\n".join(facts)
+
+
+def list_scores() -> dict[str, Column]:
+    """Every score that an evaluation of fedray makes, also those whose names have numbers in them."""
+    numbered = {name: Column("number", unit, text) for name, (unit, text) in _PATTERNS.items()}
+    return {**SCORES, **numbered}
+
+
+def write_pages() -> dict[str, str]:
+    """The page of the metrics by its path below `docs/reference/generated`."""
+    groups = {
+        "Classes": lambda name: name in _BEFORE_TARGETS,
+        "Targets": lambda name: name in _TARGETS,
+        "Known clients": lambda name: name.startswith(("personal", "cluster")),
+        "Conformal sets": lambda name: name.startswith("conformal"),
+        "Stacks": lambda name: name.endswith("_average") or "base" in name,
+    }
+    parts = [INTRO]
+    scores = list_scores()
+    for title, belongs in groups.items():
+        parts.append(f"## {title}")
+        parts += [write_metric(name, column) for name, column in scores.items() if belongs(name)]
+    return {"metrics.md": "\n\n".join(parts) + "\n"}
+
+
+_NAMES = list(SCORES)
+_BEFORE_TARGETS = tuple(_NAMES[: _NAMES.index("rmse")])
+_TARGETS = tuple(_NAMES[_NAMES.index("rmse") : _NAMES.index("accuracy_average")])

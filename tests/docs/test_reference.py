@@ -1,0 +1,118 @@
+"""Nothing is left out of the reference: every key, option, method, metric and public name has its entry."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+
+import pytest
+import reference
+import reference_api
+import reference_keys
+import reference_methods
+import reference_metrics
+
+from fedray.metrics.catalogue import SCORES
+from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.names import SPECS
+from fedray.scenario.partition import CLIENT_KINDS
+from fedray.scenario.schema import section_types
+
+MODULES = ("md_pieces", "reference_keys", "reference_methods", "reference_metrics", "reference_api", "inventories")
+
+
+@cache
+def pages() -> dict[str, str]:
+    return reference.write_reference()
+
+
+def whole(start: str) -> str:
+    return "\n".join(text for path, text in pages().items() if path.startswith(start))
+
+
+def test_every_key_of_a_scenario_has_an_entry_with_type_default_unit_and_readers() -> None:
+    text, wanted, units = whole("keys/"), 0, reference_keys.UNITS
+    entries = dict(re.findall(r"^```\{confval\} (\S+)\n(.*?)^```$", text, flags=re.M | re.S))
+    for section, owner in section_types().items():
+        for one in fields(owner):
+            if one.name == "options":
+                continue
+            name = f"{section}.{one.name}".removeprefix(".")
+            entry = entries.pop(reference_keys.show_name(name))
+            wanted += 1
+            assert ":type: value" not in entry and "\n\n" in entry, name
+            if ":type: section" in entry:
+                continue
+            assert ":default: " in entry and ":Read by: " in entry, name
+            if re.search(r":type: .*number", entry):
+                assert name in units, f"{name} is a number: give its unit in docs/reference/units.yaml"
+    assert not entries and wanted == len(reference_keys.list_keys()) > 130
+
+
+@pytest.mark.parametrize("kind", ["model", "data", "partition", "selection", "schedule"])
+def test_every_name_and_option_has_an_entry(kind: str) -> None:
+    text = whole("keys/")
+    for name, spec in SPECS[kind].items():  # type: ignore[index]
+        found = re.search(
+            rf"^\({kind}-{re.escape(name.replace('/', '-').lower())}\)=\n(.*?)(?=^\(|\Z)", text, re.M | re.S
+        )
+        assert found is not None, name
+        for option in spec.options:
+            assert f"| `{option}` |" in (text if option in CLIENT_KINDS else found[1]), (name, option)
+
+
+def test_so_has_every_option_of_a_classifier() -> None:
+    for name, (_, options) in CLASSIFIERS.items():
+        part = whole("keys/model").partition(f"### {name}\n")[2].partition("\n### ")[0]
+        assert all(f"| `{option}` |" in part for option in options)
+
+
+@pytest.mark.parametrize("name", METHOD_SPECS)
+def test_every_method_has_its_algorithm_options_and_deviations(name: str) -> None:
+    page = pages()[f"methods/{reference_methods.module_of(name)}.md"]
+    part = page.partition(f"(method-{name})=\n")[2].partition("\n(method-")[0]
+    assert reference_methods.read_algorithm(name) in part
+    assert all(f"| `{option}` |" in part for option in METHOD_SPECS[name].options)
+    assert "## Deviations\n\n1." in page
+    assert f"method-{name}>`" in pages()["methods/index.md"]
+
+
+def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:
+    assert {path.stem for path in reference_methods.ALGORITHMS.glob("*.md")} == METHOD_SPECS.keys()
+    assert reference_metrics.FORMULAS.keys() == reference_metrics.list_scores().keys() >= SCORES.keys()
+    for kind, known in reference_keys.OPTIONS.items():
+        specs = METHOD_SPECS if kind == "method" else SPECS.get(kind, {})  # type: ignore[call-overload]
+        options = {key for spec in specs.values() for key in spec.options}
+        options |= {f"{name}.{key}" for name, spec in specs.items() for key in spec.options}
+        options |= {key for _, table in CLASSIFIERS.values() for key in table} if kind == "classifier" else set()
+        assert known.keys() <= options, kind
+
+
+def test_every_score_has_an_entry_with_its_unit_and_formula() -> None:
+    entries = dict(re.findall(r"^### (\S+)\n(.*?)(?=^#|\Z|^\(metric)", pages()["metrics.md"], flags=re.M | re.S))
+    assert entries.keys() == reference_metrics.list_scores().keys()
+    assert all("\n$$\n" in entry and ":Unit: " in entry for entry in entries.values())
+
+
+@pytest.mark.parametrize("module", reference_api.MODULES)
+def test_every_public_name_has_an_entry(module: str) -> None:
+    page = pages()[f"api/{module}.md"]
+    public = import_module(module).__all__
+    assert public and all(re.search(rf"^\.\. auto\w+:: {module}\.{name}$", page, flags=re.M) for name in public)
+
+
+def test_keys_say_which_methods_read_them() -> None:
+    assert reference_keys.write_readers("seed") == "every method"
+    assert reference_keys.find_readers("graph.kind") == ("random_walk",)
+    assert "scaffold" in reference_keys.find_readers("server.optimizer")
+    assert "feddyn" not in reference_keys.find_readers("server.optimizer")
+    assert "bayesian_linear" not in reference_keys.find_readers("local.lr")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_the_makers_run(name: str) -> None:
+    assert doctest.testmod(import_module(name)).failed == 0

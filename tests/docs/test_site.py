@@ -1,0 +1,106 @@
+"""The site: every page can be reached, every link leads somewhere, its gallery is made by commands, and it builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import gallery
+import pytest
+import reference
+
+from fedray.scenario.shipped import list_shipped
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PARTS = ("_build", "_ext", "_static", "algorithms", "generated")  # not pages, or pages that are made
+INCLUDED = ("metrics_intro.md", "methods_notation.md")
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Every page by its path below `docs/`, also those that are made from the code."""
+    found = {
+        str(path.relative_to(DOCS)): path.read_text()
+        for path in DOCS.rglob("*.md")
+        if path.name not in INCLUDED and not {*path.relative_to(DOCS).parts} & {*PARTS}
+    }
+    return found | {f"reference/generated/{path}": text for path, text in reference.write_reference().items()}
+
+
+def list_anchors(text: str) -> set[str]:
+    """The headings of a page as links name them, and its labels."""
+    plain = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    heads = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", plain, re.M)]
+    return {*heads, *re.findall(r"^\((\S+)\)=$", plain, re.M)}
+
+
+def list_entries(page: str) -> set[str]:
+    """The pages that the tables of contents of a page name."""
+    found: set[str] = set()
+    folder = (DOCS / page).parent
+    for body in re.findall(r"^```\{toctree\}\n(.*?)^```$", pages()[page], flags=re.M | re.S):
+        for line in filter(None, (one.strip() for one in body.splitlines())):
+            if line == "*":
+                found |= {name for name in pages() if (DOCS / name).parent == folder and name != page}
+            elif not line.startswith(":"):
+                name = os.path.relpath((folder / f"{line}.md").resolve(), DOCS)
+                assert name in pages(), f"{page} names {line}, which is not there"
+                found.add(name)
+    return found
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    assert {"index.md"}.union(*map(list_entries, pages())) == pages().keys()
+
+
+def test_every_link_leads_somewhere() -> None:
+    wrong = []
+    for page, text in pages().items():
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+            place, _, anchor = link.partition("#")
+            name = os.path.relpath(((DOCS / page).parent / place).resolve(), DOCS) if place else page
+            there = name in pages() or (DOCS / name).is_file()
+            if not there or (anchor and anchor not in list_anchors(pages().get(name, ""))):
+                wrong.append(f"{page}: {link}")
+    assert not wrong
+
+
+def test_the_gallery_has_a_picture_for_each_command() -> None:
+    size = 0
+    for name, (run, plot) in gallery.list_entries().items():
+        assert name in list_shipped() and f" {name} " in run
+        assert all(f"runs/{name.replace('/', '_')} " in f"{command} " for command in (run, plot))
+        picture = ROOT / plot.split()[-1]
+        assert f"](gallery/{picture.name})" in gallery.PAGE.read_text() and picture.is_file()
+        size += picture.stat().st_size
+    assert 0 < size < 2e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gallery.list_entries())
+def test_a_picture_of_the_gallery_is_made_by_its_commands(name: str, tmp_path: Path) -> None:
+    gallery.make_picture(gallery.list_entries()[name], tmp_path)
+    (picture,) = tmp_path.iterdir()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_without_network(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
+    start = time.monotonic()
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **nowhere}, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr[-3000:]
+    assert time.monotonic() - start < 300
+    listed = (tmp_path / "llms.txt").read_text()
+    assert all((tmp_path / link).is_file() for link in re.findall(r"\]\((.*?)\)", listed))
+    assert listed.count("\n- [") == len(pages()) - 1
