@@ -4,5 +4,21 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # MKL reads it at its first product
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes empty pages in place of reports, which take ten times as long as a small run.
+
+    A test that reads a page has the mark `drawn`, or `short_report` where one picture is enough.
+    """
+    from reports import with_short_report, without_report
+
+    if request.node.get_closest_marker("short_report"):
+        with_short_report(monkeypatch)
+    elif not request.node.get_closest_marker("drawn"):
+        without_report(monkeypatch)

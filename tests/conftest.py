@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
-from reports import with_short_report, without_report
 
 torch.set_num_threads(1)
 settings.register_profile("fedray", deadline=None, max_examples=40)
@@ -27,12 +26,5 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of the test write an empty page instead of their report."""
-    without_report(monkeypatch)
-
-
-@pytest.fixture
-def short_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of the test have their first picture only."""
-    with_short_report(monkeypatch)
+def no_report() -> None:
+    """The default."""

@@ -40,7 +40,7 @@ def measure_startup(_quick: bool) -> list[BenchResult]:
         path.write_text(SCENARIO)
         return [
             _fastest("`fedray --help`", 0.5, ["--help"]),
-            _fastest("`fedray check` of the quick start (digits)", 2.0, ["check", str(path)]),
+            _fastest("`fedray check` of the quick start (digits)", 1.0, ["check", str(path)]),
         ]
 
 

@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     return fedray.load(folder / "run")
 
 
-@pytest.mark.usefixtures("short_report")
+@pytest.mark.short_report
 def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     """Progress on stderr, the result on stdout; overrides win over the file."""
     result = run_command("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
@@ -112,7 +112,7 @@ def test_check_counts_the_actors_of_a_ray_run(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("short_report")
+@pytest.mark.short_report
 def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
     one, both = tmp_path / "one.html", tmp_path / "both.html"

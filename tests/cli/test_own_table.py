@@ -59,6 +59,7 @@ KEYS = (
 
 
 @pytest.mark.filterwarnings("ignore:data. columns? ")
+@pytest.mark.short_report
 def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_path: Path) -> None:
     write_passengers(tmp_path / "titanic.csv")
     given: list[str | Path] = [

@@ -74,6 +74,7 @@ def test_clients_that_hold_the_same_rows_have_no_drift() -> None:
     assert not drift.anomaly.any()
 
 
+@pytest.mark.drawn
 def test_a_run_stores_the_drift_of_every_client_and_its_report_names_the_anomaly(tmp_path: Path) -> None:
     run = fedray.run(NATURAL, data=digits(inverted=MOVED), out=tmp_path / "run", replicates=2)
     table = run.drift.to_pandas()

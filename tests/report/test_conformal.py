@@ -19,6 +19,7 @@ def drawn(table: object) -> ReadRun:
     return ReadRun("one", {}, "", {}, {}, {}, None, None, pictures)
 
 
+@pytest.mark.drawn
 def test_the_page_of_a_run_with_sets_shows_what_its_clients_got(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

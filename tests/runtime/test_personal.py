@@ -296,6 +296,7 @@ def test_the_report_showed_no_clients_of_a_regression(keys: dict[str, Any], tmp_
     assert f"all models alike: {equal.mean():.3g}" in title
 
 
+@pytest.mark.drawn
 def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
     """The distribution over clients is that of the clients' own models."""
     run = fedray.run(scenario({"method": {"name": "ditto", "lambda": 1.0}}), out=tmp_path / "run")

@@ -350,6 +350,7 @@ def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
     assert not (tmp_path / "wrong").exists()
 
 
+@pytest.mark.drawn
 def test_the_page_has_every_picture(tmp_path: Path) -> None:
     space = {"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}, "local.optimizer": ["sgd", "adam"]}
     run(sweep(space, objectives=["accuracy", "up_bytes"], trials=8, sampler="random"), tmp_path / "s")
