@@ -26,6 +26,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "trainable",
     "tune",
 ]
 _HOMES = {  # where a public name is that is not in `api.py`
@@ -36,7 +37,7 @@ _HOMES = {  # where a public name is that is not in `api.py`
 }
 
 if TYPE_CHECKING:
-    from fedray.api import Prediction, Run, load, resume, run
+    from fedray.api import Prediction, Run, load, resume, run, trainable
     from fedray.assembly.registry import register
     from fedray.core.errors import BadInput, FedrayError
     from fedray.experiments.compare import compare

@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from fedray.experiments.predict import Prediction
 from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Run
 from fedray.experiments.run import resume_run, run_scenario
+from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
+from fedray.scenario.schema import Scenario
 
-__all__ = ["Prediction", "Run", "load", "resume", "run"]
+__all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
 
 def load(
@@ -112,6 +114,7 @@ def run(
     metrics: Any = None,
     callbacks: Any = None,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     watch: Watch | None = None,
     modules: Sequence[str] = (),
     progress: bool | None = None,
@@ -139,6 +142,7 @@ def run(
         callbacks: a function (round, scores, models), or a list of them, called after each round; one that returns True
             ends the run.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        wait_for: what the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
         watch: called with a snapshot after each evaluated round.
         modules: your modules that register names, imported first, by the workers of Ray too: `["mine"]`, or files.
         progress: whether phases and rounds are printed to stderr; None means in a notebook only.
@@ -150,23 +154,73 @@ def run(
     """
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else expand_user_path("out", str(out))
     objects = {"data": data, "model": model, "method": method}
+    objects |= {"partition": partition, "selection": selection, "schedule": schedule}
+    objects |= {"loss": loss, "optimizer": optimizer, "metrics": metrics, "callbacks": callbacks}
+    read, own = _take_objects(scenario, objects, tuple(modules), overrides)
+    wanted = read({})
+    with show_if_wanted(progress, wanted.method.name, watch) as show:
+        run_scenario(wanted, folder, own, show, address=address, wait_for=wait_for)
+    return Run(folder, own)
+
+
+def _take_objects(
+    scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
+) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
+    """What reads the scenario, given further overrides, and the user's objects, from the arguments of `run`."""
+    objects = {name: given.get(name) for name in ("data", "model", "method")}
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
         if names_data(value) if key == "data" else isinstance(value, str | Mapping):
             dotted[key], objects[key] = value, None  # keys of the scenario, as any other override
-    rules = take_rules({"partition": partition, "selection": selection, "schedule": schedule}, dotted)
+    rules = take_rules({name: given.get(name) for name in ("partition", "selection", "schedule")}, dotted)
     import_modules(modules)
+    data = given.get("data")
     reading = {} if objects["data"] is None else take_data_options(data, dotted)
-    own = _check_objects(**objects, modules=tuple(modules), reading=reading)
-    if maps_clients(data) and partition is None and not names_partition(scenario, dotted):
+    own = _check_objects(**objects, modules=modules, reading=reading)
+    if maps_clients(data) and given.get("partition") is None and not names_partition(scenario, dotted):
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]
+    loss, optimizer, metrics, callbacks = (given.get(name) for name in ("loss", "optimizer", "metrics", "callbacks"))
     own = replace(own, training=take_training(loss, optimizer, metrics, callbacks, dotted))
-    wanted = read_scenario(scenario, dotted, own=mine)
-    with show_if_wanted(progress, wanted.method.name, watch) as show:
-        run_scenario(wanted, folder, own, show, address=address)
-    return Run(folder, own)
+    return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
+
+
+def trainable(
+    scenario: Mapping[str, Any] | str | Path, *, actors: int = 0, modules: Sequence[str] = (), **given: Any
+) -> Any:
+    """A scenario as a trainable of Ray Tune: a function for `ray.tune.Tuner`.
+
+    Each trial is a run with the keys of its `config`, nested or with dots (`{"local.lr": 0.1}`). It reports every
+    evaluated round after the first state: `round`, the scores of the held-out rows (`hold_out_accuracy`, ...) and the
+    totals, with its run directory as the checkpoint.
+
+    Args:
+        scenario: a dict, a YAML file, or YAML text; it needs `data.hold_out`.
+        actors: client actors that each trial spans, a CPU each beside its own; 0: it trains in its own process.
+        modules: your modules that register names, imported first.
+        given: what `run` takes: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
+
+    Raises:
+        BadInput: one line with the key, its value and the remedy.
+
+    Example:
+        >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
+    """
+    kinds = (
+        "data",
+        "model",
+        "method",
+        "partition",
+        "selection",
+        "schedule",
+        "loss",
+        "optimizer",
+        "metrics",
+        "callbacks",
+    )
+    objects = {name: given.pop(name) for name in kinds if name in given}
+    return make_trainable(Trial(*_take_objects(scenario, objects, tuple(modules), given), actors))
 
 
 def resume(
@@ -183,6 +237,8 @@ def resume(
     metrics: Any = None,
     callbacks: Any = None,
     modules: Sequence[str] = (),
+    address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     rounds: int | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -201,6 +257,8 @@ def resume(
         selection: the function that chooses its participants, if one was given.
         schedule: the function that makes its schedule, if one was given.
         modules: your modules that register names it uses, which the workers of Ray import too.
+        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
+        wait_for: what the cluster must have before the run goes on.
         rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
         progress: whether phases and rounds are printed to stderr; None means in a notebook only.
 
@@ -214,5 +272,5 @@ def resume(
     own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
     own = replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
     with show_if_wanted(progress, str(folder), None) as show:
-        resume_run(folder, own, show, rounds=rounds)
+        resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)
     return Run(folder, own)

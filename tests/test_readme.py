@@ -184,3 +184,15 @@ def test_the_design_page_has_a_paragraph_for_each_folder_of_the_package() -> Non
     folders = {path.name for path in (ROOT / "fedray").iterdir() if path.is_dir() and path.name != "__pycache__"}
     described = set(re.findall(r"\*\*([\w.]+)\*\*", page("design").split("## Where do I find")[0]))
     assert folders <= described
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_on_ray_tune_runs(tmp_path: Path) -> None:
+    """Two rates learn nothing and are ended; the best of the others has its models."""
+    (code,) = blocks("python", page("ray_tune"))
+    where = {**environment(), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    config, models = done.stdout.splitlines()[-2:]
+    assert config.startswith("{'local.lr': 0.") and " 8 0.9" in config and int(models) > 0

@@ -2,7 +2,8 @@
 
 One line for each population (in a process of its own): seconds to build, CPU seconds of a round of 1,000 clients, peak
 memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until every
-node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by itself.
+node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by itself, and
+what an exchange of a large network with some actors takes: bytes both ways, and memory at the coordinator.
 
 Example:
     >>> scale_scenario(10**6, 1000)["clients"]
@@ -14,7 +15,11 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +29,7 @@ COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs 
 NODES, ACTORS = (1, 2, 3), (1, 4)
 MEGABYTES, LAPS = 40, 5
 SHARES = 20  # statistics that the coordinator adds up
+EXCHANGED, WIDE = (2, 4), 26_000  # actors; hidden units of a network of two million numbers
 
 
 def scale_scenario(number: int, per_round: int, **changes: Any) -> dict[str, Any]:
@@ -88,9 +94,10 @@ def measure_coordinator(number: int, jobs: int) -> None:
     import torch
 
     from fedray.assembly.study import build_study
-    from fedray.core.exact_sum import merge_stats
-    from fedray.core.types import Uploads
-    from fedray.runtime.placement import deal_jobs, plan_actors
+    from fedray.core.totals import Totals, thin
+    from fedray.core.types import SizedPlan, Uploads
+    from fedray.runtime.chunks import cut_chunks
+    from fedray.runtime.placement import plan_actors
     from fedray.runtime.seats import Node
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.clock import JobCosts, time_round
@@ -104,18 +111,81 @@ def measure_coordinator(number: int, jobs: int) -> None:
     size = study.shards.sizes(plan.world, plan.client)
     up, down = job_traffic(study, phase, plan)
     time_round(study.devices, study.rule, plan, JobCosts(size, up, down), seeds=study.seeds, t=0, now=np.zeros(1))
-    deal_jobs(study.clients, specs, plan, size, at_home=False)
+    cut_chunks(study.clients, specs, SizedPlan(plan, size, size), phase.models)
     per_job = (time.process_time() - start) / jobs
     one = np.zeros(1, np.int64)
     upload = Uploads(torch.zeros(1, study.net.layout.d), one, one, one, one, one + 20)
-    replies = [phase.server.reduce(upload) for _ in range(SHARES)]
+    totals, replies = Totals(), [thin(phase.server.reduce(upload)) for _ in range(SHARES)]
     start = time.process_time()
-    merge_stats(replies)
-    per_number = (time.process_time() - start) / SHARES / (study.net.layout.d * phase.models)
+    for reply in replies:
+        totals.add(reply)
+    per_number = (time.process_time() - start) / SHARES / study.net.layout.d
     print(
-        f"N = {number:,}, {jobs:,} jobs: {1e6 * per_job:.2f} us a job, {1e9 * per_number:.1f} ns a number an actor",
+        f"N = {number:,}, {jobs:,} jobs: {1e6 * per_job:.2f} us a job, {1e9 * per_number:.1f} ns a number of a reply",
         flush=True,
     )
+
+
+def measure_exchange(actors: int) -> None:
+    """Prints what an exchange sends both ways, and how much memory the coordinator takes for it meanwhile.
+
+    Args:
+        actors: client actors, on this machine.
+    """
+    from fedray.assembly.study import build_study
+    from fedray.assembly.user_objects import UserObjects
+    from fedray.runtime.ray.connection import open_ray
+    from fedray.runtime.ray.runtime import RayRuntime
+    from fedray.scenario.loader import read_scenario
+    from fedray.simulation.rounds import begin_progress, size_jobs
+
+    keys = scale_scenario(1000, 40, model={"name": "mlp", "hidden": [WIDE]}, local={"steps": 1}, runtime="ray")
+    keys["clients"]["actors"] = actors
+    scenario = read_scenario(keys)
+    study = build_study(scenario)
+    phase, progress = study.method.phase, begin_progress(study, study.method.phase)
+    jobs = size_jobs(study, phase, phase.schedule(0, progress.state))
+    with open_ray(None, actors):
+        runtime = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale")
+        for t in range(2):  # the first one is cut into more chunks, as nobody knows yet how long it takes
+            runtime.train(t, jobs, progress.state, phase)
+        with watch_memory() as most:
+            start = time.perf_counter()
+            for t in range(LAPS):
+                runtime.train(2 + t, jobs, progress.state, phase)
+            seconds = (time.perf_counter() - start) / LAPS
+        down, up = runtime.clients.traffic
+        runtime.close()
+    print(
+        f"{actors} actors, K = {phase.models}, d = {study.net.layout.d:,}: {down / 1e6:.0f} MB of models, "
+        f"{up / 1e6:.0f} MB of replies, {most[0] / 1e6:.0f} MB more at the coordinator, {seconds:.2f} s",
+        flush=True,
+    )
+
+
+@contextmanager
+def watch_memory() -> Iterator[list[int]]:
+    """The most bytes of its own that this process takes beyond what it has at the start, in a list of one."""
+    status, over = Path("/proc/self/status"), threading.Event()
+    start, most = _read_anonymous(status), [0]
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            most[0] = max(most[0], _read_anonymous(status) - start)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+def _read_anonymous(status: Path) -> int:
+    """Bytes of memory that are this process's own, from its file in /proc."""
+    [line] = (line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
+    return 1024 * int(line.split()[1])
 
 
 def print_figures(arguments: list[str]) -> None:
@@ -127,10 +197,13 @@ def print_figures(arguments: list[str]) -> None:
             measure_broadcast(int(nodes))
         case ["coordinator", number, jobs]:
             measure_coordinator(int(number), int(jobs))
+        case ["exchange", actors]:
+            measure_exchange(int(actors))
         case _:
             lines = [f"population {number} {rows}" for rows in ("stratum", "client") for number in CLIENTS]
             lines += [f"broadcast {nodes}" for nodes in NODES]
             lines += [f"coordinator {number} {jobs}" for number, jobs in COORDINATED]
+            lines += [f"exchange {actors}" for actors in EXCHANGED]
             for line in lines:
                 subprocess.run([sys.executable, "-m", "fedray.bench.scale", *line.split()], check=True)
 

@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,6 +27,7 @@ from fedray.own_code.user_modules import import_modules
 )
 @options.no_report
 @options.address
+@options.wait_for
 @options.modules
 @options.loudness
 def table_command(
@@ -36,6 +38,7 @@ def table_command(
     jobs: int,
     no_report: bool,
     address: str | None,
+    wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
     """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
@@ -51,7 +54,8 @@ def table_command(
         wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
     from fedray.experiments.table import run_table
 
-    result = run_table(wanted, out, jobs=jobs, address=address, modules=modules, say=options.say_line)
+    where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
+    result = run_table(wanted, out, jobs=jobs, say=options.say_line, **where)
     click.echo(result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"

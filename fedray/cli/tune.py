@@ -25,6 +25,7 @@ from fedray.own_code.user_modules import import_modules
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
 @options.no_report
 @options.address
+@options.wait_for
 @options.modules
 @options.loudness
 def tune_command(
@@ -36,6 +37,7 @@ def tune_command(
     storage: str | None,
     no_report: bool,
     address: str | None,
+    wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
@@ -60,6 +62,7 @@ def tune_command(
         resume=resume,
         storage=storage,
         address=address,
+        wait_for=wait_for,
         modules=modules,
         report=not no_report,
         say=options.say_line,

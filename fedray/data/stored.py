@@ -86,7 +86,7 @@ class StoredShards:
         self.original = original or data
         self._folds, self._server = folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
-        self._x, self._y = _share_array(data.train.x), _share_array(data.train.y)
+        self._x, self._y = share_array(data.train.x), share_array(data.train.y)
         self._scaling = Scaling.of(data, folds)
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
@@ -182,7 +182,7 @@ class StoredShards:
             rows = self.data.folds[self._folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
         else:
-            x, y = _share_array(self.data.test.x), _share_array(self.data.test.y)
+            x, y = share_array(self.data.test.x), share_array(self.data.test.y)
         if self._meanings and len(y):
             meaning = torch.from_numpy(self._meanings[world])
             y = meaning[torch.arange(len(y)) // (len(y) // len(meaning)), y]
@@ -246,7 +246,7 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
     return gather_cut(known, client[known], len(groups))
 
 
-def _share_array(array: Array) -> Tensor:
+def share_array(array: Array) -> Tensor:
     """A tensor on the memory of an array, which nobody writes to: a read-only array, such as a mapped file, will do."""
     if array.flags.writeable:
         return torch.from_numpy(array)

@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from fedray.files.parts import refuse_links
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import refuse_unused_address
+from fedray.runtime.awaited import refuse_unused_wait, write_awaited
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
@@ -54,6 +55,7 @@ def run_table(
     *,
     jobs: int = 1,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _line: None,
 ) -> TableResult:
@@ -65,6 +67,7 @@ def run_table(
             scenario says `report: false`, `report.html`, which compares the cells.
         jobs: cells at a time, each in a process of its own; with several the longest cells begin.
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
+        wait_for: what the cluster must have before a cell begins, by Ray's names.
         modules: names of your modules, which each cell's process imports first.
         say: called with a line about each cell that is finished.
 
@@ -75,11 +78,12 @@ def run_table(
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
+    refuse_unused_wait(wait_for, address)
     refuse_links(out)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
-    options = {cell.name: _list_options(cell, address, modules) for cell in wanted}
+    options = {cell.name: _list_options(cell, address, modules, wait_for) for cell in wanted}
     order = sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted
     log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))
     failed = train_cells(order, out / "cells", jobs, options, say)
@@ -140,10 +144,13 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
         raise BadInput(f"cell {cell.name}: {error}; or remove {folder}, and the cell runs again") from None
 
 
-def _list_options(cell: NamedCell, address: str | None, modules: tuple[str, ...]) -> list[str]:
+def _list_options(
+    cell: NamedCell, address: str | None, modules: tuple[str, ...], wait_for: Mapping[str, float] | None
+) -> list[str]:
     """The options of the command that runs or resumes a cell."""
     shared = [f"--import={name}" for name in modules]
-    on_cluster = [f"--address={address}"] if address and cell.scenario.runtime != "inline" else []
+    waits = [f"--wait-for={write_awaited(wait_for)}"] if wait_for else []
+    on_cluster = [f"--address={address}", *waits] if address and cell.scenario.runtime != "inline" else []
     return [*shared, *on_cluster, *([] if cell.scenario.report else ["--no-report"])]
 
 

@@ -35,6 +35,16 @@ def read_awaited(text: str) -> dict[str, float]:
     return awaited
 
 
+def write_awaited(awaited: Mapping[str, float]) -> str:
+    """The text of `--wait-for`.
+
+    Example:
+        >>> write_awaited({"hpc": 32.0, "GPU": 0.5})
+        'hpc=32,GPU=0.5'
+    """
+    return ",".join(f"{name}={amount:g}" for name, amount in awaited.items())
+
+
 def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None) -> None:
     """Refuses to wait for nodes where there is no cluster.
 
@@ -49,3 +59,6 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
     """
     if awaited and address is None:
         raise BadInput("--wait-for waits for the nodes of a cluster: give its --address, or leave it out")
+    wrong = {name: amount for name, amount in (awaited or {}).items() if not 0 < amount < math.inf}
+    if wrong:
+        raise BadInput(f"wait_for = {wrong}: give amounts above 0")

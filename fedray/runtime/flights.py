@@ -14,15 +14,17 @@ from fedray.core.method import Local
 from fedray.core.types import Flight, IntArray, Plan, Uploads
 
 
-def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
+def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray | None = None) -> IntArray:
     """The row of the broadcast that each job starts from, `[J]`.
 
     Args:
         plan: The jobs.
         flight: Of asynchronous training; None: in rounds.
         models: K.
+        held: Which rows of the state the broadcast has, ascending; None: all of them.
     """
-    return plan.world * models + plan.model if flight is None else flight.row
+    row = plan.world * models + plan.model if flight is None else flight.row
+    return row if held is None else np.searchsorted(held, row)
 
 
 def group_versions(local: Local, version: IntArray) -> IntArray:

@@ -12,81 +12,93 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from fedray.core.exact_sum import map_arrays
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, SizedPlan, State, Stats
+from fedray.data.stored import share_array
 
+SENT = "broadcast/"  # how the names of extra tensors begin that clients read
+EVERY_ROW = slice(None)
 Piece = tuple[int, int]  # a piece of an evaluation: a world, and the first row or client of the piece
 
 
-class Round(NamedTuple):
-    """The broadcast of a round.
+class Page(NamedTuple):
+    """Rows of a state that travel together.
 
     Attributes:
-        t: The round, from 0.
-        jobs: The jobs of each actor.
-        models: Rows of the state, `[M, d]`.
-        counters: Counters of the state, `[M, c]`.
-        extra: Further arrays of the state that are broadcast, by name.
+        models: Their numbers, `[m, d]`.
+        counters: Their counters, `[m, c]`.
+        extra: Further arrays of the state that are broadcast, by name, `[m, ...]`.
     """
 
-    t: int
-    jobs: tuple[SizedPlan, ...]
     models: Any
     counters: Any
     extra: dict[str, Any]
+
+
+class Order(NamedTuple):
+    """What a client actor is asked to train.
+
+    Attributes:
+        exchange: Number of the exchange to which it belongs.
+        t: The round, from 0.
+        jobs: Its jobs; None: only its sums are wanted.
+        held: Which rows of the state it gets, ascending; None: all of them.
+        kept: Chunks of this exchange whose sums it has.
+        sends: Whether it sends its sums.
+    """
+
+    exchange: int
+    t: int
+    jobs: SizedPlan | None
+    held: IntArray | None
+    kept: int
+    sends: bool
 
 
 class Reply(NamedTuple):
     """The answer of an actor.
 
     Attributes:
-        stats: Reduced statistics of its uploads; they hold NumPy arrays.
-        rows: One row for each of its jobs.
+        stats: Sums of its uploads as `thin` makes them; None where it keeps them.
+        rows: One row for each of its jobs; None without jobs.
     """
 
-    stats: Stats
-    rows: JobRows
+    stats: Stats | None
+    rows: JobRows | None
 
 
-def to_round(t: int, jobs: list[SizedPlan], state: State) -> Round:
-    """Packs a broadcast without copying.
+def to_page(state: State, rows: slice = EVERY_ROW) -> Page:
+    """Packs rows of a state without copying; of its extra tensors only those called `broadcast/...` are sent."""
+    extra = {name: value[rows].numpy() for name, value in state.extra.items() if name.startswith(SENT)}
+    return Page(state.models[rows].numpy(), state.counters[rows].numpy(), extra)
 
-    Args:
-        t: The round, from 0.
-        jobs: The jobs of each actor.
-        state: The server's state; of its extra tensors only those called `broadcast/...` are sent.
+
+def to_state(*pages: Page) -> State:
+    """Unpacks rows. The tensors of one page share its read-only memory and must not be written; others are joined."""
+    if len(pages) == 1:
+        models, counters, extra = pages[0]
+    else:
+        models, counters = (np.concatenate(parts) for parts in list(zip(*pages, strict=True))[:2])
+        extra = {name: np.concatenate([page.extra[name] for page in pages]) for name in pages[0].extra}
+    return State(share_array(models), share_array(counters), {name: share_array(one) for name, one in extra.items()})
+
+
+def page_bytes(page: Page) -> int:
+    """Bytes of the arrays of a page.
+
+    Example:
+        >>> page_bytes(Page(np.zeros((3, 100), np.float32), np.zeros((3, 0)), {}))
+        1200
     """
-    extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith("broadcast/")}
-    return Round(t, tuple(jobs), state.models.numpy(), state.counters.numpy(), extra)
-
-
-def to_state(message: Round) -> State:
-    """Unpacks the state. Its tensors share the read-only memory of the message and must not be written."""
-    tensors = {name: _tensor(value) for name, value in message.extra.items()}
-    return State(_tensor(message.models), _tensor(message.counters), tensors)
-
-
-def to_reply(stats: Stats, rows: JobRows) -> Reply:
-    """Packs an answer."""
-    return Reply(map_arrays(stats, lambda tensor: tensor.numpy()), rows)
-
-
-def from_reply(reply: Reply) -> tuple[Stats, JobRows]:
-    """Unpacks an answer into new memory, because the channel that brought it is used again."""
-    stats = map_arrays(reply.stats, lambda array: torch.from_numpy(np.array(array)))
-    return stats, reply.rows._replace(loss=reply.rows.loss.copy())
+    return int(page.models.nbytes + page.counters.nbytes + sum(value.nbytes for value in page.extra.values()))
 
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
     """Joins the rows of all actors in the order of the plan; `parts` are the places of each actor's jobs in it."""
+    if not parts:
+        return JobRows(np.zeros(0))
     order = np.argsort(np.concatenate(parts), kind="stable")
     loss = np.concatenate([each.loss for each in rows])[order]
     errors = {int(part[j]): text for part, each in zip(parts, rows, strict=True) for j, text in each.errors.items()}
     return JobRows(loss, errors)
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

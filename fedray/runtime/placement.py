@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Clients, IntArray, Plan
+from fedray.core.types import Clients, IntArray
 from fedray.runtime.misfit import LEAST_CPUS, explain_misfit
 from fedray.runtime.seats import ACTOR_GB, MEMORY, UNIT, ActorSpec, Node, fill_seats, find_seats, list_actors
 
@@ -155,33 +155,3 @@ def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> 
         actors = np.array([a for a, spec in enumerate(specs) if spec.tier == c])
         home[tier == c] = actors[(client[tier == c] - starts[c]) % len(actors)]
     return home
-
-
-def deal_jobs(clients: Clients, specs: list[ActorSpec], plan: Plan, work: IntArray, *, at_home: bool) -> list[IntArray]:
-    """Deals the jobs of a round to the actors. How they are dealt never changes a bit of the result.
-
-    Args:
-        clients: The tiers.
-        specs: The actors of the run.
-        plan: The jobs, `[J]`.
-        work: Expected cost of each job, `[J]`: its optimizer steps.
-        at_home: Whether jobs run where their client lives, because it has private vectors there. Otherwise the jobs of
-            a tier are dealt to its actors so that each gets nearly the same work.
-
-    Returns:
-        For each actor, the places of its jobs in the plan.
-    """
-    if at_home:
-        home = assign_homes(clients, specs, plan.client)
-        return [np.flatnonzero(home == a) for a in range(len(specs))]
-    parts: list[list[int]] = [[] for _ in specs]
-    tier = clients.tier_of(plan.client)
-    for c in np.unique(tier):
-        actors = [a for a, spec in enumerate(specs) if spec.tier == c]
-        jobs = np.flatnonzero(tier == c)
-        order = jobs[np.argsort(-work[jobs], kind="stable")]
-        lap = 2 * len(actors)
-        for n, a in enumerate(actors):  # back and forth over jobs of falling cost: equal counts, nearly equal work
-            forth, back = order[n::lap], order[lap - 1 - n :: lap]
-            parts[a] += sorted(np.concatenate([forth, back]).tolist())
-    return [np.array(part, dtype=np.int64) for part in parts]

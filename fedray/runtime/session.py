@@ -60,6 +60,7 @@ def run_session(
     facts: Mapping[str, Any],
     digests: identity.Digests | None = None,
     measure: Measure = make_evaluator,
+    saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
 
@@ -71,6 +72,7 @@ def run_session(
         facts: what the manifest says about this process and its machine.
         digests: of what is trained (`fedray.assembly.identity`); None: nobody checks that the run goes on as it began.
         measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
+        saved: called after each checkpoint.
 
     Raises:
         Enough: the watcher ended the run; it is saved and can be resumed.
@@ -83,7 +85,7 @@ def run_session(
         _manifest(out, study, facts, progress, {})
         while True:
             show = _show_progress(study, watch)
-            recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place)
+            recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place, saved=saved)
             try:
                 evaluate, seconds = _time_calls(_choose_evaluator(measure, study, runtime, recorder))
                 advance = choose_advance(study, runtime, progress)
@@ -92,7 +94,7 @@ def run_session(
                 confirm_place()
                 scoring = time.perf_counter()
                 summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
-                evaluating = sum(seconds) + time.perf_counter() - scoring
+                scores = sum(seconds) + time.perf_counter() - scoring
                 break
             except Enough:
                 recorder.checkpoint(progress)
@@ -101,8 +103,7 @@ def run_session(
                 confirm_place()
                 progress = _begin(study, runtime, out)
         confirm_place()
-        whole = time.perf_counter() - began
-        timings = {"process": whole, "training": whole - evaluating, "evaluation": evaluating}
+        timings = {"process": (whole := time.perf_counter() - began), "training": whole - scores, "evaluation": scores}
         _manifest(out, study, facts, progress, timings)
         write_sealed(out / "summary.json", {**summary, FILES_KEY: sum_final_files(out)})
         return summary

@@ -92,7 +92,9 @@ class Worker:
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(
+        self, t: int, jobs: SizedPlan, state: State, phase: Phase, held: IntArray | None = None
+    ) -> tuple[Stats, JobRows]:
         """Trains the jobs of a round.
 
         Args:
@@ -100,6 +102,7 @@ class Worker:
             jobs: The jobs, `[J]`, with samples and steps.
             state: The server's state that is broadcast.
             phase: The training that the jobs belong to.
+            held: Which rows of the server's state these are, ascending; None: all of them.
 
         Returns:
             The reduced statistics of all uploads, and the losses `[J]` and tracebacks in the order of the plan.
@@ -110,13 +113,14 @@ class Worker:
         plan, size, steps, flight = jobs
         turn = t if flight is None else flight.turn
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, plan.model)
+        row = flights.rows_of_state(plan, flight, phase.models, held)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
 
         shares = Shares(self.study, self.private, self.forward, state) if phase.mixture else None
 
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
-            some = Jobs(*part[:3], key[index], part.flight, shares)
+            some = Jobs(*part[:3], key[index], row[index], part.flight, shares)
             with failures.limit_seconds(self.study.client_timeout):
                 uploads, loss = self._train_block(
                     t if flight is None else int(flight.version[index[0]]), some, state, phase
@@ -154,7 +158,7 @@ class Worker:
         study = self.study
         local = study.local(phase.local, int(real.plan.world[0]))
         jobs = real.doubled() if len(real.size) < min(self.engine.min_lanes, self.engine.width) else real
-        row = torch.from_numpy(flights.rows_of_state(jobs.plan, jobs.flight, phase.models)).to(self.device)
+        row = torch.from_numpy(jobs.row).to(self.device)
         broadcast = personal.rows_of(state.models, row)
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own if name != MIXTURE}

@@ -56,6 +56,7 @@ class RunRecorder:
         watch: Callable[[Progress], None],
         *,
         confirm_place: Callable[[], None] = lambda: None,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts with empty buffers.
 
@@ -65,9 +66,10 @@ class RunRecorder:
             private: the clients' private vectors, to be saved with a checkpoint.
             watch: called after each evaluated round.
             confirm_place: called before each write; it raises where the directory is no longer the one that is locked.
+            saved: called after each checkpoint.
         """
         self.out, self.study = out, study
-        self._private, self._watch, self._confirm_place = private, watch, confirm_place
+        self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
         vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
         self._sums: PartSums = (None if vouched is None else vouched.parts) or sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
@@ -145,6 +147,7 @@ class RunRecorder:
         self._confirm_place()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
         checkpoint.save_checkpoint(folder, progress, self._private(), keep, parts=self._sums)
+        self._saved()
 
     def keep_best(self, progress: Progress) -> None:
         """Saves the state of the best round so far, in the place of the one before."""

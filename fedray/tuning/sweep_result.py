@@ -208,6 +208,7 @@ def tune(
     resume: bool = False,
     storage: str | None = None,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     modules: tuple[str, ...] = (),
     report: bool = True,
     progress: bool | None = None,
@@ -221,6 +222,7 @@ def tune(
         resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
+        wait_for: what the cluster must have before the first training begins, as in `{"hpc": 32}`.
         modules: your modules that register names, which every worker imports first.
         report: whether the page of the sweep is drawn.
         progress: whether a line is printed for each finished trial, to stderr; None means in a notebook only.
@@ -236,6 +238,7 @@ def tune(
         if shown:
             print(line, file=sys.stderr, flush=True)
 
-    options: dict[str, Any] = {"storage": storage, "address": address, "modules": tuple(modules), "report": report}
+    options: dict[str, Any] = {"storage": storage, "address": address, "wait_for": wait_for}
+    options |= {"modules": tuple(modules), "report": report}
     run_sweep(sweep, folder, trials=trials, resume=resume, say=say, **options)
     return SweepResult(folder, tuple(modules))

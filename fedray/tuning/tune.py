@@ -26,6 +26,7 @@ from fedray.files.parts import refuse_links
 from fedray.own_code.user_modules import import_modules
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import find_address
+from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.scenario.schema import Scenario
@@ -55,6 +56,7 @@ def run_sweep(
     resume: bool = False,
     storage: str | None = None,
     address: str | None = None,
+    wait_for: Mapping[str, float] | None = None,
     modules: tuple[str, ...] = (),
     report: bool = True,
     say: Say = print,
@@ -68,6 +70,7 @@ def run_sweep(
         resume: whether to go on where the directory stands.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
+        wait_for: what the cluster must have before the first training begins, by Ray's names.
         modules: names of your modules, which every worker imports first.
         report: whether the page of the sweep is drawn.
         say: called with a line about each finished trial.
@@ -80,7 +83,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     sweep = _read_sweep(source, own, folder if resume else None)
     base = sweep.scenario({})
-    address = find_address(base.runtime, address)
+    refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
     log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name)
@@ -101,7 +104,7 @@ def run_sweep(
             together = count_joint_trials(sweep, study, limit, points)
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
             state.confirm_storage = study_storage.watch_storage(location.storage)
-            _train_trials(state, base, address, out, confirm_place)
+            _train_trials(state, base, address, confirm_place, wait_for=wait_for)
             return write_results(state, report=report)
 
 
@@ -114,15 +117,20 @@ def _read_sweep(source: str | Path | Mapping[str, Any], own: UserObjects, resume
 
 
 def _train_trials(
-    state: SearchState, base: Scenario, address: str | None, out: str | Path, confirm_place: Callable[[], None]
+    state: SearchState,
+    base: Scenario,
+    address: str | None,
+    confirm_place: Callable[[], None],
+    *,
+    wait_for: Mapping[str, float] | None,
 ) -> None:
     """Trains the trials that the sweep asks for."""
     log.info("training the trials")
     try:
-        with make_workers(state.sweep.jobs, base, address, state.own, state.out) as submit:
+        with make_workers(state.sweep.jobs, base, address, state.own, state.out, wait_for=wait_for) as submit:
             run_search(state, submit, confirm_place)
     except KeyboardInterrupt:
-        raise FedrayError(f"interrupted; `fedray tune ... --out {out} --resume` goes on") from None
+        raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
 
 
 def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection
@@ -28,7 +28,15 @@ Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
 
 
 @contextmanager
-def make_workers(number: int, base: Scenario, address: str | None, own: UserObjects, folder: Path) -> Iterator[Submit]:
+def make_workers(
+    number: int,
+    base: Scenario,
+    address: str | None,
+    own: UserObjects,
+    folder: Path,
+    *,
+    wait_for: Mapping[str, float] | None = None,
+) -> Iterator[Submit]:
     """A function that submits jobs, which one worker trains side by side; the workers end with the block.
 
     Args:
@@ -38,12 +46,13 @@ def make_workers(number: int, base: Scenario, address: str | None, own: UserObje
         address: of an existing Ray cluster; None starts one on this machine.
         own: the user's objects, whose modules the workers import.
         folder: the directory of the sweep, which all workers must see.
+        wait_for: what the cluster must have before the first training begins, by Ray's names.
     """
     if base.runtime == "ray" or (base.runtime == "auto" and address is not None):
         from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with run_as_tasks(address, number, gpus, own, folder) as send:
+        with run_as_tasks(address, number, gpus, own, folder, wait_for=wait_for) as send:
             yield lambda jobs: send(train_jobs, jobs)
     elif number == 1:
         yield _train_here

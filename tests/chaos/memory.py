@@ -2,7 +2,7 @@
 
     python tests/chaos/memory.py [ROUNDS [HIDDEN]]
 
-With 32 hidden units messages travel through a compiled graph, with 2,000 through the object store.
+With 32 hidden units messages travel in the calls, with 2,000 through the object store.
 """
 
 from __future__ import annotations

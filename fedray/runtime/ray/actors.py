@@ -1,33 +1,35 @@
 """The client actors of a run: starting them, waiting for them, and calling them, again if they die.
 
-Each actor hosts many simulated clients. On one node, small messages of short rounds go through a compiled graph
-(`fedray.runtime.ray.graph`), and everything else through ordinary calls. Ray restarts actors that die. A job depends on
-nothing but state, data and address, so it can be sent again.
+Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
+address, so it can be sent again.
 
 Example:
-    >>> import numpy as np
-    >>> broadcast_bytes(Round(0, (), np.zeros((3, 100), np.float32), np.zeros((3, 0)), {}))
-    1200
+    >>> MOST_EARLY_DEATHS, EARLY_SECONDS  # then it is the actor's start that kills it
+    (20, 300.0)
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayChannelError, RaySystemError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.method import JobRows
+from fedray.core.types import Stats
 from fedray.runtime import busy, environment, placement
-from fedray.runtime.messages import Reply, Round
+from fedray.runtime.chunks import Queue
+from fedray.runtime.exchange import exchange
 from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
@@ -35,14 +37,13 @@ from fedray.runtime.ray.cluster import (
     MOST_DEATHS,
     REMEDIES,
     ClusterChanged,
-    count_nodes,
     describe_cluster,
     explain_error,
     make_actors,
     raise_if_refused,
 )
 from fedray.runtime.ray.connection import KeepsDying
-from fedray.runtime.ray.graph import GRAPH_BYTES, CompiledGraph
+from fedray.runtime.ray.exchange import Calls, Round
 from fedray.runtime.ray.naming import name_actors
 from fedray.runtime.ray.newcomers import Newcomers
 from fedray.runtime.ray.seats import PATIENCE, Reservation, read_cluster, reserve, take_seats
@@ -58,13 +59,8 @@ GROW_SECONDS = 2.0  # between two looks whether there is room for further actors
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
-def broadcast_bytes(message: Round) -> int:
-    """Counts the bytes of a broadcast's arrays."""
-    return int(message.models.nbytes) + sum(int(value.nbytes) for value in message.extra.values())
-
-
 class ClientActors:
-    """The client actors, and the graph that calls them.
+    """The client actors, and calls of them.
 
     Attributes:
         scenario: From which actors build the same study.
@@ -73,7 +69,10 @@ class ClientActors:
         on_death: Called after an actor has died and was restarted; it raises where the run cannot go on from here.
         run: Name of the run.
         take_peer_calls: Whether the actors call each other while they work.
+        given: Seats that somebody else has reserved for the run; None: it looks for its own.
         recoveries: Deaths of actors from which the run has recovered.
+        seconds: How long the last exchange took; infinity before the first.
+        traffic: Bytes of models and of sums in the last exchange.
         actors: The actors, by number.
         specs: What each actor reserves, and on which node.
         keys: How many actors there are to be.
@@ -88,10 +87,11 @@ class ClientActors:
         *,
         run: str,
         take_peer_calls: bool,
+        given: Reservation | None = None,
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
-        self.on_death, self.run, self.take_peer_calls = on_death, run, take_peer_calls
-        self.recoveries = 0
+        self.on_death, self.run, self.take_peer_calls, self.given = on_death, run, take_peer_calls, given
+        self.recoveries, self.seconds, self.traffic = 0, math.inf, [0, 0]
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         keys = scenario.clients
@@ -102,7 +102,6 @@ class ClientActors:
         self._joins, self._next_look = True, 0.0  # whether further actors may join, and when it is looked for room
         self._began = False  # whether there were actors before
         self._agreed = False  # whether all actors had the same kernels when they began
-        self._graph = CompiledGraph()
 
     def start(self) -> None:
         """Makes the actors for which the cluster has room, in place of those there were, and waits for them.
@@ -113,7 +112,8 @@ class ClientActors:
         while waiting:
             self.close()
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
-            seats = take_seats(partial(busy.choose_seats, self.study.clients, keys=self.keys), waits=self._began)
+            choose = partial(busy.choose_seats, self.study.clients, keys=self.keys)
+            seats = take_seats(choose, waits=self._began) if self.given is None else self.given
             self._seats.append(seats)
             self.actors, self.specs = self._make(seats), seats.find_nodes()
             try:
@@ -155,7 +155,7 @@ class ClientActors:
 
         It never waits: actors start while the others train. Where the scenario fixes the actors there are no others.
         """
-        if self.keys.fixed or not self._joins or time.monotonic() < self._next_look:
+        if self.keys.fixed or self.given or not self._joins or time.monotonic() < self._next_look:
             return False
         self._next_look = time.monotonic() + GROW_SECONDS
         if self._newcomers is None:
@@ -183,10 +183,8 @@ class ClientActors:
         new, self._newcomers = self._newcomers, None
         if new is None:  # all actors were made anew meanwhile
             return
-        self._graph.close()
         self.specs, self.actors = self.specs + new.seats.find_nodes(), self.actors + new.actors
         self._seats.append(new.seats)
-        self._one_node = count_nodes() == 1
         log.info("training: %s further actors joined, %s in all", len(new.actors), len(self.actors))
 
     def wait_for(self, actors: Iterable[int]) -> None:
@@ -202,7 +200,6 @@ class ClientActors:
                 if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
                     raise KeepsDying(f"client actor {a} dies before it can work: {REMEDIES['OutOfMemoryError']}")
                 time.sleep(0.2)
-        self._one_node = count_nodes() == 1
 
     def _answers(self, a: int, deadline: float) -> bool:
         """Whether actor a answers, which may take a while; False if it died meanwhile."""
@@ -235,20 +232,13 @@ class ClientActors:
         missing = describe_missing(spec, self.study.clients.tiers[spec.tier].name, read_cluster().whole)
         return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{missing}")
 
-    def broadcast(self, message: Round, kept: int) -> list[Reply]:
-        """Sends a round to every actor, again to those that died; `kept` are the bytes of uploads in the replies."""
-        small = kept + broadcast_bytes(message) + 64 * sum(len(jobs.size) for jobs in message.jobs) < GRAPH_BYTES
-        if small and self._one_node and self.study.client_timeout is None and not self._graph.is_slow:
-            try:
-                return self._graph.call(self.actors, message)
-            except (*GONE, RayChannelError, RaySystemError):
-                self._graph.close()
-                self._recover(range(len(self.actors)))
-            except RayTaskError as error:
-                raise explain_error(error, "a client actor") from error
-        self._graph.close()
-        shared = message if small else ray.put(message)  # Ray copies small arguments into the call
-        return self.call_each([(a, actor.train, (shared,)) for a, actor in enumerate(self.actors)])
+    def train(self, queues: Sequence[Queue], round_: Round) -> tuple[Stats, JobRows]:
+        """Has the chunks of a round trained, those of an actor that died again."""
+        began = time.monotonic()
+        calls = Calls(self.actors, self._recover, round_)
+        trained = exchange(queues, calls.post, calls.wait)
+        self.seconds, self.traffic = time.monotonic() - began, calls.traffic
+        return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
         """Makes ordinary calls of actors at the same time, again where an actor died."""
@@ -268,19 +258,18 @@ class ClientActors:
                     "If its work takes longer, set FEDRAY_PATIENCE"
                 ) from None
             except GONE:
-                self._recover([a])
+                self._recover(a)
                 ref = method.remote(*arguments)
         raise KeepsDying(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
 
-    def _recover(self, actors: Iterable[int]) -> None:
-        """Waits until actors of which one has died are there again, and tells the runtime."""
-        self.wait_for(actors)
+    def _recover(self, a: int) -> None:
+        """Waits until an actor that has died is there again, and tells the runtime."""
+        self.wait_for([a])
         self.recoveries += 1
         self.on_death()
 
     def close(self) -> None:
         """Ends the actors and gives their seats back."""
-        self._graph.close()
         if self._newcomers is not None:
             self._newcomers.close()
         for actor in self.actors:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.exact_sum import merge_stats
+from fedray.core.totals import thin
+from fedray.core.types import FloatArray, IntArray, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
 from fedray.runtime.client_state import keep_vectors
@@ -35,6 +37,20 @@ from fedray.runtime.worker_info import worker_facts
 from fedray.scenario.schema import Scenario
 
 
+class Unsent(NamedTuple):
+    """The sums of the chunks of an exchange that an actor has trained and not sent yet.
+
+    Attributes:
+        exchange: Number of the exchange.
+        chunks: How many chunks they are of.
+        stats: The sums; None of no chunk.
+    """
+
+    exchange: int
+    chunks: int = 0
+    stats: Stats | None = None
+
+
 class ClientActor:
     """The clients that live in one process, and the worker that trains them.
 
@@ -46,6 +62,7 @@ class ClientActor:
         cpus: CPUs that it reserves.
         name: What Ray's tools call it.
         restored: Whether the private vectors of its clients were restored since the process started.
+        sums: What it has trained and not sent yet.
     """
 
     def __init__(
@@ -54,7 +71,7 @@ class ClientActor:
         environment.use_one_thread()
         self.scenario, self.own = scenario, own
         self.index, self.gpus, self.cpus, self.name = index, gpus, cpus, name
-        self.restored = False
+        self.restored, self.sums = False, Unsent(-1)
 
     def __repr__(self) -> str:
         return self.name  # Ray writes it before each line that is printed here
@@ -84,11 +101,22 @@ class ClientActor:
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
-    def train(self, message: messages.Round) -> messages.Reply:
-        """Trains this actor's share of a round."""
-        jobs, phase = message.jobs[self.index], self.worker.study.method.phase
+    def train(self, order: messages.Order, *pages: messages.Page) -> messages.Reply | None:
+        """Trains a chunk of a round and adds its sums to those of this actor; None where these were lost."""
         self._check_restored()
-        return messages.to_reply(*self.worker.train(message.t, jobs, messages.to_state(message), phase))
+        if order.kept == 0:
+            self.sums = Unsent(order.exchange)
+        if self.sums[:2] != (order.exchange, order.kept):
+            return None
+        rows = None
+        if order.jobs is not None:
+            phase, state = self.worker.study.method.phase, messages.to_state(*pages)
+            stats, rows = self.worker.train(order.t, order.jobs, state, phase, order.held)
+            self.sums = Unsent(order.exchange, order.kept + 1, merge_stats([self.sums.stats or {}, stats]))
+        if not order.sends:
+            return messages.Reply(None, rows)
+        reply, self.sums = messages.Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
+        return reply
 
     @cached_property
     def holder(self) -> ModelHolder:
@@ -130,14 +158,14 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def score_known_clients(self, message: messages.Round, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
+    def score_known_clients(self, message: messages.Page, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
         """Scores clients that live here and answer with models of their own."""
         self._check_restored()
         scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
         return {key: value.numpy() for key, value in scores.items()}
 
     def score_own_sets(
-        self, message: messages.Round, keys: list[tuple[int, int]], thresholds: FloatArray | None
+        self, message: messages.Page, keys: list[tuple[int, int]], thresholds: FloatArray | None
     ) -> dict[tuple[int, int], Any]:
         """Conformal scores, or sets, of clients that live here and answer with models of their own."""
         self._check_restored()
@@ -146,7 +174,7 @@ class ClientActor:
 
     def evaluate(
         self,
-        message: messages.Round,
+        message: messages.Page,
         kind: str,
         pieces: list[Piece],
         models: int,

@@ -21,26 +21,37 @@ from torch import Tensor
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
-from fedray.core.exact_sum import merge_stats
-from fedray.core.fitting import count_kept
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation, messages, placement
+from fedray.runtime.chunks import cut_chunks
 from fedray.runtime.client_state import deal_private, merge_private
+from fedray.runtime.exchange import choose_laps
+from fedray.runtime.messages import SENT
 from fedray.runtime.ray.actors import Call, ClientActors
 from fedray.runtime.ray.cluster import retry_on_cluster_change
+from fedray.runtime.ray.exchange import Round
 from fedray.runtime.ray.gauges import RunCounts
 from fedray.runtime.ray.random_walk import RandomWalks
+from fedray.runtime.ray.seats import Reservation
 from fedray.runtime.worker_info import join_worker_facts
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Pieces
 from fedray.simulation.study import Study
 
+LARGE_ROW = 8 << 20  # bytes of a model from which on a chunk has one: its memory is then not copied in the actor
+
 
 def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
     """Copies the arrays of an answer into tensors."""
     return {key: torch.from_numpy(np.array(value)) for key, value in arrays.items()}
+
+
+def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
+    """Whether a job reads more than its own row: parts of a stack, weights over all models, learners, other extras."""
+    reads = bool(study.method.parts) or phase.mixture or phase.fitting is not None
+    return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
 class RayRuntime:
@@ -53,12 +64,15 @@ class RayRuntime:
         walks: The random walks; None where the method has a server.
     """
 
-    def __init__(self, scenario: Scenario, own: UserObjects, study: Study, run: str) -> None:
+    def __init__(
+        self, scenario: Scenario, own: UserObjects, study: Study, run: str, *, seats: Reservation | None = None
+    ) -> None:
         self.study = study
         self._jobs = 0
         self.has_private = bool(study.method.phase.own)
         walk = study.method.phase.walk is not None
-        self.clients = ClientActors(scenario, own, study, self._check_private, run=run, take_peer_calls=walk)
+        named: dict[str, Any] = {"run": run, "take_peer_calls": walk, "given": seats}
+        self.clients = ClientActors(scenario, own, study, self._check_private, **named)
         self.walks = RandomWalks(study, self.clients.wait_for) if walk else None
         self._start_actors()
 
@@ -99,21 +113,24 @@ class RayRuntime:
             private = self.private()
             self.clients.join()
             self.restore(private)
-        parts = placement.deal_jobs(
-            self.study.clients, self.clients.specs, jobs.plan, jobs.steps, at_home=bool(phase.own)
+        row_bytes, whole = state.models[0].nbytes, reads_all_rows(self.study, phase, state)
+        queues = cut_chunks(
+            self.study.clients,
+            self.clients.specs,
+            jobs,
+            phase.models,
+            at_home=bool(phase.own),
+            laps=choose_laps(self.clients.seconds, len(self.actors)),
+            mixed=row_bytes < LARGE_ROW,
         )
-        message = messages.to_round(t, [jobs.take(part) for part in parts], state)
-        kept = count_kept(phase.fitting, phase.server.keeps, state.models.shape[1])
-        replies = self.clients.broadcast(message, 4 * kept * len(jobs.size))
-        stats, rows = zip(*(messages.from_reply(reply) for reply in replies), strict=True)
-        return merge_stats(list(stats)), messages.in_order(parts, rows)
+        return self.clients.train(queues, Round(t, jobs, state, whole))
 
     @retry_on_cluster_change
     def _evaluate(
         self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
     ) -> Pieces:
         pieces = evaluation.list_pieces(self.study, kind, worlds, clients)
-        shared, n = ray.put(messages.to_round(0, [], state)), len(self.actors)
+        shared, n = ray.put(messages.to_page(state)), len(self.actors)
         asked = None if clients is None else ray.put(list(clients))
         calls = [(shared, kind, pieces[a::n], models, asked) for a in range(n)]
         return self._join_arrays([(a, self.actors[a].evaluate, call) for a, call in enumerate(calls)])
@@ -142,7 +159,7 @@ class RayRuntime:
     @retry_on_cluster_change
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracy of known clients with models of their own, by (world, client)."""
-        shared = ray.put(messages.to_round(0, [], state))
+        shared = ray.put(messages.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
             [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
@@ -151,7 +168,7 @@ class RayRuntime:
     @retry_on_cluster_change
     def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
         """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
-        shared = ray.put(messages.to_round(0, [], state))
+        shared = ray.put(messages.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
             [(a, self.actors[a].score_own_sets, (shared, part, thresholds)) for a, part in enumerate(parts)]

@@ -102,11 +102,13 @@ class Reservation(NamedTuple):
         specs: The actors.
         group: Ray's placement group; None where the actors need nothing.
         places: The bundle of each actor.
+        own: Whether the group is the run's own, and not that of a trial in which it runs.
     """
 
     specs: list[ActorSpec]
     group: Any
     places: list[int]
+    own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
         """Whether all seats are there, after some seconds at most."""
@@ -133,7 +135,7 @@ class Reservation(NamedTuple):
 
     def release(self) -> None:
         """Gives the seats back."""
-        if self.group is not None:
+        if self.group is not None and self.own:
             with suppress(Exception):  # Ray itself may be gone
                 remove_placement_group(self.group)
 

@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,6 +25,7 @@ from fedray.runtime import environment
 from fedray.runtime.ray.cluster import GONE, explain_error
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
+from fedray.runtime.ray.seats import wait_for_resources
 from fedray.runtime.ray.shared_folder import confirm_shared
 
 MOST_TRIES = 4  # of a task whose worker dies
@@ -33,7 +34,13 @@ LOOK_SECONDS = 0.5  # between two looks whether Ray is there
 
 @contextmanager
 def run_as_tasks(
-    address: str | None, number: int, gpus: float, own: UserObjects, shared: Path
+    address: str | None,
+    number: int,
+    gpus: float,
+    own: UserObjects,
+    shared: Path,
+    *,
+    wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a cluster, one CPU each.
 
@@ -43,6 +50,7 @@ def run_as_tasks(
         gpus: GPUs of each task, possibly a fraction.
         own: The user's objects, whose modules the tasks import.
         shared: A folder in which all tasks write.
+        wait_for: What the cluster must have before the first task begins, by Ray's names.
 
     Yields:
         A function: (function, *arguments) -> future of the result; it raises `RayDied` if Ray dies meanwhile.
@@ -63,6 +71,7 @@ def run_as_tasks(
         task.remote(folder, gpus, *call).future().add_done_callback(partial(_pass_on, connection, future, again=again))
 
     with open_ray(address, number) as connection:
+        wait_for_resources(wait_for or {})
         worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
         confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over), daemon=True)

@@ -45,7 +45,6 @@ def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientAc
     clients.actors, clients.recoveries = [SimpleNamespace(ready=method)], 0
     clients.on_death = lambda: None
     monkeypatch.setattr("ray.get", Answers(*answers).get)
-    monkeypatch.setattr(actors, "count_nodes", lambda: 1)
     monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
     return clients, method
 

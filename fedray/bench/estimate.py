@@ -1,0 +1,86 @@
+"""What a round takes on a cluster that is not here, from constants that `fedray.bench.scale` measures.
+
+`python -m fedray.bench.estimate` prints the last table of docs/scale.md.
+
+Example:
+    >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))
+    >>> round(one.replies, 1), round(one.replies * GB / LINK, 1)  # GB, seconds
+    (17.7, 14.2)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
+ADD = 1.0e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
+LINK = 1.25e9  # bytes/s of the coordinator's network: 10 Gbit/s
+PAGE = 1 << 20  # bytes of models that travel together
+GB = 1e9
+
+
+class Deployment(NamedTuple):
+    """A run on a cluster.
+
+    Attributes:
+        nodes: Of the cluster.
+        actors: Client actors, the same number on each node.
+        models: K.
+        numbers: Of a model, d.
+        jobs: Of a round.
+    """
+
+    nodes: int
+    actors: int
+    models: int
+    numbers: int
+    jobs: int
+
+
+class Estimate(NamedTuple):
+    """What a round takes beside the training.
+
+    Attributes:
+        broadcast: GB of models to all nodes.
+        replies: GB of sums from all actors.
+        before: GB of sums if every actor sent those of all models.
+        kept: GB of sums that the coordinator holds.
+        seconds: Of planning, broadcast, replies and adding.
+    """
+
+    broadcast: float
+    replies: float
+    before: float
+    kept: float
+    seconds: float
+
+
+def estimate_round(place: Deployment) -> Estimate:
+    """What a round takes: jobs lie in the order of their models, so that A actors train A + K - 1 shares of models."""
+    nodes, actors, models, d, jobs = place
+    shares = min(actors + models - 1, actors * models)
+    a_node = min(models, -(-actors // nodes) + (models - 1) / nodes)  # models that a node's actors train, on average
+    down = nodes * min(4.0 * models * d, max(a_node * 4.0 * d, PAGE)) + 24.0 * jobs
+    up = 8.0 * shares * d
+    seconds = jobs * PLAN + down / LINK + up / LINK + shares * d * ADD
+    return Estimate(down / GB, up / GB, 8.0 * actors * models * d / GB, 8.0 * models * d / GB, seconds)
+
+
+PLACES = {
+    "perceptron, 1,600 actors": Deployment(100, 1600, 5, 3_760, 100_000),
+    "perceptron, 100 actors of 16 CPUs": Deployment(100, 100, 5, 3_760, 100_000),
+    "ResNet-34, 100 actors": Deployment(100, 100, 5, 21_300_000, 1_000),
+    "ResNet-34, 1,000 actors of a GPU": Deployment(100, 1000, 5, 21_300_000, 10_000),
+}
+
+
+def print_table() -> None:
+    """Prints the estimates as a Markdown table."""
+    print("| K = 5, 100 nodes | broadcast, GB | replies, GB | of all models, GB | kept, GB | seconds |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, place in PLACES.items():
+        print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in estimate_round(place)) + " |")
+
+
+if __name__ == "__main__":
+    print_table()

@@ -1,0 +1,182 @@
+"""A scenario as a trainable of Ray Tune, for those whose searches live there; `fedray tune` is the way without it.
+
+A trial is a run whose scores are those of the held-out rows, never of the test set. It reports every evaluated round
+with its run directory as the checkpoint, so that a scheduler may end it, pause it, or let another trial go on from it.
+
+Example:
+    >>> from fedray.scenario.loader import read_scenario
+    >>> check_searchable(read_scenario({"data": {"hold_out": 0.0}}), actors=0)
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: data.hold_out = 0, but Ray Tune chooses by held-out scores: give a share, such as 0.2
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedray.assembly.identity import describe_study
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects, record_objects
+from fedray.core.errors import BadInput
+from fedray.evaluation.evaluate import make_evaluator
+from fedray.experiments.user_errors import explain_run
+from fedray.own_code.user_modules import import_modules
+from fedray.runtime.environment import prepare_process, use_one_thread
+from fedray.runtime.inline import Inline
+from fedray.runtime.session import Snapshot, run_session
+from fedray.runtime.worker_info import name_lanes, worker_facts
+from fedray.scenario.identity import IDENTITY_FILE
+from fedray.scenario.loader import dump_scenario
+from fedray.scenario.nested import flatten
+from fedray.scenario.schema import Scenario
+from fedray.simulation.interfaces import Runtime
+from fedray.simulation.study import Study
+from fedray.storage import directory
+
+TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
+LARGE_ACTORS = 1000  # of one trial
+Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its scenario
+
+
+class Reports(Protocol):
+    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tune_session`, or a test's own."""
+
+    def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
+        """Takes the metrics of a round, and the run directory where it is whole."""
+
+    def go_on(self, out: Path) -> bool:
+        """Copies the run directory from which the trial goes on; False where it begins."""
+
+
+class Trial(NamedTuple):
+    """What all trials share.
+
+    Attributes:
+        read: Makes the scenario of a trial from its keys.
+        own: The user's Python objects.
+        actors: Client actors that each trial spans; 0: it trains in its own process.
+    """
+
+    read: Read
+    own: UserObjects
+    actors: int
+
+
+def make_trainable(trial: Trial) -> Any:
+    """A function of Ray Tune that trains a scenario, for `ray.tune.Tuner`.
+
+    Args:
+        trial: What all trials share.
+
+    Raises:
+        BadInput: The scenario cannot be searched.
+    """
+    if not 0 <= trial.actors <= LARGE_ACTORS:
+        raise BadInput(f"actors = {trial.actors}: give a number from 0 to {LARGE_ACTORS:,}")
+    check_searchable(trial.read({}), trial.actors)
+    try:
+        from fedray.runtime.ray import tune_session
+    except ImportError as error:
+        raise BadInput(f"fedray.trainable needs Ray Tune ({error}): pip install 'fedray[tune]'") from None
+
+    def train(config: Mapping[str, Any]) -> None:
+        run_trial(trial, config, tune_session)
+
+    return tune_session.reserve_bundles(train, trial.actors) if trial.actors else train
+
+
+def check_searchable(scenario: Scenario, actors: int) -> None:
+    """Refuses what Ray Tune cannot choose by, or cannot give.
+
+    Args:
+        scenario: That of a trial.
+        actors: Actors that it spans.
+    """
+    if scenario.data.hold_out == 0:
+        raise BadInput("data.hold_out = 0, but Ray Tune chooses by held-out scores: give a share, such as 0.2")
+    if scenario.local.lr_grid:
+        raise BadInput("local.lr_grid: Ray Tune chooses the rate: put local.lr into its param_space instead")
+    if scenario.runtime == "ray" and not actors:
+        raise BadInput("runtime = ray: a trial trains in its own process: leave runtime out, or give actors=N")
+    asks = [name for name, tier in scenario.clients.tiers.items() if tier.num_gpus or tier.resources]
+    if actors and asks:
+        raise BadInput(f"clients.tiers.{asks[0]}: the actors of a trial have CPUs only: drop num_gpus and resources")
+
+
+def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None:
+    """Trains one trial, from its beginning or from a checkpoint, and reports every evaluated round.
+
+    Args:
+        trial: What all trials share.
+        config: Its keys, nested or with dots.
+        reports: Where it reports to.
+    """
+    prepare_process()
+    use_one_thread()
+    import_modules(trial.own.modules)
+    scenario = trial.read(flatten(config))
+    check_searchable(scenario, trial.actors)
+    every = scenario.evaluate.every if scenario.evaluate.every_seconds is None else 1
+    kept = replace(scenario.checkpoint, every=every, keep=1, best=None)
+    scenario = replace(record_objects(scenario, trial.own), runtime="inline", report=False, loggers=[], checkpoint=kept)
+    with tempfile.TemporaryDirectory(prefix="fedray-trial-") as scratch:
+        out = Path(scratch) / "run"
+        _make_directory(scenario, out, reports)
+        with explain_run(scenario, out, trial.own):
+            _run(trial, scenario, out, reports)
+
+
+def _make_directory(scenario: Scenario, out: Path, reports: Reports) -> None:
+    """The run directory of a trial; one that another trial has left goes on with the keys of this one."""
+    if not reports.go_on(out):
+        directory.make_run_directory(out, dump_scenario(scenario))
+    elif (out / "scenario.yaml").read_text() != dump_scenario(scenario):
+        (out / "scenario.yaml").write_text(dump_scenario(scenario))
+        for name in (IDENTITY_FILE, "manifest.json"):
+            (out / name).unlink(missing_ok=True)
+
+
+def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
+    """Runs a trial in its directory."""
+    pending: list[dict[str, float]] = []
+    newest = -1
+
+    def watch(snapshot: Snapshot) -> None:
+        if not pending and snapshot["round"] == 0:  # nothing is trained yet
+            return
+        pending[:] = [{**snapshot["metrics"], **{name: snapshot[name] for name in TOTALS}}]
+
+    def saved() -> None:
+        nonlocal newest
+        for metrics in pending:
+            if metrics["round"] > newest:
+                newest = int(metrics["round"])
+                reports.report(metrics, out)
+        pending.clear()
+
+    study = build_study(scenario, trial.own)
+    runtime, facts = _open_runtime(trial, scenario, study)
+    digests = describe_study(scenario, trial.own, study) | {"engine": {"lanes": name_lanes(facts)}}
+    try:
+        measure = partial(make_evaluator, test=False)
+        run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)
+    finally:
+        runtime.close()
+
+
+def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> tuple[Runtime, dict[str, Any]]:
+    """The runtime of a trial, and facts on it."""
+    if not trial.actors:
+        runtime = Inline(study)
+        return runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
+    from fedray.runtime.ray.runtime import RayRuntime
+    from fedray.runtime.ray.tune_session import find_group, plan_trial
+
+    seats = plan_trial(study.clients, trial.actors, find_group())
+    spread = RayRuntime(scenario, trial.own.shipped(study), study, "trial", seats=seats)
+    return spread, {"runtime": "ray", **spread.facts(), "actors": len(spread.actors)}

@@ -1,0 +1,140 @@
+"""A scenario in Ray Tune: what its trials report, how they go on, and that schedulers end them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import scenario
+
+import fedray
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput
+from fedray.experiments import trainable
+from fedray.experiments.trainable import Trial, run_trial
+from fedray.scenario.loader import read_scenario
+
+KEYS = scenario({"rounds": 4, "data": {"hold_out": 0.25}, "evaluate": {"every": 2}})
+Reported = list[dict[str, float]]
+
+
+class Tune:
+    """Stands for Ray Tune: keeps what a trial reports, and ends it after a number of reports."""
+
+    def __init__(self, folder: Path, *, enough: int = 99, start: Path | None = None) -> None:
+        self.folder, self.enough, self.start = folder, enough, start
+        self.reported: Reported = []
+
+    def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
+        assert folder is not None
+        self.reported.append(dict(metrics))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(folder, self.folder)
+        if len(self.reported) == self.enough:
+            raise SystemExit(0)  # as Tune ends a trial
+
+    def go_on(self, out: Path) -> bool:
+        if self.start is not None:
+            shutil.copytree(self.start, out)
+        return self.start is not None
+
+
+TRIAL = Trial(lambda further: read_scenario(KEYS, dict(further)), UserObjects(), 0)
+
+
+def train(tune: Tune, **config: Any) -> Tune:
+    run_trial(TRIAL, config, tune)
+    return tune
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Tune:
+    return train(Tune(tmp_path_factory.mktemp("tune") / "checkpoint"))
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_trial_reports_every_evaluated_round_as_a_run_scores_it(whole: Tune) -> None:
+    rounds = fedray.run(KEYS).rounds.to_pylist()
+    assert [one["round"] for one in whole.reported] == [2, 4]
+    for one in whole.reported:
+        [row] = (row for row in rounds if row["round"] == one["round"])
+        assert one["hold_out_accuracy"] == row["hold_out_accuracy"]
+        assert one["up_bytes"] == row["up_bytes"] > 0
+
+
+def test_no_trial_sees_the_test_set(whole: Tune) -> None:
+    scores = {name for one in whole.reported for name in one} - set(trainable.TOTALS)
+    assert scores and all(name.startswith("hold_out_") for name in scores)
+
+
+def test_a_trial_that_was_ended_goes_on_to_the_same_bits(whole: Tune, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        train(Tune(tmp_path / "half", enough=1))
+    rest = train(Tune(tmp_path / "rest", start=tmp_path / "half"))
+    assert [one["round"] for one in rest.reported] == [4]
+    for one, other in zip(*(fedray.load(tune.folder).models for tune in (rest, whole)), strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one.values(), other.values(), strict=True))
+    assert rest.reported[-1]["hold_out_accuracy"] == whole.reported[-1]["hold_out_accuracy"]
+
+
+def test_a_trial_goes_on_from_the_models_of_another_one(whole: Tune, tmp_path: Path) -> None:
+    """As population based training has it: the keys are its own."""
+    with pytest.raises(SystemExit):
+        train(Tune(tmp_path / "half", enough=1))
+    other = train(Tune(tmp_path / "other", start=tmp_path / "half"), local={"lr": 0.5})
+    assert [one["round"] for one in other.reported] == [4]
+    assert other.reported[0]["hold_out_nll"] != whole.reported[-1]["hold_out_nll"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "actors", "line"),
+    [
+        ({"data": {"hold_out": 0}}, 0, "data.hold_out = 0, but Ray Tune chooses by held-out scores"),
+        ({"local": {"lr": None, "lr_grid": [0.1, 0.2]}}, 0, "local.lr_grid: Ray Tune chooses the rate"),
+        ({"runtime": "ray"}, 0, "runtime = ray: a trial trains in its own process"),
+        (
+            {"clients": {"tiers": {"all": {"num_gpus": 1}}}},
+            2,
+            "clients.tiers.all: the actors of a trial have CPUs only",
+        ),
+        ({}, -1, "actors = -1: give a number from 0"),
+    ],
+)
+def test_what_tune_cannot_do_is_one_line(keys: dict[str, Any], actors: int, line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        fedray.trainable(scenario(KEYS, keys), actors=actors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actors", [0, 2])
+def test_a_scheduler_of_ray_tune_ends_what_learns_too_slowly(actors: int, tmp_path: Path) -> None:
+    """A real Tuner: of four rates the two that learn nothing end early, and the best has a run directory."""
+    from ray import tune
+
+    from fedray.runtime.ray.connection import open_local_ray
+
+    api: Any = tune
+    with open_local_ray(3, {}):
+        scheduler = api.schedulers.ASHAScheduler(time_attr="round", max_t=12, grace_period=2, reduction_factor=2)
+        found = api.Tuner(
+            fedray.trainable(scenario(KEYS, {"rounds": 12}), actors=actors),
+            param_space={"local.lr": api.grid_search([0.3, 0.1, 1e-5, 1e-6])},
+            tune_config=api.TuneConfig(
+                metric="hold_out_accuracy", mode="max", scheduler=scheduler, max_concurrent_trials=1
+            ),
+            run_config=api.RunConfig(storage_path=str(tmp_path), name="search", verbose=0),
+        ).fit()
+    assert not found.errors
+    rounds = {result.config["local.lr"]: result.metrics["round"] for result in found}
+    assert rounds[0.3] == 12 and rounds[1e-6] < 12
+    best = found.get_best_result()
+    alone = Tune(tmp_path / "alone")
+    run_trial(TRIAL._replace(read=lambda further: read_scenario(scenario(KEYS, {"rounds": 12}), dict(further))),
+              best.config, alone)  # fmt: skip
+    assert best.metrics["hold_out_accuracy"] == alone.reported[-1]["hold_out_accuracy"]
+    with best.checkpoint.as_directory() as folder:
+        assert fedray.load(folder).models

@@ -1,0 +1,205 @@
+"""Who trains what, in which order, and who dies meanwhile changes no bit; and what is sent is what jobs need."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small import of_method
+
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.core.exact_sum import ExactSum, exact_sum, merge_stats
+from fedray.core.totals import Totals, sum_bytes, thin
+from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
+from fedray.runtime import messages
+from fedray.runtime.chunks import Queue, cut_chunks
+from fedray.runtime.exchange import exchange
+from fedray.runtime.inline import Inline
+from fedray.runtime.ray import exchange as ray_exchange
+from fedray.runtime.ray.client_actor import ClientActor
+from fedray.runtime.ray.exchange import Calls, Round
+from fedray.runtime.ray.runtime import reads_all_rows
+from fedray.runtime.seats import ActorSpec
+from fedray.runtime.stacking import make_worker
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.nested import merge_keys
+from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.study import Study
+
+Actors = dict[str, Any]
+UNEVEN = (1.0, 7.0, 40.0)  # how long three actors take for the same work
+CASES: dict[str, dict[str, Any]] = {
+    "replicates": of_method("fed_ensemble", {"method": {"models": 3}, "replicates": 2}),
+    "tiers": of_method("shefl", {"clients": {"tiers": {"hpc": {"number": 2, "models_per_round": "all"}, "lpc": {}}}}),
+    "every upload": of_method("fed_ensemble", {"method": {"models": 2}, "server": {"robust": "median"}}),
+    "shares of all models": of_method("fedem"),
+    "a shared vector": of_method("scaffold"),
+    "private vectors": of_method("fedavg", {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}),
+}
+
+
+class Pretended:
+    """Client actors in this process, each with a speed; some calls kill the actor that gets them."""
+
+    def __init__(self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0) -> None:
+        self.scenario, self.laps, self.deaths = read_scenario(scenario), laps, deaths
+        self.study = build_study(self.scenario)
+        self.has_private = bool(self.study.method.phase.own)
+        tiers = range(len(self.study.clients.tiers))
+        self.specs = [ActorSpec(c, 1.0, 0.0, {}) for c in tiers for _ in speeds]
+        self.speeds = [speed for _ in tiers for speed in speeds]
+        self.free, self.dice = [0.0] * len(self.specs), np.random.default_rng(0)
+        self.actors = [self.make(a) for a in range(len(self.specs))]
+        self.died, self.chunks, self.posted = 0, 0, list[Any]()
+
+    def make(self, a: int) -> ClientActor:
+        actor = ClientActor(self.scenario, UserObjects(), a, 0, 1)
+        actor.restored, actor.__dict__["worker"] = True, make_worker(self.study)
+        return actor
+
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Any) -> Any:
+        handles = [SimpleNamespace(train=SimpleNamespace(remote=self.post(a))) for a in range(len(self.actors))]
+        round_ = Round(t, jobs, state, reads_all_rows(self.study, phase, state))
+        queues = cut_chunks(
+            self.study.clients, self.specs, jobs, phase.models, at_home=self.has_private, laps=self.laps
+        )
+        self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
+        return exchange(queues, Calls(handles, lambda _a: None, round_).post, self.wait)
+
+    def post(self, a: int) -> Callable[..., int]:
+        def remote(order: messages.Order, *pages: messages.Page) -> int:
+            work = 1.0 if order.jobs is None else float(order.jobs.steps.sum())
+            self.free[a] += work * self.speeds[a]
+            self.posted.append((self.free[a], a, pickle.dumps((order, pages))))
+            return len(self.posted)
+
+        return remote
+
+    def wait(self) -> Any:
+        first = min(self.posted, key=lambda one: one[:2])
+        self.posted.remove(first)
+        _, a, message = first
+        if self.dice.random() < self.deaths:
+            self.actors[a] = self.make(a)
+            self.died += 1
+            return a, None
+        order, pages = pickle.loads(message)
+        return a, pickle.loads(pickle.dumps(self.actors[a].train(order, *pages)))
+
+
+def hash_rounds(study: Study, runtime: Any, rounds: int = 2) -> list[bytes]:
+    """The bits of the state after some rounds, and the losses of the jobs."""
+    phase, out = study.method.phase, []
+    progress = begin_progress(study, phase)
+    for _ in range(rounds):
+        progress.state = run_round(study, runtime, phase, progress)[2]
+        progress.round += 1
+        tensors = [progress.state.models, progress.state.counters, *progress.state.extra.values()]
+        out.append(b"".join(tensor.numpy().tobytes() for tensor in tensors))
+    return out
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_inline_dealt_and_pulled_have_the_same_bits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models travel one a page, then two a page."""
+    scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
+    study = build_study(read_scenario(scenario))
+    alone = hash_rounds(study, Inline(study))
+    for laps in (1, 3):
+        monkeypatch.setattr(ray_exchange, "PAGE_BYTES", 4 * laps * study.net.layout.d - 1)
+        actors = Pretended(scenario, UNEVEN, laps=laps)
+        assert hash_rounds(actors.study, actors) == alone
+        assert (actors.chunks > 0) == (laps > 1 and not actors.has_private)
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+def test_what_a_dead_actor_had_kept_is_trained_again(laps: int) -> None:
+    study = build_study(read_scenario(CASES["replicates"]))
+    actors = Pretended(CASES["replicates"], UNEVEN, laps=laps, deaths=0.3)
+    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
+    assert actors.died > 2
+
+
+COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))
+
+
+@given(COUNTS, st.booleans(), st.data())
+def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], mixed: bool, data: st.DataObject) -> None:
+    """Chunks of a tier are for its actors and name the rows that their jobs start from; few actors share a row."""
+    actors, models, number, laps = counts
+    draw = np.random.default_rng(data.draw(st.integers(0, 99)))
+    clients = Clients((Tier("a", 20), Tier("b", 20)))
+    specs = [ActorSpec(a % 2, 1.0, 0.0, {}) for a in range(2 * actors)]
+    plan = Plan(draw.integers(0, 40, number), draw.integers(0, models, number), draw.integers(0, 2, number))
+    jobs = SizedPlan(plan, np.ones(number, np.int64), draw.integers(0, 9, number))
+    queues: list[Queue] = cut_chunks(clients, specs, jobs, models, laps=laps, mixed=mixed)
+    places = [chunk.places for queue in queues for chunk in queue.chunks]
+    assert sorted(np.concatenate([*places, np.zeros(0, np.int64)]).tolist()) == list(range(number))
+    row = plan.world * models + plan.model
+    for queue in queues:
+        assert {specs[a].tier for a in queue.actors} == {int(clients.tier_of(plan.client[queue.chunks[0].places])[0])}
+        for chunk in queue.chunks:
+            assert len(chunk.places) > 0
+            assert set(row[chunk.places].tolist()) == set(chunk.rows.tolist())
+            assert mixed or len(chunk.rows) == 1
+        sent = sum(len(chunk.rows) for chunk in queue.chunks)
+        different = len(np.unique(row[np.concatenate([chunk.places for chunk in queue.chunks])]))
+        assert sent < different + actors * laps
+
+
+def test_equal_jobs_are_shared_equally() -> None:
+    plan = Plan(np.arange(40), np.arange(40) % 5, np.zeros(40, np.int64))
+    jobs, specs = SizedPlan(plan, np.ones(40, np.int64), np.full(40, 7)), [ActorSpec(0, 1.0, 0.0, {})] * 4
+    [queue] = cut_chunks(Clients((Tier("all", 40),)), specs, jobs, 5)
+    assert [len(chunk.places) for chunk in queue.chunks] == [10, 10, 10, 10]
+    [queue] = cut_chunks(Clients((Tier("all", 40),)), specs, jobs, 5, laps=3)
+    assert [len(chunk.places) for chunk in queue.chunks] == [5, 5, 5, 5, 2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def some_sums(seed: int) -> dict[str, ExactSum]:
+    draw = torch.Generator().manual_seed(seed)
+    group = torch.randint(0, 3, (4,), generator=draw)
+    scale = 10.0 ** float(torch.randint(-3, 3, (1,), generator=draw))
+    rows = scale * torch.randn(4, 6, generator=draw)
+    return {"sum": exact_sum(rows, 2 * group, 5, torch.ones(4, dtype=torch.int64), limbs=1 + seed % 2)}
+
+
+@given(st.permutations(range(5)))
+def test_totals_are_the_merged_statistics_in_any_order(order: list[int]) -> None:
+    totals, parts = Totals(), [some_sums(n) for n in range(5)]
+    for n in order:
+        totals.add(pickle.loads(pickle.dumps(thin(parts[n]))))
+    merged, found = merge_stats(parts)["sum"], totals.stats["sum"]
+    assert found.limbs.keys() == merged.limbs.keys()
+    assert all(torch.equal(found.limbs[limb], merged.limbs[limb]) for limb in merged.limbs)
+
+
+def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
+    """It had all K models, whatever the actor had trained."""
+    actor = Pretended(CASES["replicates"], (1.0,), laps=1)
+    progress = begin_progress(actor.study, actor.study.method.phase)
+    plan = Plan(np.array([0, 1]), np.array([2, 2]), np.array([1, 1]))
+    size = actor.study.shards.sizes(plan.world, plan.client)
+    page = messages.to_page(progress.state, slice(5, 6))
+    order = messages.Order(0, 0, SizedPlan(plan, size, size), np.array([5]), 0, sends=True)
+    reply = actor.actors[0].train(order, page)
+    assert reply is not None and reply.stats is not None
+    assert messages.page_bytes(page) == 4 * actor.study.net.layout.d
+    sums = {name: value for name, value in reply.stats.items() if isinstance(value, ExactSum)}
+    assert sum_bytes(sums) == 8 * actor.study.net.layout.d
+
+
+def test_a_page_is_read_where_it_lies() -> None:
+    """Ray's arrays are read-only; they were copied in every actor."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array.flags.writeable = False
+    state = messages.to_state(messages.Page(array, np.zeros((2, 0), np.int64), {"broadcast/control": array}))
+    assert state.models.data_ptr() == state.extra["broadcast/control"].data_ptr() == array.ctypes.data
