@@ -42,6 +42,7 @@ exclude_patterns = [
     "**/.ipynb_checkpoints",
 ]
 language = "en"
+smartquotes = False  # quotes and dashes stay as they are typed
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_fence_as_directive = ["mermaid"]

@@ -6,6 +6,7 @@ stands here and not in the package because nothing but the site reads it.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,22 @@ ABOUT = (
 def write_llms(app: Sphinx) -> str:
     """`llms.txt` (llmstxt.org): every page with its first sentence, and a link to its Markdown source."""
     env, lines = app.env, ["# fedray", "", *ABOUT]
-    for title, start in (
-        ("Tutorials", "tutorials/"), ("How-to guides", "how-to/"), ("Reference", "reference/"), ("Explanation", ""),
-    ):  # fmt: skip
-        lines += ["", f"## {title}", ""]
-        for page in sorted(env.found_docs):
-            kinds = ("tutorials/", "how-to/", "reference/")
-            if page == "index" or (not page.startswith(start) if start else page.startswith(kinds)):
-                continue
-            name = env.titles[page].astext()
-            lines.append(f"- [{name}](_sources/{page}.md.txt){_first_sentence(app, page)}")
+    kinds: dict[str, list[str]] = {"Tutorials": [], "How-to guides": [], "Reference": [], "Explanation": []}
+    names = {"tutorials": "Tutorials", "how-to": "How-to guides", "cluster": "How-to guides", "reference": "Reference"}
+    for page in sorted(env.found_docs - {"index"}):
+        line = f"- [{env.titles[page].astext()}](_sources/{page}.md.txt){_first_sentence(app, page)}"
+        kinds[names.get(page.partition("/")[0], "Explanation")].append(line)
+    for kind, entries in kinds.items():
+        lines += ["", f"## {kind}", "", *entries]
     return "\n".join(lines) + "\n"
 
 
 def _first_sentence(app: Sphinx, page: str) -> str:
-    found = app.env.get_doctree(page).next_node(nodes.paragraph)
+    tree = app.env.get_doctree(page)
+    found = next((one for one in tree.findall(nodes.paragraph) if isinstance(one.parent, nodes.section)), None)
     text = " ".join(found.astext().split()) if found is not None else ""
-    return f": {text.split('. ')[0].rstrip('.:')}." if text else ""
+    first = re.split(r"(?<!Alg)(?<!Algs)(?<! al)\. (?=[A-Z`])", text)[0].rstrip(".:")
+    return f": {first}." if text else ""
 
 
 def _after(app: Sphinx, failure: Exception | None) -> None:

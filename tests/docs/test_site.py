@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -46,8 +47,9 @@ def list_entries(page: str) -> set[str]:
     folder = (DOCS / page).parent
     for body in re.findall(r"^```\{toctree\}\n(.*?)^```$", pages()[page], flags=re.M | re.S):
         for line in filter(None, (one.strip() for one in body.splitlines())):
-            if line == "*":
-                found |= {name for name in pages() if (DOCS / name).parent == folder and name != page}
+            if "*" in line:
+                beside = {name for name in pages() if (DOCS / name).parent == folder and name != page}
+                found |= {name for name in beside if fnmatch(Path(name).stem, line)}
             elif not line.startswith(":"):
                 name = os.path.relpath((folder / f"{line}.md").resolve(), DOCS)
                 assert name in pages(), f"{page} names {line}, which is not there"
