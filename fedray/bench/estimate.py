@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
-ADD = 1.0e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
+ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
 LINK = 1.25e9  # bytes/s of the coordinator's network: 10 Gbit/s
 PAGE = 1 << 20  # bytes of models that travel together
 GB = 1e9
