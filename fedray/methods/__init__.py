@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 Composition = Callable[[Setting], Method]
-"""A method as its file has it: a function from a `Setting` to a `Method`."""
+"""A function from a `Setting` to a `Method`, as the file of each paper has it."""
 
 METHODS: dict[str, Composition] = {
     name: getattr(import_module(f"fedray.methods.{spec.module or name}"), name) for name, spec in METHOD_SPECS.items()
