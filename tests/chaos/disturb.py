@@ -204,8 +204,8 @@ def run_disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, see
             if driver.poll() is None and inject_fault(kind, cluster, driver, dice):
                 kills[kind] += 1
                 fell.append(newest_round(out))
-            if driver.poll() is not None and kind == "driver":
-                driver = fedray("resume", out, "--address", cluster.address)
+                if kind == "driver":
+                    driver = fedray("resume", out, "--address", cluster.address)
         done = wait_for_summary(driver, out)
         seconds = time.monotonic() - began
     return Outcome(dict(kills), fell, seconds, spent, hashes(done) == hashes(quiet) == want)

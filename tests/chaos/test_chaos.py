@@ -57,7 +57,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "clients": {"number": 40, "tiers": {"phones": {"spread": 1.0}}},
         "participation": {"mode": "buffered", "concurrency": 20, "goal": 10},
         "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
-        "rounds": 60,
+        "rounds": 160,  # faults of raylets and memory take half a minute, in which it goes on
     },
 }
 
