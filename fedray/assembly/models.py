@@ -24,6 +24,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
+from fedray.models.dropout import find_dropout
 from fedray.models.net import net_of
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.methods import method_spec_of
@@ -70,6 +71,11 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         make = guard_factory(make, name)
         try_factory(make, name, scenario.method.models)
     net = net_of(make, name, objective, outputs)
+    if scenario.predict.dropout_at_test and not find_dropout(net.module):
+        raise BadInput(
+            f"predict.dropout_at_test = true, but the network {name} has no layer that drops (torch.nn.Dropout, "
+            "Dropout1d, 2d or 3d): leave it out"
+        )
     asked = f"{data.classes} classes" if data.classes else f"{data.outputs} targets"
     rows = _draw_trial_rows(data)
     try_network(net, rows, data.kind, asked if outputs == data.outputs else f"{asked} and variances")

@@ -55,20 +55,23 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
         for base, classifier in zip(keys["bases"], classifiers, strict=True)
     ) or (Base(network(scenario), models),)
-    meta = None
-    if keys["meta"] in META:
-        name, options = META[keys["meta"]]
-        meta = build_net(name, (classes * len(bases),), classes, "cross_entropy", **options)
-    return Stack(
+    stack = Stack(
         bases=bases,
-        meta=meta,
+        meta=None,
         folds=folds,
         within=within,
         rounds=scenario.rounds,
         meta_rounds=keys.get("meta_rounds", scenario.rounds),
         meta_lr=keys.get("meta_lr", scenario.local.lr),
         meta_optimizer=keys.get("meta_optimizer", scenario.local.optimizer),
+        features=keys["features"],
+        pooled=keys["meta_data"] == "pooled",
     )
+    if keys["meta"] not in META:
+        return stack
+    name, options = META[keys["meta"]]
+    width = stack.count_features(classes)
+    return stack._replace(meta=build_net(name, (width,), classes, "cross_entropy", **options))
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:

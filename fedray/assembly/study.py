@@ -277,4 +277,5 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         metrics=find_metrics(scenario, own or OwnTraining()),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
+        dropout_at_test=scenario.predict.dropout_at_test,
     )

@@ -34,25 +34,40 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of its tra
 class FeatureShards:
     """Shards whose training inputs are computed when they are read; test and withheld rows stay raw."""
 
-    def __init__(self, whole: Shards, width: int, compute: Compute) -> None:
+    def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
         """Wraps other shards.
 
         Args:
             whole: Gives the labels, and all rows that are not trained on.
             width: Number of features, F.
             compute: Gives the features of a client's rows.
+            pooled: Whether client 0 stands for a server that has the features of all clients, and nobody else has any.
         """
-        self.whole, self.width, self.compute = whole, width, compute
+        self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
         self.number, self.worlds = whole.number, whole.worlds
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Those of the whole."""
-        return self.whole.sizes(world, client)
+        """Those of the whole; all rows at client 0 where they are pooled."""
+        if not self.pooled:
+            return self.whole.sizes(world, client)
+        everyone = np.arange(self.number)
+        each = self.whole.sizes(np.repeat(world, self.number), np.tile(everyone, len(world))).reshape(-1, self.number)
+        return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """Features that are computed for this call, with the labels of the whole."""
+        if not self.pooled:
+            return self._fetch(world, client)
+        each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
+        total = each.size.reshape(-1, self.number).sum(axis=1)
+        start, size = np.cumsum(total) - total, np.where(client == 0, total, 0)
+        place = np.arange(size.max(initial=0))  # the rows of a world lie one after another, client after client
+        rows = np.where(place < size[:, None], start[:, None] + place, 0)
+        return each._replace(rows=torch.from_numpy(rows), size=size)
+
+    def _fetch(self, world: IntArray, client: IntArray) -> Fetched:
         raw = self.whole.fetch(world, client)
         x = [self.compute(w, c) for w, c in zip(world.tolist(), client.tolist(), strict=True)]
         place = np.arange(raw.rows.shape[1])

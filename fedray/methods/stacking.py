@@ -15,7 +15,9 @@ learns "a tiny p_c means class c" and turns against the right answer; more mildl
 Deviations:
     1. `folds: within` (ours): every client deals its rows into F folds, (i, f) is trained on all clients without their
        fold f. No class is unseen, and the features are still out of fold.
-    2. Features never leave the client, as the paper's text says; its Alg. 2 uploads them.
+    2. Features never leave the client, as the paper's text says; its Alg. 2 uploads them: `meta_data: pooled` does so,
+       with the labels, and the server trains the meta model. `features: all` and `side_by_side` (readings) ask all sub
+       models in training as for a new row, also those that have seen the row (docs/stacking.md says what each leaks).
     3. The sub models of a base start from the same weights and differ only in what they leave out; a base may be an
        ensemble of x models under any schedule, and then answers with their average.
     4. The paper calls the meta model a linear regression but trains it with cross entropy: it is a softmax layer. Ours

@@ -22,11 +22,13 @@ def cnn(
     hidden: Sequence[int] = (50,),
     kernel: int | None = None,
     padding: int | None = None,
+    dropout: float = 0.0,
 ) -> nn.Sequential:
     """Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
 
     The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. That of SHEFL (2 convolutions
-    and 2 hidden layers) has two entries in `hidden`.
+    and 2 hidden layers) has two entries in `hidden`. That of the public code of Fed-ensemble is the default one with
+    dropout 0.5: whole channels of the last convolution, and units of the hidden layers.
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -35,6 +37,8 @@ def cnn(
         hidden: Widths of the fully connected layers.
         kernel: Side of the kernels; None means 5, or 3 for images with a side below 16.
         padding: None means 0, or `kernel // 2` for images with a side below 16.
+        dropout: Probability, in [0, 1), with which training drops a channel of the last convolution, and a unit of a
+            hidden layer; 0: there are no such layers.
 
     Example:
         >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
@@ -44,8 +48,10 @@ def cnn(
     kernel = kernel if kernel is not None else 3 if small else 5
     padding = padding if padding is not None else kernel // 2 if small else 0
     layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)
+    if dropout and len(layers) > 1:
+        layers.insert(-1, nn.Dropout2d(dropout))  # before Flatten
     for out in check_widths("hidden", hidden):
-        layers += [nn.Linear(inside, out), nn.ReLU()]
+        layers += [nn.Linear(inside, out), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
         inside = out
     return nn.Sequential(*layers, nn.Linear(inside, outputs))
 

@@ -23,6 +23,8 @@ from fedray.core.types import Layout, Net
 from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.models.net import layout_of
 
+SIDE_BY_SIDE = "side_by_side"  # features that are the answers of all sub models, none averaged
+
 
 class Voter(NamedTuple):
     """A scikit-learn classifier that every client fits on its own rows.
@@ -66,6 +68,9 @@ class Stack(NamedTuple):
             model reads the logits of all of them, and without one they are joined in this way
             (`fedray.models.aggregators`).
         proxy: Share of each client's rows that the meta model is trained on, where each client has a model of its own.
+        features: What the meta model learns from: answers of sub models that have not seen the row (out_of_fold), the
+            mean over all sub models of a base, as for a new row (all), or all sub models' answers side by side.
+        pooled: Whether the clients upload these answers and their labels, and the server trains the meta model on them.
     """
 
     bases: tuple[Base, ...]
@@ -78,6 +83,16 @@ class Stack(NamedTuple):
     meta_optimizer: str
     combine: str | None = None
     proxy: float = 0.0
+    features: str = "out_of_fold"
+    pooled: bool = False
+
+    def count_features(self, classes: int) -> int:
+        """Numbers that the meta model reads of each row."""
+        if self.combine is not None:
+            return classes * sum(base.models for base in self.bases)
+        if self.features == SIDE_BY_SIDE:
+            return classes * sum(self.models_of(i) for i in range(len(self.bases)))
+        return classes * len(self.bases)
 
     def models_of(self, base: int) -> int:
         """Number of trained models of a base, over all folds."""
@@ -97,9 +112,15 @@ class StackModule(nn.Module):
 
     trained: Tensor
 
-    def __init__(self, bases: list[list[nn.Module]], meta: nn.Module | None, combine: str | None = None) -> None:
+    def __init__(
+        self,
+        bases: list[list[nn.Module]],
+        meta: nn.Module | None,
+        combine: str | None = None,
+        features: str = "out_of_fold",
+    ) -> None:
         nn.Module.__init__(self)
-        self.combine = combine
+        self.combine, self.features = combine, features
         self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
         self.bases = nn.ModuleList(nn.ModuleList(models) for models in bases)
         self.meta = meta
@@ -108,10 +129,12 @@ class StackModule(nn.Module):
         """Logits `[B, C]` of inputs `[B, *input]`."""
         if self.combine is not None:
             return self._join_clients(x, self.combine)
-        each = [torch.stack([model(x).softmax(-1) for model in models]).mean(0) for models in self._models()]  # [B, C]
+        answers = [[model(x).softmax(-1) for model in models] for models in self._models()]  # [B, C] each
+        each = [torch.stack(one).mean(0) for one in answers]
         if self.meta is None or not bool(self.trained):
             return torch.stack(each).mean(0).log()
-        logits: Tensor = self.meta(torch.cat(each, dim=-1))
+        read = [model for one in answers for model in one] if self.features == SIDE_BY_SIDE else each
+        logits: Tensor = self.meta(torch.cat(read, dim=-1))
         return logits
 
     def _join_clients(self, x: Tensor, combine: str) -> Tensor:
@@ -154,7 +177,7 @@ def stacked_net(stack: Stack) -> Net:
         ]
         meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
     name = "stacking" if stack.combine is None else "fens"
-    module = StackModule(bases, meta, stack.combine)
+    module = StackModule(bases, meta, stack.combine, stack.features)
     layout = layout_of(module, name)
     first = stack.bases[0].net
     return Net(name, module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))

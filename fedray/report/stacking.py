@@ -87,6 +87,7 @@ def figure_meta(run: ReadRun) -> Figure | None:
     for i in range(1, bases):
         axes.axvline(i * classes - 0.5, color=style.INK, linewidth=1)
     names = [str(name) for name in run.pictures.get("stack_bases", np.arange(bases))]
+    names = names if len(names) == bases else [str(i) for i in range(bases)]  # sub models side by side
     axes.set_xticks([(i + 0.5) * classes - 0.5 for i in range(bases)], names)
     if classes <= MOST_NAMED_CLASSES:
         axes.set_yticks(range(classes), read_class_names(run, classes))

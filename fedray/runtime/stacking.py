@@ -23,6 +23,7 @@ from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, S
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
 from fedray.models.aggregators import combine_outputs, side_by_side
+from fedray.models.stacking import SIDE_BY_SIDE
 from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.messages import in_order
@@ -117,8 +118,7 @@ class StackWorkers:
         votes, combine = self._mean_probabilities(outputs), self.bases[0].combine
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read_part(whole, self.study.parts[-1])
-            joined = torch.from_numpy(np.concatenate(votes, axis=1).astype(np.float32))
-            features = joined if combine is None else side_by_side(outputs[0])
+            features = self._join(outputs) if combine is None else side_by_side(outputs[0])
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
         elif combine is not None:
             answer = combine_outputs(combine, outputs[0], self._label_shares(world))
@@ -129,6 +129,13 @@ class StackWorkers:
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
         """The mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
         return [np.asarray(ensemble.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
+
+    def _join(self, outputs: list[Tensor]) -> Tensor:
+        """What the meta model reads of a row, `[n, F]` float32, from all sub models' raw outputs of each base."""
+        if self.bases[0].features == SIDE_BY_SIDE:
+            each = [ensemble.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
+            return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
+        return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
 
     def _label_shares(self, world: int) -> Tensor:
         """Each client's share of the training rows of a class, `[N, C]`; equal shares of a class that nobody has."""
@@ -147,7 +154,7 @@ class StackWorkers:
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """The answers of the sub models that have not seen a client's training rows, `[n, bases * C]` float32."""
+        """What the meta model learns from of a client's training rows, `[n, F]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -164,6 +171,8 @@ class StackWorkers:
         shards = self.bases[0].study.shards
         if not isinstance(shards, LeaveOutShards):  # each model is a client's own, and has seen none of these rows
             return side_by_side(self._base_outputs(whole, 0, world, x))
+        if self.bases[0].features != "out_of_fold":
+            return self._join([self._base_outputs(whole, i, world, x) for i in range(len(self.bases))])
         for fold, rows in _rows_of_folds(shards.fold_of(world, client, len(x))):
             for i in range(len(self.bases)):
                 outputs = self._base_outputs(whole, i, world, x[torch.from_numpy(rows)], fold)
@@ -207,4 +216,4 @@ def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study
-    return replace(part.study, shards=FeatureShards(shards.whole, shards.width, compute))
+    return replace(part.study, shards=FeatureShards(shards.whole, shards.width, compute, shards.pooled))

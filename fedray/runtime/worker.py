@@ -31,6 +31,7 @@ from fedray.core.errors import Diverged, Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import MIXTURE, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
+from fedray.models import dropout
 from fedray.runtime import failures, flights, personal
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
@@ -293,4 +294,11 @@ class Worker:
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         inputs = self.to_device(self.study.shards.normalize(x[None], torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
-        return failures.compute_answers(self.engine, self.study.net, rows, counters, inputs)[:models]
+
+        def answer(some: slice) -> Tensor:
+            return failures.compute_answers(self.engine, self.study.net, rows[some], counters[some], inputs[some])
+
+        if not self.study.evaluation.dropout_at_test:
+            return answer(slice(None))[:models]
+        keys = dropout.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
+        return dropout.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))

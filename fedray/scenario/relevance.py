@@ -24,6 +24,7 @@ from fedray.scenario.data import data_spec_of
 from fedray.scenario.distillation import explain_idle
 from fedray.scenario.fens import explain_idle_aggregation
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.partition import CLIENT_KINDS
@@ -229,6 +230,10 @@ def _by_one_model(key: str, scenario: Scenario, spec: MethodSpec) -> str:
 def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """What needs data of another kind."""
     name = scenario.data.name
+    network = scenario.model
+    known = "model" not in own and network.name in MODEL_SPECS
+    if key == "predict.dropout_at_test" and known and not network.options.get("dropout"):
+        return f"the network {network.name} has no dropout (model.dropout)"
     if key == "data.test_fraction" and "test" in scenario.data.options:
         return "data.test names the test rows"
     task = "" if "data" in own else "regression" if name.startswith("uci/") else data_spec_of(name).task

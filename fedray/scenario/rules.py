@@ -20,6 +20,7 @@ from fedray.scenario.boosting import check_boosting
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.conformal import check_conformal
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
+from fedray.scenario.models import check_dropout
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import PartitionKeys, Scenario
 from fedray.scenario.selection import check_selection
@@ -53,6 +54,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_stacking(scenario)
     check_boosting(scenario)
     check_conformal(scenario.predict.conformal, scenario.data.hold_out)
+    check_dropout(scenario)
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:

@@ -132,12 +132,15 @@ class PredictKeys:
         gamma: temperature of a known client's weights over the models; infinity: uniform.
         noise: observation noise that is added to a regression's variance.
         conformal: sets of labels, or intervals, that hold the right answer with a given probability.
+        dropout_at_test: whether dropout stays on when the models answer: a reading of the public code of Fed-ensemble,
+            and no part of any paper.
     """
 
     average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
     gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
     noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
     conformal: ConformalKeys | None = None
+    dropout_at_test: Annotated[bool, _V(flag)] = False
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -56,6 +56,8 @@ STACKING_OPTIONS = {
     "folds": Option("client", one_of("client", "within")),
     "fold_number": Option(5, whole(2, 1000), Needs("method.folds", ("within",))),
     "meta": Option("softmax", one_of("softmax", "mlp", "average")),
+    "features": Option("out_of_fold", one_of("out_of_fold", "all", "side_by_side"), _META),
+    "meta_data": Option("federated", one_of("federated", "pooled"), _META),
     "meta_rounds": Option(None, whole(0, 10**7), _META),  # None: rounds
     "meta_lr": Option(None, real("(0, inf)"), _META),  # None: local.lr
     "meta_optimizer": Option(None, one_of("sgd", "adam"), _META),  # None: local.optimizer
@@ -78,6 +80,7 @@ def check_stacking(scenario: Scenario) -> None:
     for key, value, is_wrong, remedy in refused:
         if is_wrong:
             raise BadInput(f"{key} = {value}, but method {name} cannot use it: leave it at {remedy}")
+    _check_pooled(scenario)
     from fedray.scenario.classifiers import CLASSIFIERS
 
     first = next(iter(scenario.method.options.get("bases", ())), {"name": ""})["name"]
@@ -86,6 +89,23 @@ def check_stacking(scenario: Scenario) -> None:
             f"method.bases[0].name = {first}, but the first base must be a network: list one before it, as in "
             f"[{{name: mlp}}, {{name: {first}}}]"
         )
+
+
+def _check_pooled(scenario: Scenario) -> None:
+    """A server that has all features needs every client once, and waits for nobody afterwards."""
+    if scenario.method.options.get("meta_data") != "pooled":
+        return
+    keys = scenario.participation
+    for key, value, wrong in (
+        ("participation.dropout", keys.dropout, keys.dropout > 0),
+        ("participation.deadline", keys.deadline, keys.deadline is not None),
+        ("participation.mode", keys.mode, keys.mode != "sync"),
+    ):
+        if wrong:
+            raise BadInput(
+                f"{key} = {value}, but with method.meta_data = pooled the server needs the answers of every client: "
+                "leave it out, or set method.meta_data to federated"
+            )
 
 
 def is_uncounted(scenario: Scenario) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.core.method import Schedule
 from fedray.core.types import IntArray, Plan
-from fedray.data.stacking import LeaveOutShards
+from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.simulation.parts import split_plan
 from fedray.simulation.rounds import job_traffic
 from fedray.simulation.study import Part
@@ -44,6 +44,10 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
     """Bytes up and down of each job, `[J]` each: the part's model, and the sub models that features are made with."""
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
+        shards = part.study.shards
+        if isinstance(shards, FeatureShards) and shards.pooled:  # answers and labels go up once, the meta model nowhere
+            up[jobs] = shards.sizes(own.world, own.client) * (4 * shards.width + 8) * (t == part.begins)
+            continue
         up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
         if part.combine is not None:
             down[jobs] = 0  # a client starts from a network of its own
@@ -73,7 +77,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
     """Bytes of the sub models that each job's client fetches to compute its features, `[J]`.
 
-    A client fetches them once, when it first trains the meta model.
+    A client fetches them once, when it first trains the meta model; where a server trains it, all clients do so before.
     """
     nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
     if meta.trained_before is None or t < meta.begins:
@@ -83,7 +87,13 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
     each = [
         part.models
         * (4 * layout.d + 8 * len(layout.counters))
-        * (part.folds if isinstance(shards, LeaveOutShards) and shards.within else 1)
+        * (
+            part.folds
+            if isinstance(shards, LeaveOutShards) and (shards.within or part.features != "out_of_fold")
+            else 1
+        )
         for part, layout, shards in bases
     ]
-    return np.where(first_time, sum(each), nothing)
+    features = meta.study.shards
+    everyone = isinstance(features, FeatureShards) and features.pooled
+    return np.where(first_time, sum(each) * (clients if everyone else 1), nothing)

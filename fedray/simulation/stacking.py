@@ -147,6 +147,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
             counters=slice(counters, last),
             voter=voter,
             combine=None if is_meta else stack.combine,
+            features=stack.features,
         )
         first, trainable, buffers, counters = first + number, ends[0], ends[1], last
 
@@ -158,9 +159,9 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     own = replace(study, method=Method(study.name, phase), parts=())
     all_seeds, apart = tuple(study.seeds.tolist()), stack.combine is not None
     if is_meta and stack.meta is not None:
-        width = study.classes * sum(base.models if apart else 1 for base in stack.bases)
+        width = stack.count_features(study.classes)
         read = ProxyShards(study.shards, all_seeds, stack.proxy, shows=True) if apart else study.shards
-        data = FeatureShards(read, width, _refuse_features)
+        data = FeatureShards(read, width, _refuse_features, stack.pooled)
         return replace(own, net=stack.meta, shards=data, starts=starts, input_shape=(width,))
     seeds, folds = np.repeat(study.seeds, stack.folds), np.repeat(study.folds, stack.folds)
     base, shards = stack.bases[i].net, study.shards
@@ -178,6 +179,10 @@ def _refuse_features(_world: int, _client: int) -> Tensor:
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
     """A part's jobs in round t of the whole, numbered as the whole numbers them; nobody trains without data."""
+    shards = part.study.shards
+    if isinstance(shards, FeatureShards) and shards.pooled:  # one job a world, of the server
+        worlds = np.arange(part.study.worlds)
+        return Plan(np.zeros_like(worlds), np.full_like(worlds, part.first), worlds)
     own = part.study.method.phase.schedule(t - part.begins, None if state is None else _part_losses(state, part))
     own = own.take(part.study.shards.sizes(own.world, own.client) > 0)
     world, fold = np.divmod(own.world, part.folds)

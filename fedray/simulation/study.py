@@ -60,6 +60,7 @@ class Evaluation:
         metrics: The user's own metrics by name.
         clients: How many known clients have their scores recorded one by one; there may be fewer.
         conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
+        dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.dropout`).
     """
 
     every: int = 1
@@ -74,6 +75,7 @@ class Evaluation:
     metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     clients: int = 0
     conformal: ConformalRule | None = None
+    dropout_at_test: bool = False
 
 
 class Part(NamedTuple):
@@ -93,6 +95,7 @@ class Part(NamedTuple):
             and no numbers. None: the part is trained.
         combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
             (`fedray.models.aggregators`). None: its models are nobody's own.
+        features: Of a base: what the meta model learns from (`fedray.models.stacking.Stack.features`).
         trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
     """
 
@@ -107,6 +110,7 @@ class Part(NamedTuple):
     counters: slice
     voter: Voter | None = None
     combine: str | None = None
+    features: str = "out_of_fold"
     trained_before: Callable[[int], IntArray] | None = None
 
 
