@@ -105,8 +105,8 @@ def test_features_that_a_new_row_would_get_do_not_collapse_where_classes_are_dis
     ("keys", "line"),
     [
         (["participation.dropout=0.1"], "participation.dropout = 0.1, but with method.meta_data = pooled the server"),
-        (["method.meta=average"], "method.meta_data = pooled cannot act, because method.meta is average"),
-        (["method.features=mean"], "method.features = mean is not one of out_of_fold, all, side_by_side"),
+        (["method.meta=average"], "method.meta_data cannot act, because method.meta is average"),
+        (["method.features=mean"], "method.features = 'mean' is not one of out_of_fold, all, side_by_side"),
     ],
 )
 def test_what_cannot_be_pooled_is_one_line(tmp_path: Path, keys: list[str], line: str) -> None:

@@ -182,6 +182,10 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     ],
     "predict.gamma": [{"predict.gamma": 0.1}],
     "predict.noise": [{"predict.noise": "residual"}],
+    "predict.dropout_at_test": [
+        {"predict.dropout_at_test": True},
+        {"predict.dropout_at_test": True, "model": {"name": "cnn", "dropout": 0.5}},
+    ],
     "graph.kind": [{"graph.kind": "complete"}],
     "graph.transition": [{"graph.transition": "lazy"}],
     "graph.probability": [{"graph.probability": 0.5}],
@@ -199,6 +203,7 @@ OPTIONS: dict[str, list[Any]] = {
     "learner": [{"max_leaf_nodes": 3}], "draw": ["weights"],
     "inputs": ["noise"], "input_rows": [50], "validation": [0.3], "teacher": ["confidence"], "distil_steps": [3],
     "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [4],
+    "features": ["all", "side_by_side"], "meta_data": ["pooled"],
     "meta_steps": [2], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
 }  # fmt: skip
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
