@@ -74,7 +74,11 @@ def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], 
         shape = output.shape[1:]
         number = shape[0] if isinstance(part, CHANNELS) else shape.numel()
         kept = torch.from_numpy(rng.uniform(keys, number) >= part.p).to(output) / (1.0 - part.p)
-        return output * kept.view(len(keys), *(shape if number == shape.numel() else (number, *[1] * (len(shape) - 1))))
+        shaped: Tensor = kept.view(
+            len(keys), *(shape if number == shape.numel() else (number, *[1] * (len(shape) - 1)))
+        )
+        dropped: Tensor = output * shaped
+        return dropped
 
     return hook
 

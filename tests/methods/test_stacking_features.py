@@ -88,7 +88,7 @@ def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
     module = run.study.net.module
     module.load_state_dict(run.models[0])
     want = module(torch.from_numpy(table().test.x)).softmax(-1).detach().numpy()
-    np.testing.assert_allclose(run.predict(table().test.x).probabilities, want, atol=1e-5)
+    np.testing.assert_allclose(run.predict(table().test.x).mean, want, atol=1e-5)
 
 
 @pytest.mark.usefixtures("no_report")
