@@ -17,7 +17,7 @@ Deviations:
        fold f. No class is unseen, and the features are still out of fold.
     2. Features never leave the client, as the paper's text says; its Alg. 2 uploads them: `meta_data: pooled` does so,
        with the labels, and the server trains the meta model. `features: all` and `side_by_side` (readings) ask all sub
-       models in training as for a new row, also those that have seen the row (docs/how-to/stacking.md says what each leaks).
+       models in training as for a new row, also those that have seen it (docs/how-to/stacking.md says what each leaks).
     3. The sub models of a base start from the same weights and differ only in what they leave out; a base may be an
        ensemble of x models under any schedule, and then answers with their average.
     4. The paper calls the meta model a linear regression but trains it with cross entropy: it is a softmax layer. Ours
