@@ -18,7 +18,7 @@ from fedray.core.errors import BadInput
 @click.command(name="bench")
 @click.option("--quick", is_flag=True, help="Fewer and shorter measurements; takes minutes.")
 @click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
-@click.option("--out", type=options.path, help="Markdown file to write the table to.")
+@click.option("--out", **options.as_path, help="Markdown file to write the table to.")
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure how fast fedray trains, beside a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark

@@ -80,7 +80,7 @@ def data_group() -> None:
 
 @data_group.command(name="get")
 @click.argument("name")
-@click.option("--root", type=options.path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
+@click.option("--root", **options.as_path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
 def data_get_command(name: str, root: Path | None) -> None:
     """Download a data set by its name; torchvision and the UCI repository have them."""
     from fedray.data.catalogue import download_data
@@ -100,8 +100,8 @@ def scenarios_group(context: click.Context) -> None:
 
 
 @scenarios_group.command(name="copy")
-@click.argument("name")
-@click.option("--out", type=options.path, help="The new file (default: NAME.yaml in this folder).")
+@click.argument("name", shell_complete=options.complete_file)
+@click.option("--out", **options.as_path, help="The new file (default: NAME.yaml in this folder).")
 def scenarios_copy_command(name: str, out: Path | None) -> None:
     """Copy a file that comes with fedray, to be changed."""
     from fedray.scenario.shipped import copy_shipped

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedray.experiments.phases import Heard, log
 from fedray.files.plain import expand_user_path
@@ -28,9 +29,25 @@ def path(text: str) -> Path:
     return expand_user_path("the path", text)
 
 
+def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """What Tab offers for a path: the shell's own files."""
+    return [CompletionItem(typed, type="file")]
+
+
+def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """What Tab offers for a scenario or a sweep: files, and the names of those that come with fedray."""
+    from fedray.scenario.shipped import list_shipped
+
+    wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
+    names = {name: file for name, file in list_shipped().items() if file.command in wanted and name.startswith(typed)}
+    return complete_path(context, parameter, typed) + [CompletionItem(n, help=file.what) for n, file in names.items()]
+
+
+as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # of an argument or an option
+scenario = click.argument("scenario", shell_complete=complete_file)
 out = click.option(
     "--out",
-    type=path,
+    **as_path,
     help="Directory of the run (default: the first free one of runs/SCENARIO, runs/SCENARIO-2, ...).",
 )
 address = click.option("--address", help="A running Ray cluster (default: one is started here for the run).")

@@ -20,8 +20,8 @@ from fedray.process.quickly import import_quickly
 
 
 @click.command(name="report")
-@click.argument("folders", nargs=-1, required=True, type=options.path)
-@click.option("--out", type=options.path, help="The HTML file to write (default: report.html in the first folder).")
+@click.argument("folders", nargs=-1, required=True, **options.as_path)
+@click.option("--out", **options.as_path, help="The HTML file to write (default: report.html in the first folder).")
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write the HTML report of the run in a folder, or one report that compares the runs of several."""
     for folder in folders:
@@ -40,8 +40,8 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 
 
 @click.command(name="export")
-@click.argument("folder", type=options.path)
-@click.option("--out", type=options.path, help="Where the files go (default: FOLDER/export).")
+@click.argument("folder", **options.as_path)
+@click.option("--out", **options.as_path, help="Where the files go (default: FOLDER/export).")
 @options.modules
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model of a run to a safetensors file that PyTorch can load without fedray."""

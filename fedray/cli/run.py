@@ -25,7 +25,7 @@ from fedray.runtime.awaited import refuse_unused_wait
 
 
 @click.command(name="run")
-@click.argument("scenario")
+@options.scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.out
 @options.force
@@ -77,7 +77,7 @@ def run_command(
 
 
 @click.command(name="resume")
-@click.argument("folder", type=options.path)
+@click.argument("folder", **options.as_path)
 @click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
 @options.no_report
 @options.address
@@ -111,11 +111,11 @@ def resume_command(
 
 
 @click.command(name="check")
-@click.argument("scenario")
+@options.scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @options.address
 @options.modules
-@click.option("--plot", type=options.path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
+@click.option("--plot", **options.as_path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
 def check_command(
     scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...], plot: Path | None
 ) -> None:

@@ -19,9 +19,9 @@ from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="table")
-@click.argument("scenario")
+@options.scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--out", type=options.path, required=True, help="Directory; finished cells are kept.")
+@click.option("--out", **options.as_path, required=True, help="Directory; finished cells are kept.")
 @click.option(
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )

@@ -15,7 +15,7 @@ import click
 
 from fedray.cli import options
 
-_out = click.option("--out", type=options.path, required=True, help="The trace, .csv or .parquet.")
+_out = click.option("--out", **options.as_path, required=True, help="The trace, .csv or .parquet.")
 _clients = click.option("--clients", type=click.IntRange(1), help="How many clients are taken (default: all).")
 
 
@@ -25,8 +25,8 @@ def traces_group() -> None:
 
 
 @traces_group.command(name="fedscale")
-@click.argument("capacity", type=options.path)
-@click.argument("behaviour", type=options.path, required=False)
+@click.argument("capacity", **options.as_path)
+@click.argument("behaviour", **options.as_path, required=False)
 @_out
 @_clients
 def fedscale_command(capacity: Path, behaviour: Path | None, out: Path, clients: int | None) -> None:
@@ -41,7 +41,7 @@ def fedscale_command(capacity: Path, behaviour: Path | None, out: Path, clients:
 
 
 @traces_group.command(name="mobiperf")
-@click.argument("files", type=options.path, nargs=-1, required=True)
+@click.argument("files", **options.as_path, nargs=-1, required=True)
 @_out
 @_clients
 def mobiperf_command(files: tuple[Path, ...], out: Path, clients: int | None) -> None:

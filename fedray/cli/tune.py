@@ -18,9 +18,9 @@ from fedray.own_code.user_modules import import_modules
 
 
 @click.command(name="tune")
-@click.argument("sweep")
+@click.argument("sweep", shell_complete=options.complete_file)
 @click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
-@click.option("--out", type=options.path, help="Directory of the sweep (default: runs/SWEEP).")
+@click.option("--out", **options.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
 @options.no_report

@@ -1,0 +1,32 @@
+"""Tab in the shell: commands, options, the files that come with fedray, and paths."""
+
+from __future__ import annotations
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from fedray.cli.commands import commands
+
+
+def offer(*words: str) -> dict[str, str]:
+    """What is offered for the last word, with the kind of each."""
+    found = ShellComplete(commands, {}, "fedray", "_FEDRAY_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    return {item.value: item.type for item in found}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("ta",), {"table": "plain"}),
+        (("run", "quick"), {"quick": "file", "quickstart": "plain"}),
+        (("tune", "tune/qu"), {"tune/qu": "file", "tune/quick": "plain"}),
+        (("run", "tune/qu"), {"tune/qu": "file"}),
+        (("scenarios", "copy", "tune/qu"), {"tune/qu": "file", "tune/quick": "plain"}),
+        (("resume", "ru"), {"ru": "file"}),
+        (("run", "quickstart", "--out", "ru"), {"ru": "file"}),
+        (("report", "--o"), {"--out": "plain"}),
+        (("list", "cla"), {"classifiers": "plain"}),
+    ],
+)
+def test_tab_offers_what_may_stand_there(words: tuple[str, ...], expected: dict[str, str]) -> None:
+    assert offer(*words) == expected

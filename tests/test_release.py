@@ -1,0 +1,57 @@
+"""What a release says of itself in several files is said alike."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import yaml
+from pages import ROOT
+
+import fedray
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+FOR_WORK_ON_FEDRAY = {"all", "browser", "docs", "test"}
+
+
+def lower_bounds(requirements: list[str]) -> dict[str, str]:
+    """The lowest version of each package."""
+    found = [re.match(r"([\w-]+)(?:\[.*?\])?>=([\w.]+)", line) for line in requirements]
+    return {match[1].lower(): match[2] for match in found if match}
+
+
+def pinned(name: str) -> dict[str, str]:
+    """The versions of a file of constraints."""
+    return dict(re.findall(r"^([\w.-]+)==([\w.+]+)", (ROOT / "constraints" / f"{name}.txt").read_text(), flags=re.M))
+
+
+def is_same(lowest: str, found: str) -> bool:
+    """Whether a version is the lowest one, but for further zeros and mends."""
+    return found == lowest or found.startswith(f"{lowest}.")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert PROJECT["dynamic"] == ["version"] and citation["version"] == fedray.__version__
+
+
+def test_all_is_every_extra_that_a_scenario_can_use() -> None:
+    (everything,) = EXTRAS["all"]
+    assert set(re.findall(r"[\w-]+", everything)) == {"fedray"} | set(EXTRAS) - FOR_WORK_ON_FEDRAY
+
+
+def test_the_lowest_constraints_are_the_lower_bounds() -> None:
+    """So that the job `lowest` tests what `pyproject.toml` promises."""
+    bounds, found = lower_bounds(PROJECT["dependencies"]), pinned("lowest")
+    assert len(bounds) == len(PROJECT["dependencies"])
+    assert {name: found[name] for name, low in bounds.items() if not is_same(low, found[name])} == {}
+    assert bounds.keys() <= pinned("newest").keys()
+
+
+def test_every_python_of_the_classifiers_is_tested() -> None:
+    named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
+    assert named == set(jobs["tests"]["strategy"]["matrix"]["python"])
+    assert PROJECT["requires-python"] == f">={min(named)}"
