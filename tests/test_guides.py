@@ -51,7 +51,7 @@ def test_a_tutorial_is_a_notebook_of_the_usual_kernel(path: Path) -> None:
 def test_commands_and_links_of_a_page_are_there(path: Path) -> None:
     """Each command with its options, also where it cannot be run here; each link to another page."""
     for words in typed_commands(path.read_text()):
-        command: click.Command | None = commands
+        command: click.Command = commands
         while isinstance(command, click.Group) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         assert command is not commands, words

@@ -178,7 +178,7 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
                 with packed.open(member) as file:
                     found[name] = _read_array(name, file.read(member.file_size + 1))
     except Exception as error:  # zipfile, its decompressors and NumPy's header raise a dozen kinds
-        raise say_damaged(path, error or type(error).__name__, remedy) from None
+        raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from fedray.core.text import quote_value
 from fedray.scenario.boosting import explain_unread
-from fedray.scenario.clients import ClientKeys, TierKeys
+from fedray.scenario.clients import TierKeys
 from fedray.scenario.data import data_spec_of
 from fedray.scenario.distillation import explain_idle
 from fedray.scenario.fens import explain_idle_aggregation
@@ -282,5 +282,5 @@ def _trains_several_parts(scenario: Scenario) -> bool:
 
 def _is_full(scenario: Scenario) -> bool:
     """Whether every client takes part in every round."""
-    keys, clients = scenario.participation, scenario.clients or ClientKeys()
+    keys, clients = scenario.participation, scenario.clients
     return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == clients.number)

@@ -190,7 +190,7 @@ def open_directories(names: list[str], commands: list[str], say: Callable[[str],
     """
     import fedray.report.page  # so that the children need not import it
 
-    assert fedray.report.page
+    assert fedray.report.page.__name__
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hostile-") as place:
         good, began = make_run(Path(place) / "good"), time.monotonic()
