@@ -74,7 +74,7 @@ def test_a_tutorial_runs_in_a_real_kernel(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @every_page
-@pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")
+@pytest.mark.filterwarnings("ignore:by round 1 1 jobs failed:UserWarning")  # what the page on failing clients shows
 def test_the_blocks_of_a_how_to_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with forgetting_names():
