@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]  # our extensions, and this checkout before any installed fedray
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])  # for the notebooks
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # `!fedray` there
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from inventories import make_mapping  # noqa: E402
