@@ -37,7 +37,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert PROJECT["dynamic"] == ["version"] and citation["version"] == fedray.__version__
 
 
-def test_all_is_every_extra_that_a_scenario_can_use() -> None:
+def test_all_is_every_extra_of_users() -> None:
     (everything,) = EXTRAS["all"]
     assert set(re.findall(r"[\w-]+", everything)) == {"fedray"} | set(EXTRAS) - FOR_WORK_ON_FEDRAY
 
