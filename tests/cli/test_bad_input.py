@@ -28,7 +28,7 @@ BAD: list[tuple[str, str]] = [
     ("", "Usage: fedray"),
     ("rnu x", "No such command 'rnu'"),
     ("run", "Missing argument 'SCENARIO': see `fedray run --help`"),
-    ("run {file} --ouy x", "No such option '--ouy'"),
+    ("run {file} --ouy x", "No such option"),
     ("table {file} --out {out} --jobs many", "'many' is not a valid integer"),
     ("table {file}", "Missing option '--out'"),
     ("list nothing", "'nothing' is not one of 'methods'"),
