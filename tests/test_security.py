@@ -26,6 +26,8 @@ from fedray.core.errors import BadInput
 from fedray.data import files
 from fedray.scenario.loader import read_scenario
 
+pytestmark = pytest.mark.short_report  # a page of a run that is read
+
 PACKAGE = Path(fedray.__file__).parent
 SECRET = "xyzzy-e2718281828"
 

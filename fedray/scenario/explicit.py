@@ -22,7 +22,8 @@ from fedray.scenario.relevance import Idle, explain_idle_key, find_idle_keys
 from fedray.scenario.schema import Scenario
 
 ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
-_OLD_SECTIONS = ("graph", "predict")  # they have the keys that they always had
+_OLD_SECTIONS = ("graph", "predict")  # a resolved scenario of any version has all their keys
+_YOUNGER = {"dropout_at_test"}  # except these
 _MOST_NAMED = 3
 
 
@@ -53,8 +54,10 @@ def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
         >>> is_dump({"graph": {"kind": "ring"}, "predict": {}}, {"graph": {"kind": "ring", "edges": 3}, "predict": {}})
         False
     """
-    whole = all(isinstance(file[name], dict) and file[name].keys() >= resolved[name].keys() for name in _OLD_SECTIONS)
-    return whole and merge_keys(resolved, file) == resolved
+    for name in _OLD_SECTIONS:
+        if not isinstance(file[name], dict) or not file[name].keys() >= resolved[name].keys() - _YOUNGER:
+            return False
+    return merge_keys(resolved, file) == resolved
 
 
 def judge_keys(

@@ -15,6 +15,8 @@ from directories import make_run
 from hostile_files import CASES
 from small import run_command
 
+pytestmark = pytest.mark.short_report  # a page of a run that is read
+
 SAMPLE = (
     "yaml: aliases",
     "yaml: a link to a device",

@@ -212,6 +212,7 @@ def test_runs_of_the_same_name_are_shown_with_more_of_their_paths(folder: Path, 
     assert f"{folder.name}/classes" in text
 
 
+@pytest.mark.slow
 def test_large_runs_stay_light(tmp_path: Path) -> None:
     run = write_run(tmp_path / "large", clients=3000, per_round=30, rounds=80, models=12, classes=100)
     assert len(page(tmp_path / "r.html", run)) < 1_000_000

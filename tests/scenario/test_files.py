@@ -35,7 +35,15 @@ IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), **dict.fromkeys(IMAGES[3:], (3, 32, 32))}
 ROWS = 4000  # of a stand-in
 
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+HEAVY = ("cifar", "deep", "svhn")  # in the names of files whose data or networks take seconds to build
+every_file = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if any(word in path.stem for word in HEAVY) else [])
+        for path in FILES
+    ],
+    ids=lambda path: path.stem,
+)
 
 
 def tiny(scenario: Scenario) -> Scenario:

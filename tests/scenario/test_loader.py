@@ -457,7 +457,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return tree
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(mutated())
 def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None:
     try:
@@ -473,7 +473,7 @@ def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None
         assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
     text = dump_scenario(read_scenario(RICH))

@@ -20,6 +20,8 @@ from small import rows
 import fedray
 from fedray.tuning.tune import run_sweep
 
+pytestmark = pytest.mark.short_report  # a page of a run that is read
+
 BEFORE = Path(__file__).parent / "before"
 
 

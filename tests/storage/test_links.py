@@ -14,6 +14,8 @@ import fedray
 from fedray.core.errors import FedrayError
 from fedray.files.plain import replace_file, write_atomically
 
+pytestmark = pytest.mark.short_report  # a page of a run that is read
+
 VICTIM = b"somebody else's file"
 NAMES = (
     ".lock",

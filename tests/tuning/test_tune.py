@@ -24,6 +24,7 @@ def fedray(*arguments: object, **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)
 
 
+@pytest.mark.slow  # tests of the README run this sweep too
 def test_the_quick_sweep_ends_to_end(tmp_path: Path) -> None:
     """Two worker processes; half of the trials are looked up."""
     done = fedray("tune", ROOT / "tune" / "quick.yaml", "--out", tmp_path / "q")

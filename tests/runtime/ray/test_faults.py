@@ -101,7 +101,11 @@ class Broken(nn.Module):
             r"model\.name = .*broken: its .*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*",
             marks=pytest.mark.slow,
         ),
-        ("train", r"model\.name = .*broken in training.*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*"),
+        pytest.param(
+            "train",
+            r"model\.name = .*broken in training.*ValueError: the layer is broken \(.*test_faults\.py:\d+\).*",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_error_in_a_client_is_one_line_with_its_cause(place: str, message: str) -> None:
