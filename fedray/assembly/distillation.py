@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.distillation import Distil, train_student
-from fedray.components.fusion import Fusion, ServerRows, fuse_models
+from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
@@ -31,6 +31,7 @@ from fedray.files.plain import expand_user_path
 from fedray.scenario.schema import Scenario
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
+Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, address) -> their rows `[d]`
 WITHHELD, NOISE = "withheld", "noise"
 
 
@@ -59,6 +60,26 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     _check_share(options, shards)
     if "distil_epochs" in options:
         return _learn_from_average(net, shards, options)
+    fuse = make_fuser(scenario, shards, seeds, own)
+    assert fuse is not None
+    return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
+
+
+def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
+    """How students learn what all uploads say together, for methods whose options say so; None for the others.
+
+    Args:
+        scenario: has the options.
+        shards: hold the server's rows.
+        seeds: one for each world.
+        own: the user's objects.
+
+    Raises:
+        BadInput: the server has no inputs, or inputs that the network does not take.
+    """
+    options = scenario.method.options
+    if "distil_steps" not in options:
+        return None
     if options["teacher"] == "confidence" and not shards.data.classes:
         raise BadInput(
             f"method.teacher = confidence, but {scenario.data.name} has real targets, which have no logits: choose "
@@ -70,7 +91,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
     how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
-    return lambda world, start, teachers, key: fuse_models(net, how, start, teachers, rows=rows(world), key=key)
+    return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key)
 
 
 def _check_share(options: Mapping[str, Any], shards: Shards) -> None:

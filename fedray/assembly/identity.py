@@ -96,7 +96,7 @@ def list_own_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
         ("schedule", scenario.schedule.kind),
     ]
     wanted += list_training_names(scenario)
-    bases = scenario.method.options.get("bases") or ()
+    bases = scenario.method.options.get("bases") or scenario.method.options.get("networks") or ()
     wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
     return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
 

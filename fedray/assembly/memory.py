@@ -205,8 +205,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
     needs = _estimate_generated_data(scenario, number) + _estimate_clients(scenario, number, worlds)
-    parts = [part.study for part in study.parts if part.voter is None]
-    trained = parts[: -1 if len(parts) > 1 else None] or [study]
+    trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
     needs.append(_estimate_models(study.method.phase.models * worlds, d, max(one.net.layout.d for one in trained)))
     work = [_estimate_work(one) for one in trained]  # one after another
     largest = max(work, key=lambda some: sum(need.bytes for need in some))

@@ -15,10 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from fedray.assembly.architectures import make_architectures
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.distillation import make_learner
+from fedray.assembly.distillation import make_fuser, make_learner
 from fedray.assembly.fens import make_fens
 from fedray.assembly.models import make_network
 from fedray.assembly.own_methods import guard_method
@@ -48,7 +49,7 @@ from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacking import STACKS
+from fedray.scenario.stacking import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
@@ -94,6 +95,7 @@ def make_setting(
         ),
         features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
         distil=make_learner(scenario, net, shards, seeds, own),
+        fuse=make_fuser(scenario, shards, seeds, own),
         walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
         private=find_private_layers(net, scenario.local.private or []),
@@ -109,18 +111,19 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     """The pieces of a method, and of stacking its networks.
 
     Args:
-        scenario: names the bases.
+        scenario: names the networks.
         data: the data set.
         own: the user's objects.
         pieces: of the method.
     """
-    if scenario.method.name not in STACKS or own.method is not None:
+    if not is_stack(scenario) or own.method is not None:
         return pieces
-    alone = UserObjects() if scenario.method.options.get("bases") else own  # named bases win over a user's own network
-    make = partial(make_network, data=data, own=alone, worlds=len(pieces.seeds))
+    named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over an own network
+    make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
+    if scenario.method.name == "feddf":
+        return replace(pieces, stack=make_architectures(scenario, data.classes, pieces.clients, make))
     how = make_stack if scenario.method.name == "stacking" else make_fens
-    made = how(scenario, data.classes, pieces.clients.number, make)
-    return replace(pieces, stack=made)
+    return replace(pieces, stack=how(scenario, data.classes, pieces.clients.number, make))
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:

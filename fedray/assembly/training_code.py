@@ -22,7 +22,7 @@ from fedray.core.method import Local
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacking import STACKS
+from fedray.scenario.stacking import is_stack
 from fedray.simulation.study import Study
 from fedray.training.client_trial import try_code
 
@@ -49,7 +49,7 @@ def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
             changes |= {"step": read_optimizer(code, name, options), "optimizer": "sgd"}
             if keys.momentum:
                 raise BadInput(f"local.momentum = {keys.momentum:g}, but {name} is your own optimizer: leave it out")
-    if changes and scenario.method.name in STACKS:
+    if changes and is_stack(scenario):
         raise BadInput(f"local.{min(changes)}: a stack trains with losses and optimizers of its own: leave yours out")
     return replace(local, **changes) if changes else local
 

@@ -4,21 +4,21 @@ Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion 
 section 3. The student starts at what an inner server made of the uploads. The teacher is `softmax(mean_k z_k(x))`, an
 average of logits, or `softmax(sum_k w_k(x) z_k(x))` with weights in proportion to the variance of a client's logits
 over the classes (Cho et al. 2022). Adam at a cosine rate follows it; the student stays where the score on the server's
-own rows was best.
+own rows was best. The uploads may be of several architectures, which then have a student each and the same teacher.
 
 Example:
     >>> from torch import nn
     >>> from fedray.models.net import net_of
-    >>> net = net_of(lambda: nn.Linear(1, 2), "own", "cross_entropy", 2)
-    >>> teachers = torch.stack([net.init(0), net.init(1)])
-    >>> combine_teachers(net, "mean_logits", torch.ones(3, 1), teachers).sum(1)
+    >>> nets = [net_of(lambda bias=bias: nn.Linear(1, 2, bias), "own", "cross_entropy", 2) for bias in (True, False)]
+    >>> students = [Student(net, net.init(0), torch.stack([net.init(1), net.init(2)])) for net in nets]
+    >>> combine_teachers("mean_logits", torch.ones(3, 1), students).sum(1)
     tensor([1., 1., 1.])
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from fedray.components.aggregation import Rows, keep_uploads
 from fedray.components.distillation import ask_model, loss_to_teachers
 from fedray.core import rng
 from fedray.core.method import Server
+from fedray.core.parts import Join, PartStep
 from fedray.core.types import Net, State, Stats, Uploads
 from fedray.models.loss import per_sample
 
@@ -70,38 +71,57 @@ class ServerRows(NamedTuple):
     y: Tensor
 
 
-def combine_teachers(net: Net, kind: str, x: Tensor, teachers: Tensor) -> Tensor:
-    """What the student aims at, `[n, C]`: the teachers' joint probabilities, or their mean outputs in a regression.
+class Student(NamedTuple):
+    """A student, and those of its teachers that have its architecture.
+
+    Attributes:
+        net: The network of both.
+        start: Where the student starts, `[d]`.
+        uploads: What clients have sent, `[S, d]`; there may be none.
+    """
+
+    net: Net
+    start: Tensor
+    uploads: Tensor
+
+
+def combine_teachers(kind: str, x: Tensor, students: Sequence[Student]) -> Tensor:
+    """What students aim at, `[n, C]`: the uploads' joint probabilities, or their mean outputs in a regression.
 
     Args:
-        net: the network.
         kind: `mean_logits` or `confidence`, which is for classes.
         x: inputs `[n, ...]`.
-        teachers: `[S, d]`.
+        students: with the uploads of each architecture; at least one upload in all.
     """
+    net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
-    for row in teachers:
-        out = ask_model(net, row, x)
-        weight = out.var(-1, correction=0, keepdim=True) + 1e-12 if kind == "confidence" else torch.ones_like(weights)
-        total += weight * out
-        weights += weight
+    for student in students:
+        student.net.module.eval()
+        for row in student.uploads:
+            out = ask_model(student.net, row, x)
+            sure = out.var(-1, correction=0, keepdim=True) + 1e-12 if kind == "confidence" else torch.ones_like(weights)
+            total += sure * out
+            weights += sure
     mean = total / weights
-    return (mean.softmax(-1) if net.objective == "cross_entropy" else mean).to(teachers.dtype)
+    return (mean.softmax(-1) if net.objective == "cross_entropy" else mean).to(dtype)
 
 
-def fuse_models(net: Net, how: Fusion, start: Tensor, teachers: Tensor, *, rows: ServerRows, key: rng.Keys) -> Tensor:
-    """The distilled row `[d]`; buffers of normalization layers stay the start's, and dropout is off.
+def fuse_models(how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys) -> list[Tensor]:
+    """The distilled row `[d]` of each student, who learn one after another.
 
     Args:
-        net: the network of student and teachers.
-        how: how the student learns.
-        start: where it starts, `[d]`.
-        teachers: `[S, d]`.
+        how: how a student learns.
+        students: with their teachers; all learn what all of these say together.
         rows: of the server.
-        key: the address of the order of the inputs.
+        key: the address of the order of the inputs, which is the same for all students.
     """
+    target = combine_teachers(how.teacher, rows.inputs, students)
+    return [_follow(student.net, how, student.start, target, rows=rows, key=key) for student in students]
+
+
+def _follow(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys) -> Tensor:
+    """A student's row behind its training; buffers of normalization layers stay the start's, and dropout is off."""
     net.module.eval()
-    target = combine_teachers(net, how.teacher, rows.inputs, teachers)
     tensors = [view.clone() for view in net.layout.views(start).values()]
     params = [t.requires_grad_() for t in tensors[: _count_trainable(net)]]
     optimizer = torch.optim.Adam(params, how.lr)
@@ -158,19 +178,60 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
         rows: the rows of the state.
         fuse: makes the next model of the inner server's and of the uploads, in the order of their clients.
     """
+    kept = keeping_server(base)
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        after = base.step(state, stats, t)
+        models = after.models.clone()
+        for row, teachers in _find_uploads(rows, state, stats).items():
+            world, k = divmod(row, rows.models)
+            models[row] = fuse(world, k, t, after.models[row], teachers)
+        return after._replace(models=models)
+
+    return kept._replace(step=step)
+
+
+def keeping_server(base: Server) -> Server:
+    """A server whose statistics hold the uploads too."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
 
-    def step(state: State, stats: Stats, t: int) -> State:
-        after, kept = base.step(state, stats, t), stats["uploads"].rows
-        models, teachers = after.models.clone(), defaultdict(list)
-        for key in sorted(kept):
-            row = key[0] * rows.models + key[1]
-            teachers[row].append(state.models[row] + kept[key])
-        for row, known in teachers.items():
-            world, k = divmod(row, rows.models)
-            models[row] = fuse(world, k, t, after.models[row], torch.stack(known))
-        return after._replace(models=models)
+    return Server(base.init, reduce, base.step, keeps=True)
 
-    return Server(base.init, reduce, step, keeps=True)
+
+FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, model, round, students) -> `[d]` of each
+
+
+def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
+    """What the networks of a stack learn from all uploads together, each of them with a student of its own.
+
+    Args:
+        nets: one for each part; their servers are `keeping_server`s.
+        rows: the rows of a part's state, the same of all parts.
+        fuse: makes the next models of those behind the servers' steps, and of all uploads.
+    """
+
+    def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:
+        models = [one.after.models.clone() for one in steps]
+        known = [_find_uploads(rows, one.before, one.stats) if one.stats else {} for one in steps]
+        for row in sorted({row for each in known for row in each}):
+            world, k = divmod(row, rows.models)
+            students = [
+                Student(net, one.after.models[row], each.get(row, one.after.models[:0]))
+                for net, one, each in zip(nets, steps, known, strict=True)
+            ]
+            for part, taught in zip(models, fuse(world, k, t, students), strict=True):
+                part[row] = taught
+        return models
+
+    return join
+
+
+def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
+    """The uploaded models of each row of the state, `[S, d]`, in the order of their clients."""
+    kept, found = stats["uploads"].rows, defaultdict(list)
+    for key in sorted(kept):
+        row = key[0] * rows.models + key[1]
+        found[row].append(before.models[row] + kept[key])
+    return {row: torch.stack(each) for row, each in found.items()}

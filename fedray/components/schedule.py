@@ -15,7 +15,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.method import Schedule
-from fedray.core.types import Clients, IntArray, Plan, State
+from fedray.core.types import Clients, IntArray, Members, Plan, State
 
 
 class Drawn(NamedTuple):
@@ -90,6 +90,28 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
+
+
+def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
+    """Some of the participants: those that belong to a group, in the slots that they have.
+
+    Args:
+        participation: who takes part.
+        members: tells of clients `[J]` whether they belong to it, `[J]`.
+
+    Example:
+        >>> everyone: Participation = lambda seed, t: Drawn(np.arange(6), np.arange(6))
+        >>> only(everyone, lambda client: client % 3 == 1)(0, 0).client.tolist()
+        [1, 4]
+    """
+
+    def keep(drawn: Drawn) -> Drawn:
+        inside = members(drawn.client)
+        return Drawn(drawn.client[inside], drawn.slot[inside])
+
+    if isinstance(participation, Informed):
+        return Informed(lambda now, state: keep(participation.choose(now, state)))
+    return lambda seed, t: keep(participation(seed, t))
 
 
 def invite_all(clients: Clients) -> Participation:

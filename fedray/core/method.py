@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedray.core.fitting import Fitting
 from fedray.core.local import LocalLoss, RateSchedule, Transform
+from fedray.core.parts import Join
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
 if TYPE_CHECKING:
@@ -99,10 +100,8 @@ class Correction(NamedTuple):
 
     Attributes:
         name: Of the private vector.
-        offset: The term b of the local gradient `grad + pull (w - w_start) + b`, `[W, d]`, from the private vectors
-            `[W, d]` and the shared ones (`[W, d]` or None).
-        update: The private vectors after a local update, from the private ones, the shared ones, the deltas `[W, d]`,
-            and the number of steps times the learning rate `[W, 1]`.
+        offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
+        update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
         shared: Name of the server's vector that is broadcast with the models; None without one.
     """
 
@@ -119,8 +118,7 @@ class Local:
     The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
 
-    Code may take three places (`fedray.core.local`): `loss` that of the network's own loss, `gradient` changes what the
-    data's gradient is before the affine term joins it, and `step` takes the place of the optimizer.
+    Code may take three places (`fedray.core.local`): those of the loss, of the data's gradient and of the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
@@ -136,7 +134,7 @@ class Local:
         correction: A private vector that corrects the gradient; None without one.
         schedule: A course of the learning rate, as a factor; None without one.
         loss: What takes the place of the network's loss; None: nothing.
-        gradient: A transformation of the data's gradient; None: it stays.
+        gradient: A transformation of the data's gradient, before the affine term; None: it stays.
         step: What takes the place of the optimizer: a transformation, whose result times the learning rate is
             subtracted, or a function (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
     """
@@ -276,6 +274,7 @@ class Method:
         prepare: The first state from the data (closed forms); None means freshly drawn models.
         one_model_per_client: Whether known client i answers with model i.
         parts: Of a stack: the training of each base, then that of the meta model.
+        join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.
         explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.
     """
 
@@ -285,6 +284,7 @@ class Method:
     prepare: Callable[[State, Pooled], State] | None = None
     one_model_per_client: bool = False
     parts: tuple[Phase, ...] = ()
+    join: Join | None = None
     explain_end: Callable[[State], str] | None = None
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+Members = Callable[[IntArray], NDArray[np.bool_]]  # of clients `[J]`: whether they belong to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
 

@@ -72,7 +72,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
     }
     for i, folds in enumerate(bases if study.parts[0].combine is None else []):
         scores[f"accuracy_base_{i}"] = classification.accuracy(folds.mean(axis=0), y)
-        if len(folds) <= MOST_REPORTED_FOLDS:
+        if 1 < len(folds) <= MOST_REPORTED_FOLDS:
             scores |= {f"accuracy_base_{i}_fold_{f}": classification.accuracy(one, y) for f, one in enumerate(folds)}
     return scores
 

@@ -5,8 +5,12 @@ arXiv 2006.07242, Alg. 1; `teacher: confidence` is the weighted teacher of Fed-E
 IJCAI 2022). The inputs are a share of the training rows that the server holds instead of the clients (`inputs:
 withheld`), the rows of another data set of the same shape, or noise.
 
+`networks` gives the clients several architectures. Each is trained and averaged by its own clients (Alg. 3 of the
+paper), and has a student of its own; all students aim at the mean of all uploads' logits, whatever their architecture.
+
 Deviations:
-    1. All clients and the student have one architecture (the paper: also one student for each of several).
+    1. With several architectures (`networks`) the answer is the mean of their students' probabilities, and a client
+       without data counts for none of them.
     2. `validation` is a share of the training rows, with their labels; the student that scores best on them stays, and
        so does the mean if none is better (the authors' option `return_best_model_on_val`).
     3. Normalization layers keep the mean's statistics in distillation.
@@ -28,17 +32,20 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.components.fusion import distilling_server
-from fedray.components.schedule import permutation
+from fedray.components.fusion import Student, distilling_server, join_architectures, keeping_server
+from fedray.components.schedule import only, permutation
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
+from fedray.core.method import Method, Phase
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting
+from fedray.models.stacking import Base, Stack
 
 
 def feddf(setting: Setting) -> Method:
     """K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
+    if setting.stack is not None:
+        return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
@@ -48,3 +55,25 @@ def feddf(setting: Setting) -> Method:
 
     phase = federated(setting, assign=permutation)  # lines 3-5: clients train from the global model; line 6: the mean
     return Method("feddf", replace(phase, server=distilling_server(phase.server, setting.state_rows, fuse)))  # 7-10
+
+
+def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
+    """One federated training for each architecture (Alg. 3), and what the students learn from all of them.
+
+    `fedray.simulation.stacking` makes one study of these parts.
+    """
+    learn = setting.fuse
+    if learn is None:
+        raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
+
+    def train(base: Base) -> Phase:  # the clients of one architecture and their mean, as above
+        invited = setting.participation if base.members is None else only(setting.participation, base.members)
+        phase = federated(replace(setting, layout=base.net.layout, participation=invited), assign=permutation)
+        return replace(phase, server=keeping_server(phase.server))
+
+    def fuse(world: int, model: int, t: int, students: list[Student]) -> list[Tensor]:
+        return learn(world, students, rng.keys(setting.seeds[world], "distil", t, model))
+
+    parts = tuple(train(base) for base in stack.bases)
+    nets = [base.net for base in stack.bases]
+    return Method("feddf", parts[0], parts=parts, join=join_architectures(nets, setting.state_rows, fuse))

@@ -7,13 +7,14 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from fedray.components.aggregation import Rows, Weighting
+from fedray.components.fusion import Student
 from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.method import Compress, Local, Walk
@@ -76,6 +77,8 @@ class Setting:
         features: reads `[n, p]` features where the network is linear in its weights and has a closed form; else None.
         distil: (world, start `[d]`, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else
             None.
+        fuse: (world, students with their uploads, address) -> the students' rows `[d]`, where the server holds inputs
+            and students aim at what all uploads say; else None.
         walk: where the models are, if there is no server.
         stack: of stacking: the base networks and the meta model.
         ensemble: of boosting: what the ensemble has room for.
@@ -100,6 +103,7 @@ class Setting:
     participants: int = 1
     features: Callable[[Tensor], Tensor] | None = None
     distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
+    fuse: Callable[[int, Sequence[Student], Keys], list[Tensor]] | None = None
     walk: Walk | None = None
     stack: Stack | None = None
     ensemble: Ensemble | None = None

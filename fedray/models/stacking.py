@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.errors import FedrayError
-from fedray.core.types import Layout, Net
+from fedray.core.types import Layout, Members, Net
 from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.models.net import layout_of
 
@@ -45,11 +45,13 @@ class Base(NamedTuple):
         net: Its network.
         models: How many models of it an ensemble has.
         voter: A classifier in the place of a trained network; `net` is then a `voting_net`. None for a network.
+        members: The clients that have this architecture; None: all of them.
     """
 
     net: Net
     models: int = 1
     voter: Voter | None = None
+    members: Members | None = None
 
 
 class Stack(NamedTuple):
@@ -58,7 +60,7 @@ class Stack(NamedTuple):
     Attributes:
         bases: The architectures, n of them.
         meta: Network that reads the n * C probabilities of the bases; None averages them.
-        folds: Number of folds, F.
+        folds: Number of folds, F; 1: nothing is left out.
         within: Whether fold f is a part of every client's rows; otherwise it is all data of client f.
         rounds: Rounds of the training of the bases.
         meta_rounds: Rounds of the training of the meta model.

@@ -9,11 +9,30 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fedray.core.errors import BadInput
 from fedray.scenario.spec import Needs, Option
+from fedray.scenario.stacking import check_network
 from fedray.scenario.validators import one_of, real, text, whole
+
+
+def check_networks(value: Any) -> list[dict[str, Any]]:
+    """Several architectures, each a section like `model` that may also name the `tier` of the clients that have it.
+
+    Example:
+        >>> check_networks([{"name": "linear", "tier": "weak"}])
+        [{'name': 'linear', 'tier': 'weak'}]
+
+    Raises:
+        ValueError: the value is no list of sections.
+        BadInput: a section is wrong; the line names its key.
+    """
+    if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")
+    return [check_network(f"method.networks[{i}]", one, {"tier": text}) for i, one in enumerate(value)]
+
 
 FEDBE_OPTIONS = {
     "temperature": Option(0.5, real("(0, inf)")),
@@ -23,6 +42,7 @@ FEDBE_OPTIONS = {
     "distil_batch": Option(32, whole(1, 10**6)),
 }
 FEDDF_OPTIONS = {
+    "networks": Option([], check_networks),
     "inputs": Option("withheld", text),  # or noise, or the name of a data set
     "server_data": Option(0.1, real("(0, 1)"), Needs("method.inputs", ("withheld",))),
     "input_rows": Option(10_000, whole(1, 10**7)),
@@ -33,6 +53,31 @@ FEDDF_OPTIONS = {
     "distil_batch": Option(128, whole(1, 10**6)),
     "patience": Option(1000, whole(1, 10**7)),
 }
+
+
+def check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
+    """Raises `BadInput` unless either no network names a tier, or each tier is named by exactly one of them.
+
+    Args:
+        networks: `method.networks`.
+        tiers: names of the tiers of the scenario.
+    """
+    named = [one.get("tier") for one in networks]
+    if not any(named):
+        return
+    for i, name in enumerate(named):
+        key = f"method.networks[{i}].tier"
+        if name is None:
+            raise BadInput(f"{key} is missing, but other networks name a tier: name one in each, or in none")
+        if name not in tiers:
+            raise BadInput(
+                f"{key} = {name} is no tier of clients.tiers ({', '.join(tiers) or 'none'}): name one of them"
+            )
+        if name in named[:i]:
+            raise BadInput(f"{key} = {name}, but another network has the clients of this tier: name another tier")
+    left = [tier for tier in tiers if tier not in named]
+    if left:
+        raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
 
 
 def explain_idle(option: str, options: Mapping[str, Any]) -> str:

@@ -167,8 +167,9 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
         return why
     if key.startswith("method.") and "validation" in spec.options:
         return explain_idle(key.removeprefix("method."), scenario.method.options)
-    if key.startswith("model.") and scenario.method.options.get("bases"):
-        return "method.bases names the networks"
+    if key.startswith("model.") and (named := {"bases", "networks"} & scenario.method.options.keys()):
+        listed = [one for one in named if scenario.method.options[one]]
+        return f"method.{listed[0]} names the networks" if listed else ""
     return ""
 
 

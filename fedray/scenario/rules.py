@@ -19,6 +19,7 @@ from fedray.scenario.asynchronous import check_asynchronous
 from fedray.scenario.boosting import check_boosting
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.conformal import check_conformal
+from fedray.scenario.distillation import check_architectures
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.models import check_dropout
 from fedray.scenario.random_walk import GraphKeys
@@ -52,6 +53,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_asynchronous(scenario)
     check_selection(scenario)
     check_stacking(scenario)
+    check_architectures(method.options.get("networks", ()), scenario.clients.tiers)
     check_boosting(scenario)
     check_conformal(scenario.predict.conformal, scenario.data.hold_out)
     check_dropout(scenario)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 from fedray.scenario.spec import NameSpec, Option
-from fedray.scenario.stacking import STACKS
+from fedray.scenario.stacking import is_stack
 from fedray.scenario.validators import maybe, real, whole
 
 if TYPE_CHECKING:
@@ -58,5 +58,5 @@ def check_selection(scenario: Scenario) -> None:
             f"{key}, but schedule.rows is stratum, whose strata choose one client each: set schedule.rows to slot or "
             "client, or leave the selection at uniform"
         )
-    if scenario.method.name in STACKS and keys.name != "fair":
+    if is_stack(scenario) and keys.name != "fair":
         raise BadInput(f"{key}, but the bases of a stack have losses of their own: choose uniform or fair")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario.spec import Needs, Option
-from fedray.scenario.validators import means, one_of, real, whole
+from fedray.scenario.validators import Check, means, one_of, real, whole
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario
@@ -34,20 +34,47 @@ def check_bases(value: Any) -> Any:
 
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
-    return [read_classifier(f"method.bases[{i}]", base) or _check_network(i, base) for i, base in enumerate(value)]
+    more = {"models": whole(1, 10**4)}
+    return [
+        read_classifier(f"method.bases[{i}]", base) or check_network(f"method.bases[{i}]", base, more)
+        for i, base in enumerate(value)
+    ]
 
 
-def _check_network(i: int, base: Mapping[str, Any]) -> dict[str, Any]:
+def check_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
+    """A section like `model` in a list of networks, with keys of its own.
+
+    Args:
+        path: of the section, such as `method.bases[0]`.
+        section: what a user writes.
+        more: its further keys, and what their values may be.
+
+    Raises:
+        BadInput: a key is wrong; the line names it.
+    """
     from fedray.scenario.options import fold_options
 
-    path, number = f"method.bases[{i}]", base.get("models")
-    section = {"name": "mlp", **{key: value for key, value in base.items() if key != "models"}}
-    folded = fold_options("model", path, section, ("models",))
-    try:
-        own = {} if number is None else {"models": whole(1, 10**4)(number)}
-    except ValueError as wrong:
-        raise BadInput(f"{path}.models = {quote_value(number)} {wrong}") from None
+    plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
+    folded, own = fold_options("model", path, plain, tuple(more)), {}
+    for key, check in more.items():
+        if section.get(key) is not None:
+            try:
+                own[key] = check(section[key])
+            except ValueError as wrong:
+                raise BadInput(f"{path}.{key} = {quote_value(section[key])} {wrong}") from None
     return {"name": folded["name"], **own, **folded["options"]}
+
+
+def is_stack(scenario: Scenario) -> bool:
+    """Whether a model is made of parts: bases and what joins them, or FedDF's several architectures.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> [is_stack(read_scenario({"method": {"name": name}})) for name in ("stacking", "fens", "feddf")]
+        [True, True, False]
+    """
+    method = scenario.method
+    return method.name in STACKS or (method.name == "feddf" and bool(method.options.get("networks")))
 
 
 _META = Needs("method.meta", ("softmax", "mlp"))
@@ -67,7 +94,7 @@ STACKING_OPTIONS = {
 def check_stacking(scenario: Scenario) -> None:
     """Raises `BadInput` for the first key that has no meaning for a stack."""
     name = scenario.method.name
-    if name not in STACKS:
+    if not is_stack(scenario):
         return
     plain = "probabilities"
     refused = (
@@ -75,7 +102,7 @@ def check_stacking(scenario: Scenario) -> None:
         ("schedule.kind", scenario.schedule.kind, scenario.schedule.kind == "walk", "permutation"),
         ("local.lr_grid", scenario.local.lr_grid, bool(scenario.local.lr_grid), "an empty list"),
         ("participation.overcommit", scenario.participation.overcommit, is_uncounted(scenario), "1"),
-        ("predict.average", scenario.predict.average, name == "fens" and scenario.predict.average != plain, plain),
+        ("predict.average", scenario.predict.average, scenario.predict.average != plain, plain),
     )
     for key, value, is_wrong, remedy in refused:
         if is_wrong:

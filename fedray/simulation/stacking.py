@@ -30,6 +30,7 @@ from fedray.components.adaptive import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, Phase, Schedule, Server
+from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State, Stats
 from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards, LeaveOutShards
@@ -65,7 +66,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         models=1,
         schedule=_make_schedule(parts),
         local=base.local,
-        server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study.worlds)),
+        server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study), keeps=_keep_uploads(parts)),
         compress=base.compress,
         sizes=partial(job_sizes, parts),
         steps=partial(steps_of_jobs, parts),
@@ -92,22 +93,41 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
     return schedule
 
 
-def _make_step(parts: Sequence[Part], stack: Stack, worlds: int) -> Callable[[State, Stats, int], State]:
+def _keep_uploads(parts: Sequence[Part]) -> bool:
+    return any(part.study.method.phase.server.keeps for part in parts)
+
+
+def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
     """The server's step: each part's own server steps on the statistics of that part, which are called `i/...`."""
+    worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
+        before = state
         for i, part in enumerate(parts):
-            own = {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{i}/")}
+            own = _stats_of_part(stats, i)
             if own:
-                before = read_part(state, part)._replace(extra=extra_of_part(state, i))
-                after = part.study.method.phase.server.step(before, own, t - part.begins)
+                first = read_part(state, part)._replace(extra=extra_of_part(state, i))
+                after = part.study.method.phase.server.step(first, own, t - part.begins)
                 kept = {f"{i}/{name}": value for name, value in after.extra.items()}
                 state = write_part(state, part, after)._replace(extra={**state.extra, **kept})
                 if stack.meta is not None and i == len(parts) - 1:
                     state.counters[:, 0] += own["weight"].total.view(worlds, -1).sum(1) > 0
+        if join is None:
+            return state
+        steps = [
+            PartStep(read_part(before, part), read_part(state, part), _stats_of_part(stats, i))
+            for i, part in enumerate(parts)
+        ]
+        for part, one, models in zip(parts, steps, join(t, steps), strict=True):
+            state = write_part(state, part, one.after._replace(models=models))
         return state
 
     return step
+
+
+def _stats_of_part(stats: Stats, number: int) -> Stats:
+    """What the clients of a part have sent."""
+    return {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{number}/")}
 
 
 def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
@@ -165,9 +185,9 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
         return replace(own, net=stack.meta, shards=data, starts=starts, input_shape=(width,))
     seeds, folds = np.repeat(study.seeds, stack.folds), np.repeat(study.folds, stack.folds)
     base, shards = stack.bases[i].net, study.shards
-    if not apart:
+    if not apart and stack.folds > 1:
         shards = LeaveOutShards(study.shards, all_seeds, stack.folds, stack.within)
-    elif stack.meta is not None:
+    elif apart and stack.meta is not None:
         shards = ProxyShards(study.shards, all_seeds, stack.proxy, shows=False)
     return replace(own, net=base, shards=shards, seeds=seeds, folds=folds, starts=np.repeat(starts, stack.folds))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.components.distillation import ask_model
-from fedray.components.fusion import Fusion, ServerRows, combine_teachers, fuse_models
+from fedray.components.fusion import Fusion, ServerRows, Student, combine_teachers, fuse_models
 from fedray.core import rng
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
@@ -29,13 +29,23 @@ def rows_of(net: Net, x: torch.Tensor, labels_of: torch.Tensor | None = None) ->
     return ServerRows(x, x, ask_model(net, labels_of, x).argmax(-1))
 
 
+def combine(net: Net, kind: str, x: torch.Tensor, teachers: torch.Tensor) -> torch.Tensor:
+    """What uploads of one architecture say together."""
+    return combine_teachers(kind, x, [Student(net, teachers[0], teachers)])
+
+
+def fuse(net: Net, how: Fusion, start: torch.Tensor, teachers: torch.Tensor, *, rows: ServerRows) -> torch.Tensor:
+    """The student of the one architecture."""
+    return fuse_models(how, [Student(net, start, teachers)], rows=rows, key=KEY)[0]
+
+
 @pytest.mark.parametrize("kind", ["mean_logits", "confidence"])
 def test_one_teacher_says_what_it_says_and_copies_change_nothing(kind: str) -> None:
     net, x = small_net(), inputs(20)
     teachers = torch.stack([net.init(k) for k in range(3)])
-    alone = combine_teachers(net, kind, x, teachers[:1])
+    alone = combine(net, kind, x, teachers[:1])
     torch.testing.assert_close(alone, ask_model(net, teachers[0], x).softmax(-1).float())
-    both, twice = (combine_teachers(net, kind, x, t) for t in (teachers, torch.cat([teachers, teachers]).flip(0)))
+    both, twice = (combine(net, kind, x, t) for t in (teachers, torch.cat([teachers, teachers]).flip(0)))
     torch.testing.assert_close(both, twice)
 
 
@@ -44,36 +54,32 @@ def test_the_mean_is_of_logits_and_not_of_probabilities() -> None:
     net, x = small_net(), inputs(20)
     teachers = torch.stack([net.init(k) for k in range(3)])
     said = torch.stack([ask_model(net, row, x) for row in teachers])
-    torch.testing.assert_close(combine_teachers(net, "mean_logits", x, teachers), said.mean(0).softmax(-1).float())
+    torch.testing.assert_close(combine(net, "mean_logits", x, teachers), said.mean(0).softmax(-1).float())
     moved = teachers.clone()
     moved[1, -4:] += 5.0  # the biases of the last layer
     assert not torch.equal(teachers, moved)
-    torch.testing.assert_close(
-        combine_teachers(net, "mean_logits", x, moved), combine_teachers(net, "mean_logits", x, teachers)
-    )
+    torch.testing.assert_close(combine(net, "mean_logits", x, moved), combine(net, "mean_logits", x, teachers))
 
 
 def test_a_teacher_that_says_the_same_of_all_classes_has_no_weight_by_confidence() -> None:
     net, x = small_net(), inputs(20)
     sure, flat = net.init(0), torch.zeros(net.layout.d)
-    alone = combine_teachers(net, "confidence", x, sure[None])
+    alone = combine(net, "confidence", x, sure[None])
     both = torch.stack([sure, flat])
-    torch.testing.assert_close(combine_teachers(net, "confidence", x, both), alone, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(combine_teachers(net, "mean_logits", x, both), alone, atol=1e-3)
+    torch.testing.assert_close(combine(net, "confidence", x, both), alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(combine(net, "mean_logits", x, both), alone, atol=1e-3)
 
 
 def test_the_student_comes_near_the_teachers() -> None:
     net, x = small_net(), inputs(60, 2)
     teachers = torch.stack([net.init(k) for k in range(1, 5)])
     start = net.init(0)
-    target = combine_teachers(net, "mean_logits", x, teachers)
+    target = combine(net, "mean_logits", x, teachers)
 
     def distance(row: torch.Tensor) -> float:
         return float((target * (target.log() - ask_model(net, row, x).log_softmax(-1))).sum(-1).mean())
 
-    student = fuse_models(
-        net, Fusion(steps=150, lr=0.03, batch_size=16), start, teachers, rows=rows_of(net, x), key=KEY
-    )
+    student = fuse(net, Fusion(steps=150, lr=0.03, batch_size=16), start, teachers, rows=rows_of(net, x))
     assert distance(student) < 0.1 * distance(start)
 
 
@@ -81,18 +87,16 @@ def test_without_steps_the_student_is_the_start_bit_for_bit() -> None:
     net, x = small_net(), inputs(10)
     start, teachers = net.init(0), net.init(1)[None]
     for rows in (rows_of(net, x), rows_of(net, x, teachers[0])):
-        assert torch.equal(fuse_models(net, Fusion(steps=0), start, teachers, rows=rows, key=KEY), start)
+        assert torch.equal(fuse(net, Fusion(steps=0), start, teachers, rows=rows), start)
 
 
 def test_the_best_student_on_the_rows_of_the_server_stays_and_nothing_worse_than_the_start() -> None:
     net, x = small_net(), inputs(60)
     start, teachers = net.init(0), net.init(1)[None]
     how = Fusion(steps=60, lr=0.05, batch_size=16, patience=20)
-    assert torch.equal(
-        fuse_models(net, how, start, teachers, rows=rows_of(net, x, start), key=KEY), start
-    )  # it is always right
+    assert torch.equal(fuse(net, how, start, teachers, rows=rows_of(net, x, start)), start)  # it is always right
     rows = rows_of(net, x, teachers[0])
-    student = fuse_models(net, how, start, teachers, rows=rows, key=KEY)
+    student = fuse(net, how, start, teachers, rows=rows)
     right = [float((ask_model(net, row, x).argmax(-1) == rows.y).double().mean()) for row in (start, student)]
     assert right[1] > right[0]
 
@@ -103,14 +107,14 @@ def test_it_stops_when_nothing_gets_better(monkeypatch: pytest.MonkeyPatch) -> N
     start, teachers = net.init(0), net.init(1)[None]
     count = torch.optim.lr_scheduler.CosineAnnealingLR.step
     monkeypatch.setattr(torch.optim.lr_scheduler.CosineAnnealingLR, "step", lambda self: steps.append(count(self)))
-    fuse_models(net, Fusion(steps=500, patience=30), start, teachers, rows=rows_of(net, x, start), key=KEY)
+    fuse(net, Fusion(steps=500, patience=30), start, teachers, rows=rows_of(net, x, start))
     assert len(steps) == 30 + 1  # the scheduler counts its start
 
 
 def test_statistics_of_normalization_layers_stay_those_of_the_start() -> None:
     net, x = small_net("batch"), inputs(30)
     start, teachers = net.init(0), net.init(1)[None]
-    student = fuse_models(net, Fusion(steps=5), start, teachers, rows=rows_of(net, x), key=KEY)
+    student = fuse(net, Fusion(steps=5), start, teachers, rows=rows_of(net, x))
     p = net.layout.trainable
     assert p < net.layout.d
     assert torch.equal(student[p:], start[p:])

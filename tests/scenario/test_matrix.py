@@ -201,8 +201,9 @@ OPTIONS: dict[str, list[Any]] = {
     "distil_batch": [4], "lambda": [2.0], "shared_layers": [2], "bases": [[{"name": "linear"}]], "folds": ["within"],
     "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
     "learner": [{"max_leaf_nodes": 3}], "draw": ["weights"],
+    "networks": [[{"name": "linear"}]],
     "inputs": ["noise"], "input_rows": [50], "validation": [0.3], "teacher": ["confidence"], "distil_steps": [3],
-    "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [4],
+    "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [2],
     "features": ["all", "side_by_side"], "meta_data": ["pooled"],
     "meta_steps": [2], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2],
 }  # fmt: skip
@@ -226,7 +227,8 @@ def test_the_matrix_has_a_row_for_every_key() -> None:
 def base_of(method: str, tiered: bool) -> dict[str, Any]:
     """A small scenario as a user writes it: only what the method reads is set."""
     given = {key: value for key, value in flatten(of_method(method)).items() if key in WRITTEN}
-    number = {"stacking": 4, "random_walk": 5}.get(method, 10)  # few, so that two models meet at a client of tier a
+    # few, so that two models meet at a client of tier a, and that clients of fens have several proxy rows
+    number = {"stacking": 4, "random_walk": 5, "fens": 3}.get(method, 10)
     rounds = {"bayesian_linear": 0, "random_walk": 6}.get(method, 2)
     tree = expand({**given, "rounds": rounds, "clients.number": number})
     small: dict[str, Any] = {"report": False, "runtime": "inline"}

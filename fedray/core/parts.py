@@ -1,0 +1,36 @@
+"""What the parts of a stack tell each other: parts are trained side by side, and may then learn from all uploads.
+
+Example:
+    >>> import torch
+    >>> before, after = (State(torch.full((1, 3), value), torch.zeros(1, 0), {}) for value in (0.0, 1.0))
+    >>> step = PartStep(before, after, stats={})
+    >>> (step.after.models - step.before.models).tolist()
+    [[1.0, 1.0, 1.0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedray.core.types import State, Stats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PartStep(NamedTuple):
+    """What one part of a stack has gone through in a round.
+
+    Attributes:
+        before: Its state before the round.
+        after: Its state behind its own server's step.
+        stats: What its clients have sent; empty where none has trained.
+    """
+
+    before: State
+    after: State
+    stats: Stats
+
+
+Join = Callable[[int, Sequence[PartStep]], "Sequence[Tensor]"]  # (round, each part's step) -> its models `[M, d]`
