@@ -96,6 +96,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fedbe_nokd": {"method": {"name": "fedbe_nokd"}},
     "feddf": {"method": {"name": "feddf", "server_data": 0.2, "distil_steps": 20, "patience": 5}},
     "feddf noise": {"method": {"name": "feddf", "inputs": "noise", "teacher": "confidence", "distil_steps": 20}},
+    "feddf networks": {
+        "method": {"name": "feddf", "server_data": 0.2, "distil_steps": 20, "networks": [BASES[0], {"name": "linear"}]}
+    },
     "feddyn": {"method": {"name": "feddyn"}},
     "feddyn_ensemble": {"method": {"name": "feddyn_ensemble"}},
     "ditto": {"method": {"name": "ditto"}},

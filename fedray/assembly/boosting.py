@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 from fedray.assembly import memory
+from fedray.assembly.data_memory import Need
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
@@ -46,7 +47,7 @@ def make_ensemble(
     numbers = size.rounds * (2 + size.seats * size.tree_numbers)
     what = f"{worlds:,} ensembles of {numbers:,} numbers"
     bytes_ = float(memory.MODEL * worlds) * numbers
-    memory.check_memory([memory.Need(what, "rounds x method.learner x replicates", bytes_)])
+    memory.check_memory([Need(what, "rounds x method.learner x replicates", bytes_)])
     return size, boosted_net(size)
 
 

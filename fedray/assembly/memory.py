@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.assembly.data_memory import Need, estimate_generated_data, estimate_rows
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.core.errors import BadInput
 from fedray.core.fitting import count_kept
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
-from fedray.data.generated import POOL_NUMBERS
-from fedray.data.types import Dataset
 from fedray.models.net import layout_of
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rules import tier_table
@@ -41,20 +39,6 @@ SCORED = 250.0  # bytes of a recorded client: buffered, joined and as Parquet
 MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
 LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
 BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
-
-
-class Need(NamedTuple):
-    """Some memory that a run needs.
-
-    Attributes:
-        what: what it is for, in words.
-        keys: the keys of the scenario that decide its size.
-        bytes: its size.
-    """
-
-    what: str
-    keys: str
-    bytes: float
 
 
 def read_machine_memory() -> float:
@@ -92,30 +76,8 @@ def check_memory(needs: Iterable[Need]) -> float:
 def estimate_scenario(scenario: Scenario) -> list[Need]:
     """What follows from the keys alone."""
     number = scenario.clients.number
-    needs = _estimate_generated_data(scenario, number or 1)
+    needs = estimate_generated_data(scenario, number or 1)
     return needs if number is None else needs + _estimate_clients(scenario, number, scenario.replicates)
-
-
-def _estimate_generated_data(scenario: Scenario, number: int) -> list[Need]:
-    """Data sets that are computed, not read: nothing for the others."""
-    keys: Mapping[str, Any] = scenario.data.options
-    if scenario.data.name in ("sine", "interval", "cubic"):
-        rows = int(keys.get("clients", number)) * int(keys.get("samples", 16))
-        return [Need(f"{rows:,} rows", "data.clients x data.samples", 64.0 * rows)]
-    if scenario.data.name != "synthetic":
-        return []
-    features, classes, samples = keys["features"], keys["classes"], keys["samples"]
-    pool, known = max(1024, min(65_536, POOL_NUMBERS // features)), min(number, EVALUATED_CLIENTS)
-    tail = keys["spread"] * math.sqrt(2 * math.log(max(number, 2)))  # the largest of N normal numbers
-    largest, row = samples * math.exp(min(tail, 600.0)), 12.0 * features + 64
-    held = known * samples * scenario.data.hold_out
-    return [
-        Need(f"{keys['test']:,} test rows", "data.test x data.features", row * keys["test"]),
-        Need(f"{classes:,} means and {pool:,} rows of noise", "data.features", 12.0 * (classes + pool) * features),
-        Need(f"label counts of {known:,} clients", "data.classes x clients.number", 16.0 * known * classes),
-        Need(f"a client of {largest:,.3g} rows", "data.samples, data.spread, data.features", row * largest),
-        Need(f"{held:,.3g} withheld rows", "data.hold_out x data.samples x clients.number", row * held),
-    ]
 
 
 def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need]:
@@ -153,12 +115,6 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
     k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
     models = [k if every or t.models_per_round is None else t.models_per_round for t in tiers]
     return worlds * sum(n * k for n, k in zip(invited, models, strict=True)), sum(invited) == number
-
-
-def estimate_partition(data: Dataset, worlds: int) -> Need:
-    """The tables that say which client holds which rows, one for each world."""
-    rows = len(data.train.y)
-    return Need(f"{worlds:,} partitions of {rows:,} rows", "replicates x data", 48.0 * rows * worlds)
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
@@ -204,12 +160,13 @@ def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
 def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     """Everything that one process holds at the same time in a run."""
     number, worlds, d = study.clients.number, study.worlds, study.net.layout.d
-    needs = _estimate_generated_data(scenario, number) + _estimate_clients(scenario, number, worlds)
+    needs = estimate_generated_data(scenario, number) + _estimate_clients(scenario, number, worlds)
     trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
     needs.append(_estimate_models(study.method.phase.models * worlds, d, max(one.net.layout.d for one in trained)))
     work = [_estimate_work(one) for one in trained]  # one after another
     largest = max(work, key=lambda some: sum(need.bytes for need in some))
-    return [estimate_partition(study.shards.data, worlds), *needs, *_estimate_vectors(scenario, study), *largest]
+    rows = estimate_rows(scenario, study.shards.data, worlds, copied=True)
+    return [*rows, *needs, *_estimate_vectors(scenario, study), *largest]
 
 
 def _estimate_work(study: Study) -> list[Need]:

@@ -19,6 +19,7 @@ from fedray.assembly import memory
 from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.boosting import fits_learners, make_ensemble
 from fedray.assembly.conformal import check_withheld_rows, make_rule
+from fedray.assembly.data_memory import estimate_rows
 from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.distillation import share_of_server
 from fedray.assembly.methods import add_stack, compose_method, make_setting
@@ -189,7 +190,8 @@ def deal_shards(
     Raises:
         BadInput: memory does not hold the tables, or no row would be held out.
     """
-    memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_partition(data, len(seeds) * len(folds))])
+    rows = estimate_rows(scenario, data, len(seeds) * len(folds))
+    memory.check_memory([*memory.estimate_scenario(scenario), *rows])
     shards = build_shards(
         data,
         scenario.data.partition.name,

@@ -116,11 +116,20 @@ def fuse_models(how: Fusion, students: Sequence[Student], *, rows: ServerRows, k
         key: the address of the order of the inputs, which is the same for all students.
     """
     target = combine_teachers(how.teacher, rows.inputs, students)
-    return [_follow(student.net, how, student.start, target, rows=rows, key=key) for student in students]
+    return [follow_teacher(student.net, how, student.start, target, rows=rows, key=key) for student in students]
 
 
-def _follow(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys) -> Tensor:
-    """A student's row behind its training; buffers of normalization layers stay the start's, and dropout is off."""
+def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys) -> Tensor:
+    """A student's row `[d]` behind its training; buffers of normalization layers stay the start's, and dropout is off.
+
+    Args:
+        net: its network.
+        how: how it learns.
+        start: where it starts, `[d]`.
+        target: what it aims at on the inputs of the server, `[n, C]`.
+        rows: of the server.
+        key: the address of the order of the inputs.
+    """
     net.module.eval()
     tensors = [view.clone() for view in net.layout.views(start).values()]
     params = [t.requires_grad_() for t in tensors[: _count_trainable(net)]]

@@ -20,7 +20,9 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
+from fedray.components.fusion import Fusion
 from fedray.core.errors import BadInput, Damaged, FedrayError
+from fedray.experiments.distil import Distilled, Lesson, teach_network
 from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
@@ -204,8 +206,7 @@ class Run:
         """A picture of the report as a Matplotlib figure.
 
         Args:
-            name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds`; an unknown name
-                is answered with the list.
+            name: `accuracy`, `calibration`, `clients` ..., or any score of `rounds`; an unknown name gets the list.
 
         Raises:
             BadInput: there is no such picture.
@@ -241,8 +242,7 @@ class Run:
                 instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
             replicate: which replicate answers, from 0.
             fold: which of the folds that were run answers, from 0.
-            conformal: keys of `predict.conformal` in the place of the scenario's, such as `{"alpha": 0.2}`: sets of
-                labels or intervals for any alpha and score, without training.
+            conformal: keys of `predict.conformal` in place of the scenario's, such as `{"alpha": 0.2}`; nothing trains.
 
         Raises:
             BadInput: an argument does not fit the run.
@@ -250,6 +250,32 @@ class Run:
         """
         predictor = self._newest_predictor()
         return predictor.predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
+
+    def distil(
+        self,
+        x: Any,
+        model: Mapping[str, Any] | None = None,
+        *,
+        client: int | None = None,
+        replicate: int = 0,
+        steps: int = 2000,
+        lr: float = 1e-3,
+    ) -> Distilled:
+        """One network that learns what the run says of inputs without labels; the run stays as it is.
+
+        Args:
+            x: inputs `[n, *sample]`, as the data set stores them.
+            model: the network, with the keys of the section `model`; None: that of the scenario.
+            client: a known client, who teaches as in `predict`; None: everybody.
+            replicate: which replicate teaches, from 0.
+            steps: of Adam at a cosine rate, 128 inputs each.
+            lr: its first rate.
+
+        Raises:
+            BadInput: the run has no classes, or the network or an argument does not fit it.
+        """
+        lesson = Lesson(x, self.predict(x, client, replicate).mean, replicate * self.study.per_replicate)
+        return teach_network(self.study, self._own, lesson, model=model, how=Fusion(steps, lr))
 
     def _require_newest_checkpoint(self) -> None:
         """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""

@@ -16,7 +16,7 @@ Deviations:
     3. A client downloads all N networks when it first takes part in phase 2, its own among them. Reading the proxy rows
        takes no virtual time.
     4. A client whose training fails, or that has no rows, is in the ensemble with its first network.
-    5. The gate of experts and the distillation into one network are left out; `feddf` with one round is the latter.
+    5. The gate of experts is left out. The last phase, distillation into one network, is `Run.distil`, for any method.
 
 Example:
     >>> import fedray

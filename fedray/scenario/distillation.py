@@ -23,7 +23,7 @@ def check_networks(value: Any) -> list[dict[str, Any]]:
 
     Example:
         >>> check_networks([{"name": "linear", "tier": "weak"}])
-        [{'name': 'linear', 'tier': 'weak'}]
+        [{'name': 'linear', 'tier': 'weak', 'bias': True}]
 
     Raises:
         ValueError: the value is no list of sections.

@@ -41,4 +41,8 @@ _SECOND = ("server.", "participation.per_round", "participation.fraction", "part
 def explain_idle_aggregation(key: str, options: Mapping[str, Any]) -> str:
     """Why a dotted key cannot act beside an aggregator that is not trained; empty if it can."""
     kind = options.get("aggregator")
-    return f"method.aggregator is {kind}, which nobody trains" if kind in FIXED and key.startswith(_SECOND) else ""
+    if kind not in FIXED:
+        return ""
+    if key.startswith("clients.tiers.") and key.endswith(".downlink"):
+        return f"method.aggregator is {kind}, and nothing is sent to the clients"
+    return f"method.aggregator is {kind}, which nobody trains" if key.startswith(_SECOND) else ""

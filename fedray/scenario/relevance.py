@@ -145,6 +145,8 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     name = scenario.method.name
     if spec.fits and explain_unread(key):
         return f"in {name} {explain_unread(key)}"
+    if spec.fits == "each" and key.endswith(".downlink"):
+        return f"{name} sends nothing to its clients"
     if not spec.trains and key.startswith(_TRAINING):
         return f"{name} is fitted in closed form, without rounds"
     wrong_labels = CLIENT_KINDS.keys() & scenario.data.partition.options.keys()
@@ -240,6 +242,8 @@ def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
     task = "" if "data" in own else "regression" if name.startswith("uci/") else data_spec_of(name).task
     if key == "predict.noise" and task == "classification":
         return f"{name} has classes"
+    if key == "predict.noise" and scenario.predict.noise == "residual" and scenario.model.objective == "gaussian_nll":
+        return "model.objective is gaussian_nll, whose networks say by themselves how large the noise is"
     return f"{name} has real targets" if key == "predict.average" and task == "regression" else ""
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from on_ray import hash_on_ray
 from small import copy_run, rows, scenario
 
 import fedray
@@ -25,7 +24,10 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 ONE = {"name": "mlp", "hidden": [8]}
 TWO = [ONE, {"name": "linear"}]
-FEDDF: dict[str, Any] = {"rounds": 2, "method": {"name": "feddf", "server_data": 0.2, "distil_steps": 10}}
+FEDDF: dict[str, Any] = {
+    "rounds": 2,
+    "method": {"name": "feddf", "server_data": 0.2, "validation": 0.0, "distil_steps": 10},
+}
 SEVERAL: dict[str, Any] = {
     **FEDDF,
     "method": {**FEDDF["method"], "networks": TWO},
@@ -94,7 +96,7 @@ def test_all_students_aim_at_what_the_uploads_of_all_architectures_say() -> None
 
 
 def test_an_architecture_learns_in_a_round_in_which_none_of_its_clients_takes_part() -> None:
-    keys = {"rounds": 1, "participation": {"per_round": 1}, "method": {"validation": 0.0, "distil_steps": 3}}
+    keys = {"rounds": 1, "participation": {"per_round": 1}, "method": {"distil_steps": 3}}
     run = fedray.run(scenario(SEVERAL, keys))
     idle = 1 - int(run.clients["client"][0].as_py()) % 2
     first = fedray.run(scenario(SEVERAL, keys, {"method": {"distil_steps": 0}}))
@@ -121,14 +123,16 @@ def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_interrupted(tmp_pat
 
 
 @pytest.mark.slow
-def test_ray_and_inline_have_the_same_bits() -> None:
-    tree = scenario(SEVERAL, {"participation": {"per_round": 4}})
-    assert hash_on_ray(tree) == fedray.run(tree).summary["state_hash"]
+@pytest.mark.usefixtures("cluster")
+def test_two_actors_have_the_bits_of_one_process() -> None:
+    tree = scenario(SEVERAL, {"participation": {"per_round": 4}, "compress": {"kind": "topk", "error_feedback": True}})
+    ray = fedray.run(tree, runtime="ray", clients__actors=2)
+    assert ray.summary["state_hash"] == fedray.run(tree).summary["state_hash"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no list": ({"method": {"networks": "mlp"}}, "method.networks = mlp is not a list of models"),
-    "an unknown network": ({"method": {"networks": [{"name": "mlpp"}]}}, r"method.networks\[0\].name = mlpp"),
+    "no list": ({"method": {"networks": "mlp"}}, "method.networks = 'mlp' is not a list of models"),
+    "an unknown network": ({"method": {"networks": [{"name": "mlpp"}]}}, r"method.networks\[0\].name = 'mlpp'"),
     "an unknown key": ({"method": {"networks": [{"name": "linear", "hiden": 3}]}}, r"method.networks\[0\].hiden"),
     "a model beside them": ({"model": {"name": "mlp", "hidden": [4]}}, "because method.networks names the networks"),
     "an unknown tier": ({"method": {"networks": [{**ONE, "tier": "c"}]}}, r"networks\[0\].tier = c is no tier of"),

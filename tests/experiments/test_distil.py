@@ -1,0 +1,61 @@
+"""One network that learns what a run says: where it starts, what it comes near, and what it can do alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small import of_method
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.models.catalogue import build_net
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+@pytest.fixture(scope="module")
+def run() -> fedray.Run:
+    return fedray.run(of_method("fens", {"method": {"aggregator": "class_weights"}, "local": {"epochs": 10}}))
+
+
+def distance(run: fedray.Run, student: fedray.experiments.distil.Distilled) -> float:
+    """Mean divergence of the student's answers from the run's on training images."""
+    x = run.study.shards.data.train.x
+    said, own = run.predict(x).mean, student.predict(x)
+    return float((said * (np.log(said + 1e-12) - np.log(own + 1e-12))).sum(-1).mean())
+
+
+def test_a_student_comes_near_the_ensemble_and_without_steps_it_is_the_network_that_it_starts_as(
+    run: fedray.Run,
+) -> None:
+    x = run.study.shards.data.train.x
+    far, near, again = (run.distil(x, {"name": "mlp", "hidden": [16]}, steps=n, lr=0.01) for n in (0, 300, 300))
+    assert distance(run, near) < 0.2 * distance(run, far)
+    assert torch.equal(near.row, again.row)
+    net = build_net("mlp", (1, 8, 8), 10, "cross_entropy", hidden=[16])
+    assert far.net.layout == net.layout
+    assert not torch.equal(far.row, near.row)
+
+
+def test_the_network_alone_says_what_the_student_says(run: fedray.Run) -> None:
+    x = run.study.shards.data.train.x[:20]
+    student = run.distil(x, steps=3)  # the scenario's own network
+    module = build_net("mlp", (1, 8, 8), 10, "cross_entropy", hidden=[8]).module
+    module.load_state_dict(student.state_dict())
+    inputs = run.study.shards.normalize(torch.from_numpy(x)[None], torch.tensor([0]))[0]
+    assert np.allclose(module(inputs).softmax(-1).detach().numpy(), student.predict(x), atol=1e-6)
+
+
+def test_a_client_may_teach_and_real_targets_cannot() -> None:
+    own = fedray.run(of_method("local_only"))
+    x = own.study.shards.data.train.x
+    both = [own.distil(x, steps=50, lr=0.01, client=client).predict(x) for client in (0, 1)]
+    for client, said in enumerate(both):
+        others = [np.abs(own.predict(x, client=c).mean - said).mean() for c in (0, 1)]
+        assert others[client] < others[1 - client]
+    regression = fedray.run({"data": {"name": "cubic"}, "rounds": 1, "clients": {"number": 2}, "runtime": "inline"})
+    with pytest.raises(BadInput, match="distil: cubic has real targets: choose a run on data with classes"):
+        regression.distil(regression.study.shards.data.test.x)
+    with pytest.raises(BadInput, match="distil: steps = -1, lr = 0.001: give at least 0 steps"):
+        own.distil(x, steps=-1)
