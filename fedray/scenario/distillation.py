@@ -15,9 +15,10 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.scenario.spec import Needs, Option
 from fedray.scenario.stacking import check_network
-from fedray.scenario.validators import one_of, real, text, whole
+from fedray.scenario.validators import means, one_of, real, text, whole
 
 
+@means("list of sections", "like `model`, with the `tier` of its clients")
 def check_networks(value: Any) -> list[dict[str, Any]]:
     """Several architectures, each a section like `model` that may also name the `tier` of the clients that have it.
 
