@@ -183,7 +183,8 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
     stay *= len(phase.own) - phase.mixture  # a weight is one number
-    kept = count_kept(phase.fitting, phase.server.keeps, d)
+    sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
+    kept = count_kept(phase.fitting, phase.server.keeps, sized)
     sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),

@@ -31,6 +31,7 @@ CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.
     "server.trim": "more uploads of a model than trimmed values",
     "server.byzantine": "more uploads of a model than bad ones",
 }
+ROOMY = ("stacking", "data.partition.min_rows")  # its four clients have more rows than that
 VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to another value, and what goes with it
     "seed": [{"seed": 5}],
     "rounds": [{"rounds": 1}],
@@ -315,6 +316,11 @@ def test_no_key_is_silent(method: str, tmp_path: Path) -> None:
         if resolved:
             continue  # the value is the default
         after = result(changed)
-        if not isinstance(after, FedrayError) and after == result(default) and first not in CLOSE:
+        if (
+            not isinstance(after, FedrayError)
+            and after == result(default)
+            and first not in CLOSE
+            and (method, first) != ROOMY
+        ):
             silent.append(cell)
     assert not silent, "\n".join(map(repr, silent))
