@@ -116,16 +116,14 @@ class Worker:
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, plan.model)
         row = flights.rows_of_state(plan, flight, phase.models, held)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
-
         shares = Shares(self.study, self.private, self.forward, state) if phase.mixture else None
 
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
             some = Jobs(*part[:3], key[index], row[index], part.flight, shares)
+            version = t if flight is None else int(flight.version[index[0]])
             with failures.limit_seconds(self.study.client_timeout):
-                uploads, loss = self._train_block(
-                    t if flight is None else int(flight.version[index[0]]), some, state, phase
-                )
+                uploads, loss = self._train_block(version, some, state, phase)
             return self._send(t, uploads, some, phase), loss
 
         def name(job: int) -> str:
@@ -133,9 +131,7 @@ class Worker:
 
         attempt = partial(failures.try_jobs, train_block, name, self.study.skip)
         blocks = self._blocks(jobs, phase)
-        loss = np.full(len(size), np.nan)
-        stats: Stats = {}
-        errors: failures.Tracebacks = {}
+        stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, reduced, summed in trained:

@@ -215,6 +215,7 @@ class ClientActors:
                 died = False
             except GONE as error:  # Ray restarts it
                 raise_if_refused(error, f"client actor {a}")
+                self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
                 died = True
             if time.monotonic() > deadline:
                 raise self._timeout_error(a)
@@ -223,8 +224,8 @@ class ClientActors:
 
     def _check_nodes(self) -> None:
         """Raises `ClusterChanged` where a node is gone on which an actor had its seat."""
-        alive = {node.name for node in read_cluster().whole}
-        if any(spec.node and spec.node not in alive for spec in self.specs):
+        wanted = {spec.node for spec in self.specs} - {""}
+        if wanted and wanted - {node.name for node in read_cluster().whole}:
             raise ClusterChanged
 
     def _timeout_error(self, a: int) -> FedrayError:

@@ -18,8 +18,9 @@ from ray.exceptions import (
 
 from fedray.runtime.ray import actors
 from fedray.runtime.ray.actors import ClientActors
-from fedray.runtime.ray.cluster import explain_error
+from fedray.runtime.ray.cluster import ClusterChanged, explain_error
 from fedray.runtime.ray.connection import KeepsDying
+from fedray.runtime.seats import ActorSpec, Cluster, Node
 
 FULL: RayError = OutOfMemoryError("killed")  # type: ignore[no-untyped-call]
 
@@ -42,7 +43,7 @@ def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientAc
     """One client actor, and a method of it."""
     clients = ClientActors.__new__(ClientActors)
     method = SimpleNamespace(remote=lambda *_arguments: None)
-    clients.actors, clients.recoveries = [SimpleNamespace(ready=method)], 0
+    clients.actors, clients.specs, clients.recoveries = [SimpleNamespace(ready=method)], [], 0
     clients.on_death = lambda: None
     monkeypatch.setattr("ray.get", Answers(*answers).get)
     monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
@@ -62,6 +63,16 @@ def test_an_actor_that_always_dies_while_it_starts_is_one_line(monkeypatch: pyte
     clients, _ = clients_of(monkeypatch, FULL)
     monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
     with pytest.raises(KeepsDying, match="client actor 0 dies before it can work: give the node more memory or fewer"):
+        clients.wait_for([0])
+
+
+def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls failed at once for five minutes, and nobody looked for its node."""
+    clients, _ = clients_of(monkeypatch, WorkerCrashedError())
+    clients.specs = [ActorSpec(0, 1.0, 0.0, {}, "gone")]
+    monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
+    with pytest.raises(ClusterChanged):
         clients.wait_for([0])
 
 
