@@ -23,8 +23,3 @@ def cluster() -> Iterator[None]:
 
     with open_local_ray(12, {"lab": 1}):
         yield
-
-
-@pytest.fixture
-def no_report() -> None:
-    """The default."""

@@ -18,7 +18,6 @@ from fedray.runtime import stacking
 from fedray.storage import checkpoint
 
 
-@pytest.mark.usefixtures("no_report")
 def test_names_and_mappings_in_place_of_objects_are_overrides() -> None:
     changed = fedray.run(scenario({"rounds": 1}), method="fedavg", model={"hidden": [4]})
     same = fedray.run(scenario({"rounds": 1, "method": {"name": "fedavg"}, "model": {"hidden": [4]}}))
@@ -33,7 +32,6 @@ def test_objects_of_another_kind_are_one_line(objects: dict[str, Any]) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_data_set_of_ones_own_is_named_in_the_summary() -> None:
     x, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
     mine = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), ("a", "b", "c"))
@@ -73,7 +71,6 @@ def test_predict_reads_its_checkpoint_and_builds_its_worker_once(
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-@pytest.mark.usefixtures("no_report")
 def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> None:
     """A further checkpoint answers the next call, and so does one of the same round that was written again."""
     going = fedray.load(copy_run(run, tmp_path / "run", 1))

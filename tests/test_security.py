@@ -248,7 +248,6 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < sum(need.bytes for need in memory_needs.estimate_study(scenario, build_study(scenario))) <= memory
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the environment: not the variables that hold keys, not the user, not the machine's name."""
     for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN", "USER", "HOSTNAME"):

@@ -18,7 +18,6 @@ from fedray.core.local import RateSchedule
 from fedray.methods import LocalLoss, LossContext, StepContext, Transform
 from fedray.scenario.loader import read_scenario
 
-pytestmark = pytest.mark.usefixtures("no_report")
 MINE = """
 import fedray
 import torch

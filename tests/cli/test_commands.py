@@ -52,14 +52,12 @@ def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())["local"]["lr"] == 0.1
 
 
-@pytest.mark.usefixtures("no_report")
 def test_without_out_a_run_goes_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command("run", file(tmp_path), "rounds=1").status == 0
     assert (tmp_path / "runs" / "small" / "summary.json").is_file()
 
 
-@pytest.mark.usefixtures("no_report")
 def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path) -> None:
     result = run_command("resume", copy_run(run, tmp_path / "run", 2))
     assert result.status == 0, result.err
@@ -235,7 +233,6 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     ("metric", "value", "stops"),
     [("accuracy", 0.3, True), ("nll", 2.0, True), ("accuracy", 0.999, False)],
 )
-@pytest.mark.usefixtures("no_report")
 def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: float, stops: bool) -> None:
     """The round that reaches it is the last one: evaluated, saved, and the one that answers; resuming adds nothing."""
     out = tmp_path / "run"
@@ -258,14 +255,12 @@ def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: flo
     assert fedray.load(out).rounds.num_rows == len(scores)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_run_of_no_rounds_leaves_its_first_models(tmp_path: Path) -> None:
     assert run_command("run", file(tmp_path), "rounds=0", "--out", tmp_path / "run").status == 0
     run = fedray.load(tmp_path / "run")
     assert (run.summary["rounds"], run.rounds.num_rows, len(run.models)) == (0, 1, 5)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--import finds a module in the working directory, before the scenario is read."""
     (tmp_path / "my_little_module.py").write_text("open('imported', 'w').close()\n")

@@ -26,7 +26,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_tilde_is_the_home_directory_wherever_a_path_is_given(home: Path) -> None:
     """On the command line, also as `--out=~/x`, in Python and in a scenario; none makes a directory named `~`."""
     (home / "small.yaml").write_text(yaml.safe_dump(scenario({"rounds": 1})))

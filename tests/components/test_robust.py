@@ -120,7 +120,6 @@ def test_a_diverged_client_is_named_and_not_hidden() -> None:
         robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
 
 
-@pytest.mark.usefixtures("no_report")
 def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
     """Bit for bit, at several models; and the other settings differ."""
     changes = {"method": {"name": "fed_ensemble", "models": 2}}
@@ -212,7 +211,6 @@ def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
     assert "\n" not in str(wrong.value)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_robust_servers_resist_flipped_labels() -> None:
     """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
 
@@ -231,7 +229,6 @@ def test_robust_servers_resist_flipped_labels() -> None:
 
 @pytest.mark.parametrize("kind", ["median", "trimmed_mean", "krum", "multi_krum"])
 @pytest.mark.parametrize("method", ["fedavg", "fed_ensemble", "feddyn", "scaffold", "ditto", "lg_fedavg"])
-@pytest.mark.usefixtures("no_report")
 def test_robust_servers_work_with_any_method(method: str, kind: str) -> None:
     """And with sparse uploads; the run is finite and repeats."""
     tree = scenario({"rounds": 2, "method": {"name": method}, "server": {"robust": kind}, "compress": {"kind": "topk"}})

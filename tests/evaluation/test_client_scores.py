@@ -18,7 +18,6 @@ from fedray.scenario.loader import read_scenario
 from fedray.storage.tables import write_parquet
 from fedray.tuning.trial import hash_training
 
-pytestmark = pytest.mark.usefixtures("no_report")
 TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}
 
 

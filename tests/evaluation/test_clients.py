@@ -13,7 +13,6 @@ from fedray.core.text import is_share
 from fedray.evaluation.clients import find_best_pass, own_test_rows, pick_best_pass, summarize_clients
 from fedray.metrics.names import lower_is_better
 
-pytestmark = pytest.mark.usefixtures("no_report")
 NUMBER = 6
 
 

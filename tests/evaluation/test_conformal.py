@@ -18,7 +18,6 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.evaluation.clients import own_test_rows
 from fedray.metrics.conformal import weigh_clients
 
-pytestmark = pytest.mark.usefixtures("no_report")
 SETS: dict[str, Any] = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2, "score": "aps"}}}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},

@@ -89,7 +89,6 @@ def test_a_run_stores_the_drift_of_every_client_and_its_report_names_the_anomaly
     assert f">client {MOVED}</text>" in (run.path / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("method", ["fedavg", "stacking"])
 def test_one_model_has_no_drift_scores(method: str, tmp_path: Path) -> None:
     run = fedray.run(of_method(method), out=tmp_path / "run")
@@ -98,7 +97,6 @@ def test_one_model_has_no_drift_scores(method: str, tmp_path: Path) -> None:
         _ = run.drift
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(("method", "change"), [("fed_ensemble", CUBIC), ("ditto", {"method": {"models": 2}})])
 def test_regression_and_personal_models_have_drift_too(method: str, change: dict[str, Any]) -> None:
     table = fedray.run(of_method(method, change)).drift.to_pandas()

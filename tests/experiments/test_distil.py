@@ -11,8 +11,6 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.models.catalogue import build_net
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 @pytest.fixture(scope="module")
 def run() -> fedray.Run:

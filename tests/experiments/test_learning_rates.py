@@ -17,8 +17,6 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.data.types import Dataset, Split, classification
 from fedray.tuning.sweep_file import read_sweep
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 GRID = [0.001, 0.01, 0.1]
 CUBIC: dict[str, Any] = {
     "method": {"name": "fedag"}, "data": {"name": "cubic", "limit": None, "partition": None}, "rounds": 2,

@@ -72,7 +72,6 @@ def test_a_killed_run_says_where_it_stopped_unless_it_is_still_written(run: fedr
     assert killed.checkpoint is None and "before its first checkpoint" in str(killed.error)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
     def stop(snapshot: dict[str, object]) -> None:
         if snapshot["round"] == 2:

@@ -13,8 +13,6 @@ from fedray.core.errors import BadInput
 from fedray.experiments.table import run_table
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 def write_rows(path: Path, invert: bool) -> None:
     rows = np.random.default_rng(0).normal(size=(120, 3))

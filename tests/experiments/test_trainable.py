@@ -56,7 +56,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Tune:
     return train(Tune(tmp_path_factory.mktemp("tune") / "checkpoint"))
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_trial_reports_every_evaluated_round_as_a_run_scores_it(whole: Tune) -> None:
     rounds = fedray.run(KEYS).rounds.to_pylist()
     assert [one["round"] for one in whole.reported] == [2, 4]

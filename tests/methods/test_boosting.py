@@ -30,7 +30,6 @@ from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.study import Study
 
-pytestmark = pytest.mark.usefixtures("no_report")
 BOOSTED = ["adaboost_f", "distboost_f", "preweak_f"]
 CLIENTS, CLASSES, ROUNDS = 4, 3, 6
 

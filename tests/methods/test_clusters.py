@@ -17,8 +17,6 @@ from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 TWO = {"data": {"limit": 120, "partition": None}, "clients": {"number": 6}}
 GROUPS: dict[str, Any] = {"name": "iid", "permute_labels": 2, "copies": True}
 

@@ -19,8 +19,6 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS, methods_table
 from fedray.scenario.stacking import STACKS
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
 SCHEDULES = ("permutation", "random", "balanced", "adaptive")
 OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedavg": {"shared_layers": 1}}

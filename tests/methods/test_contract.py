@@ -128,7 +128,6 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     assert "accuracy" in summary["metrics"] or "rmse" in summary["metrics"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_the_seed_decides_every_bit(run: fedray.Run) -> None:
     method = run.summary["method"]
     again, other = fedray.run(of(method)), fedray.run(of(method, {"seed": 7}))
@@ -141,7 +140,6 @@ def test_the_seed_decides_every_bit(run: fedray.Run) -> None:
 
 
 @pytest.mark.parametrize("last_round", [2, None], ids=["from the middle", "from nothing"])
-@pytest.mark.usefixtures("no_report")
 def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int | None) -> None:
     """The same models, the same state, and every row exactly once."""
     again = fedray.resume(copy_run(run, tmp_path / "run", last_round))

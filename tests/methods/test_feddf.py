@@ -14,8 +14,6 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.scenario.loader import read_scenario
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 NOTHING: dict[str, Any] = {"method": {"name": "feddf", "inputs": "noise", "validation": 0.0, "distil_steps": 0}}
 TIERS = {"clients": {"tiers": {"a": {"share": 0.5, "uplink": 2e5}, "b": {"share": 0.5}}}}
 CHANGES: dict[str, dict[str, Any]] = {

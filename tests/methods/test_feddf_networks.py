@@ -20,8 +20,6 @@ from fedray.methods import Method, Setting, federated
 from fedray.models.catalogue import build_net
 from fedray.simulation.parts import read_part
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 ONE = {"name": "mlp", "hidden": [8]}
 TWO = [ONE, {"name": "linear"}]
 FEDDF: dict[str, Any] = {

@@ -17,8 +17,6 @@ from fedray.core.errors import BadInput
 from fedray.scenario.loader import read_scenario
 from fedray.storage.checkpoint import load_checkpoint
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 def run(method: dict[str, Any], *changes: dict[str, Any], **options: Any) -> fedray.Run:
     return fedray.run(scenario({"method": method}, *changes), **options)

@@ -15,8 +15,6 @@ from fedray.core.method import Local
 from fedray.core.types import State, Uploads
 from fedray.methods.fednova import normalized_mean
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 def run(name: str, local: dict[str, Any]) -> fedray.Run:
     """A small run under a Dirichlet partition: clients differ in size."""

@@ -20,8 +20,6 @@ from fedray.scenario.loader import read_scenario
 from fedray.simulation.parts import read_part
 from fedray.simulation.study import Study
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 N, CLASSES = 6, 10
 
 

@@ -20,8 +20,6 @@ from fedray.methods import Setting, federated
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 UNIFORM: dict[str, Any] = {"server": {"weighting": "uniform"}}
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import fedray
 from fedray.core.errors import BadInput
 
-pytestmark = pytest.mark.usefixtures("no_report")
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 LAYERS: dict[str, Any] = {"model": {"name": "mlp", "norm": "layer", "hidden": [8]}}
 

@@ -27,8 +27,6 @@ from fedray.metrics import regression
 from fedray.models.catalogue import build_net
 from fedray.scenario.loader import read_scenario
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 CUBIC: dict[str, Any] = {"data": {"name": "cubic", "limit": None, "partition": None}, "predict": {"noise": "residual"}}
 STILL = {"rounds": 2, "local": {"lr": 0.01, "epochs": 2}}
 

@@ -133,7 +133,6 @@ def test_a_cut_edge_splits_the_walks(tmp_path: Path) -> None:
     ).client.tolist().count(1)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_bytes_of_a_hop_are_the_model(tmp_path: Path) -> None:
     """Each hop is sent once and received once, in the step that it ends: also the hop after the last step."""
     run = fedray.run(small(), out=tmp_path / "run")
@@ -185,7 +184,6 @@ def test_every_hop_is_sent_once_and_received_once(
         assert not result.table.steps[result.table.status != clock.OK].any()
 
 
-@pytest.mark.usefixtures("no_report")
 def test_one_model_that_stays_is_local_training(tmp_path: Path) -> None:
     """All nodes but the holder's are out of order: the walk is that client's own training, bit for bit."""
     path = make_walk(read_scenario(small(method={"models": 1})), 6, (0,))
@@ -197,7 +195,6 @@ def test_one_model_that_stays_is_local_training(tmp_path: Path) -> None:
     assert set(jobs["client"]) == {home} and (jobs["up_bytes"] == 0).all()
 
 
-@pytest.mark.usefixtures("no_report")
 def test_keeping_every_entry_is_the_dense_hop(tmp_path: Path) -> None:
     dense = fedray.run(small(), out=tmp_path / "dense")
     kept = fedray.run(small(compress={"kind": "topk", "ratio": 1.0}), out=tmp_path / "kept")
@@ -206,7 +203,6 @@ def test_keeping_every_entry_is_the_dense_hop(tmp_path: Path) -> None:
     assert sparse.summary["totals"]["up_bytes"] < 0.2 * dense.summary["totals"]["up_bytes"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> None:
     """What arrives is the first model but for k entries, however many hops it has made."""
     keys = {"compress": {"kind": "topk", "ratio": 0.05}, "method": {"models": 2}, "clients": {"number": 6}}

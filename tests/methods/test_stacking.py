@@ -141,7 +141,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 
 
 @pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])
-@pytest.mark.usefixtures("no_report")
 def test_a_run_killed_in_any_phase_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
     again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=table())
     assert again.summary["model_hash"] == run.summary["model_hash"]
@@ -191,7 +190,6 @@ def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
             np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_without_a_meta_model_it_is_the_plain_average() -> None:
     """`meta: average`, and a stack whose meta model has no rounds: the same answers after the rounds of the bases."""
     runs = [
@@ -205,7 +203,6 @@ def test_without_a_meta_model_it_is_the_plain_average() -> None:
     assert runs[0].summary["metrics"]["accuracy"] == runs[0].summary["metrics"]["accuracy_average"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not() -> None:
     """The known weakness: (i, j) has never seen client j's class, so the meta model learns that a tiny p_c means c."""
     owner = np.arange(CLIENTS * EACH) % CLASSES

@@ -68,7 +68,6 @@ def test_pooled_rows_are_those_of_all_clients_with_their_labels() -> None:
     assert labels.tolist() == table().train.y.tolist()
 
 
-@pytest.mark.usefixtures("no_report")
 def test_answers_go_up_once_and_the_meta_model_never(tmp_path: Path) -> None:
     run = fedray.run(scenario(STACK, POOLED, {"checkpoint": {"every": 1}}), data=table(), out=tmp_path / "run")
     jobs = run.clients.to_pandas().query("round > 3")
@@ -79,7 +78,6 @@ def test_answers_go_up_once_and_the_meta_model_never(tmp_path: Path) -> None:
     assert again.summary["state_hash"] == run.summary["state_hash"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
     run = fedray.run(scenario(STACK, SIDE), data=table())
     d = [part.study.net.layout.d for part in run.study.parts]
@@ -91,7 +89,6 @@ def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
     np.testing.assert_allclose(run.predict(table().test.x).mean, want, atol=1e-5)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_features_that_a_new_row_would_get_do_not_collapse_where_classes_are_disjoint() -> None:
     """The paper's folds do, to below 0.1 (test_stacking.py): the models that may be asked have not seen the class."""
     owner, keys = np.arange(CLIENTS * EACH) % CLASSES, {"rounds": 20, "replicates": 3, "evaluate": {"every": 20}}

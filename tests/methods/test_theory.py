@@ -25,8 +25,6 @@ from fedray.models.loss import per_sample
 from fedray.models.net import last_layer_inputs
 from fedray.runtime.worker import Worker
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 CHANCE = 1e-6  # of a false alarm
 MEMBERS, WEIGHT_SD = 200, 0.7
 PLACES = np.array([-0.9, -0.65, -0.3, -0.05, 0.2, 0.45, 0.7, 0.95])  # far apart: Theta is well conditioned

@@ -45,7 +45,6 @@ def test_masks_keep_the_mean_and_drop_whole_channels() -> None:
     assert torch.equal(module(torch.ones(1, 3, 2, 2)), torch.ones(1, 3, 2, 2))  # the layers are as before
 
 
-@pytest.mark.usefixtures("no_report")
 def test_answers_with_dropout_train_the_same_models_and_do_not_depend_on_the_cut_of_the_rows() -> None:
     plain, dropped = run_cnn(), run_cnn(AT_TEST)
     assert "draws random numbers (dropout)" in Inline(plain.study).worker.engine.why
@@ -61,7 +60,6 @@ def test_answers_with_dropout_train_the_same_models_and_do_not_depend_on_the_cut
     assert np.abs(same - whole[0]).max() < 1e-6
 
 
-@pytest.mark.usefixtures("no_report")
 def test_models_have_masks_of_their_own_and_the_mean_over_them_is_the_answer_without() -> None:
     """Of a last layer alone: it is linear in what is dropped, so that masks change no expectation."""
 

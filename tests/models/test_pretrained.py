@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 import fedray
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 class Body(nn.Module):
     """A network with a body that may be frozen, weights that are tied, and a constant."""

@@ -16,8 +16,6 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import ScenarioWarning
 from fedray.scenario.loader import read_scenario
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 class Centering(nn.Module):
     """Subtracts the batch's mean, in evaluation too."""

@@ -139,7 +139,6 @@ def test_a_function_that_makes_no_module_is_refused() -> None:
     assert "returns an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_OWN", {kind: dict(own) for kind, own in names._OWN.items()})
     monkeypatch.setattr(catalogue, "_BUILDERS", dict(catalogue._BUILDERS))

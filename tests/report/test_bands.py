@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from small import scenario
 
 import fedray
@@ -14,7 +13,6 @@ from fedray.report.jobs import figure_assignment
 from fedray.report.read import read_run
 
 
-@pytest.mark.usefixtures("no_report")
 def test_the_picture_of_who_trains_which_is_sorted_by_cluster(tmp_path: Path) -> None:
     keys = scenario({"method": {"name": "ifca", "models": 2}, "rounds": 1, "data": {"partition": None}})
     done = fedray.run(keys, data__partition={"name": "iid", "rotation": 2}, out=tmp_path / "run")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from small import scenario
 
 import fedray
@@ -13,7 +12,6 @@ from fedray.report.read import ReadRun, read_run
 from fedray.report.tiers import read_tier_curves
 
 
-@pytest.mark.usefixtures("no_report")
 def test_the_curve_of_a_tier_is_the_mean_of_its_clients_in_each_world(tmp_path: Path) -> None:
     tiers = {"strong": {"number": 2}, "weak": {}}
     keys = {"rounds": 2, "replicates": 2, "clients": {"tiers": tiers}, "evaluate": {"clients": "all"}}

@@ -134,7 +134,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 
 
 @pytest.mark.parametrize("last_round", [2, 5], ids=["bases", "meta"])
-@pytest.mark.usefixtures("no_report")
 def test_a_killed_run_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
     again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=table())
     assert again.summary["state_hash"] == run.summary["state_hash"]

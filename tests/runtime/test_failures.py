@@ -29,8 +29,6 @@ from fedray.methods.setting import Setting
 from fedray.runtime import failures
 from fedray.runtime.worker import Worker
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 ROUNDS = (1, 2)
 SKIP: dict[str, Any] = {"on_client_error": "skip"}
 

@@ -34,7 +34,6 @@ def finished(method: dict[str, Any], *changes: dict[str, Any]) -> fedray.Run:
     return fedray.run(scenario(SMALL, {"method": method}, *changes))
 
 
-@pytest.mark.usefixtures("no_report")
 def test_dittos_global_model_is_fedavgs_bit_for_bit() -> None:
     """And costs the same bytes: the personal models never leave the clients."""
     fedavg = finished({"name": "fedavg"}, {"server": {"weighting": "uniform"}})
@@ -92,7 +91,6 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
     assert distance[1] < 0.5 * distance[0]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows() -> None:
     several = {"data": {"hold_out": 0.25}}
     run = finished({"name": "ditto", "lambda": [0.0, 1.0]}, several)
@@ -106,7 +104,6 @@ def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows()
         finished({"name": "ditto", "lambda": [0.0, 1.0]})
 
 
-@pytest.mark.usefixtures("no_report")
 def test_lg_fedavg_with_nothing_private_is_fedavg_bit_for_bit() -> None:
     fedavg, lg = finished({"name": "fedavg"}), finished({"name": "lg_fedavg", "shared_layers": 2})
     for name in ("model_hash", "state_hash", "metrics"):
@@ -212,7 +209,6 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("method", PRIVATE)
-@pytest.mark.usefixtures("no_report")
 def test_private_state_resumes(method: str, tmp_path: Path) -> None:
     """With sparse uploads and their residuals, too: same models, same private state."""
     tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2},
@@ -225,7 +221,6 @@ def test_private_state_resumes(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["permutation", "random", "balanced", "adaptive"])
 @pytest.mark.parametrize("method", PRIVATE)
-@pytest.mark.usefixtures("no_report")
 def test_every_method_under_every_schedule(method: str, kind: str) -> None:
     """With partial participation: finite, repeatable, and private rows only of those who trained."""
     tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
@@ -245,7 +240,6 @@ def test_every_method_under_every_schedule(method: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])
-@pytest.mark.usefixtures("no_report")
 def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
     """`Run.predict` and the reported accuracy mean the same answer."""
     keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
@@ -277,7 +271,6 @@ def test_clients_without_rows_are_in_the_report_as_unknown(model: str, tmp_path:
     [{"method": {"name": "ditto", "lambda": 0.1}}, {"method": {"models": 3}, "predict": {"gamma": 1.0}}],
     ids=["models of their own", "weights of their own"],
 )
-@pytest.mark.usefixtures("no_report")
 def test_the_report_showed_no_clients_of_a_regression(keys: dict[str, Any], tmp_path: Path) -> None:
     """Each client's RMSE with its own weights or models is what the run records; equal weights give another one."""
     sine = {"data": {"name": "sine", "limit": None, "partition": {"name": "iid", "alpha": None}}}

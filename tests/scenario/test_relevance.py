@@ -163,7 +163,6 @@ def test_a_setting_in_which_a_method_is_another_one_is_named(other: str, tree: d
         read_scenario(tree)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_lg_fedavg_that_shares_every_layer_says_that_it_is_fedavg() -> None:
     """On the quickstart's network of two layers it was FedAvg to the bit, by default."""
     assert read_scenario(of("lg_fedavg")).method.options["shared_layers"] == 1

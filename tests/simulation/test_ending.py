@@ -17,7 +17,6 @@ import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.methods import Scored
 
-pytestmark = pytest.mark.usefixtures("no_report")
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 
 

@@ -37,7 +37,6 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["plain", "stack"])
-@pytest.mark.usefixtures("no_report")
 def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
     """Resumed, it has the rows and models of a run of today; on the type of CPU that wrote it, its hashes too."""
     old = summary_of(BEFORE / name)

@@ -158,7 +158,6 @@ def test_other_tensors_in_the_file_are_noticed(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path: Path) -> None:
     """What the line promises: resume sets it aside, names it, and ends in the same bits."""
     run = fedray.run(scenario(), out=tmp_path / "run")
@@ -183,7 +182,6 @@ def test_a_copied_folder_is_no_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, progress(3))
 
 
-@pytest.mark.usefixtures("no_report")
 def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
     """In a directory that does not say what the run began with; in others an edited scenario is refused."""
     run = fedray.run(scenario(), out=tmp_path / "run")
@@ -194,7 +192,6 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """More rounds may be asked of a finished run; another shape of models may not, with or without an identity."""
     run = fedray.run(scenario(), out=tmp_path / "run")
@@ -211,7 +208,6 @@ def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.usefixtures("no_report")
 def test_two_processes_never_write_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits a while and gives up; the lock of a process that was killed is gone."""
     run = fedray.run(scenario(), out=tmp_path / "run")
@@ -244,7 +240,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(where)], check=True)
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_full_disk_leaves_what_was_saved(small_disk: Path, tmp_path: Path) -> None:
     """Status 1 and one line while running; the checkpoints before it are whole; with space the run goes on."""
     given = scenario({"rounds": 12, "model": {"hidden": [40]}, "checkpoint": {"every": 1, "keep": 99}})

@@ -25,8 +25,6 @@ from fedray.report.read import read_run
 from fedray.scenario.loader import read_scenario
 from fedray.storage.identity import write_identity
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 def pictures(sign: int = 1) -> Dataset:
     """Rows of the shape of digits; with another sign the labels are inverted."""

@@ -91,7 +91,6 @@ def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert logged == ["sqlite:///x.db", "sqlite:///x.db", ("run-0", "accuracy", 0.5, 7)]
 
 
-@pytest.mark.usefixtures("no_report")
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -26,7 +26,6 @@ def replace(out: Path) -> None:
     out.mkdir()
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("act", [move, replace, shutil.rmtree])
 def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, act: Callable[[Path], None]) -> None:
     """At the next write, in one line; what is at the old place is left alone, and the run goes on at its new place."""

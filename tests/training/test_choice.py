@@ -22,8 +22,6 @@ from fedray.models.net import net_of
 from fedray.training import conv, loop
 from fedray.training.choice import choose_engine
 
-pytestmark = pytest.mark.usefixtures("no_report")
-
 
 class Two(TwoLayers):
     """A gelu between the layers."""

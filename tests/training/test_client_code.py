@@ -18,7 +18,6 @@ from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, st
 from fedray.core.method import Local
 from fedray.methods import Method, Setting, federated
 
-pytestmark = pytest.mark.usefixtures("no_report")
 TOP: dict[str, Any] = {"lanes": "torch"}
 
 

@@ -123,7 +123,6 @@ def test_the_population_of_this_file_is_ragged() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
-@pytest.mark.usefixtures("no_report")
 def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> None:
     module = ENGINES[engine][1]
     together = fedray.run(scenario({"replicates": 2, "rounds": 2}), model=module)

@@ -113,7 +113,6 @@ def test_a_module_that_only_takes_single_precision_is_still_tried() -> None:
     assert choose_engine(mixing, "cpu", torch.zeros(4)).name == "loop"
 
 
-@pytest.mark.usefixtures("no_report")
 def test_the_manifest_says_that_rows_see_each_other(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)

@@ -23,7 +23,6 @@ from fedray.training import loop
 from fedray.training.choice import Engine, choose_engine
 from fedray.training.recognition import recognize
 
-pytestmark = pytest.mark.usefixtures("no_report")
 IMAGE, ROW = (1, 12, 12), (6,)
 
 

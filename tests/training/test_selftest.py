@@ -17,7 +17,6 @@ from fedray.training import mlp
 from fedray.training.block import Block, Trained
 
 
-@pytest.mark.usefixtures("no_report")
 def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +64,6 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(
     assert "conv on cuda, up to 256 lanes" in mixed
 
 
-@pytest.mark.usefixtures("no_report")
 def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
     """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
     keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}

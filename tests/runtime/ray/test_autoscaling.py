@@ -24,7 +24,7 @@ from on_ray import hashes, inline, run
 from fedray.bench.measure import list_tree
 from fedray.runtime.addresses import answers
 
-pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 MOST = 3  # workers

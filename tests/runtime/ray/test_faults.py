@@ -21,7 +21,7 @@ import fedray
 from fedray.bench.measure import list_tree
 from fedray.core.errors import FedrayError
 
-pytestmark = pytest.mark.usefixtures("no_report", "cluster")
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def find_actors(name: str) -> list[int]:

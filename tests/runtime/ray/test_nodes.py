@@ -22,7 +22,7 @@ from fedray.core.errors import BadInput
 from fedray.runtime.ray import shared_folder
 from fedray.runtime.ray.driver_world import worker_environment
 
-pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 QUICK = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
 PRIVATE: dict[str, Any] = {"method": {"name": "feddyn"}}

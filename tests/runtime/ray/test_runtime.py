@@ -17,7 +17,7 @@ from fedray.bench.measure import list_tree
 from fedray.core import native
 from fedray.core.errors import BadInput
 
-pytestmark = pytest.mark.usefixtures("no_report", "cluster")
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 class BothRuntimes(NamedTuple):

@@ -24,7 +24,7 @@ from fedray.core.types import Clients, Tier
 from fedray.runtime.busy import ActorKeys, Choice, choose_seats
 from fedray.runtime.seats import ActorSpec
 
-pytestmark = [pytest.mark.usefixtures("no_report"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
