@@ -76,5 +76,7 @@ def test_a_tutorial_runs_in_a_real_kernel(path: Path, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:by round 1 1 jobs failed:UserWarning")  # what the page on failing clients shows
 def test_the_blocks_of_a_how_to_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    text = path.read_text()
+    assert any(kind in ("python", "bash", "text") for kind, _ in find_blocks(text)), "nothing to run or to look up"
     with forgetting_names():
-        run_blocks(path.read_text(), path.stem, tmp_path)
+        run_blocks(text, path.stem, tmp_path)

@@ -130,7 +130,9 @@ def test_the_examples_of_the_page_on_conformal_sets_run(
 
 @pytest.mark.parametrize("name", ["determinism", "exact_sums"])
 def test_the_examples_of_an_explanation_run(name: str) -> None:
-    exec(compile("\n".join(blocks("python", page(name))), f"{name}.md", "exec"), {"__name__": name})
+    code = "\n".join(blocks("python", page(name)))
+    assert "\nassert " in code  # the page states what it shows
+    exec(compile(code, f"{name}.md", "exec"), {"__name__": name})
 
 
 def test_the_python_blocks_of_the_page_on_training_are_one_script(workplace: Path) -> None:
