@@ -28,7 +28,10 @@ BASES = {
     "FedrayError",
     "nn.Module",
     "ctypes.Structure",
-    "yaml.SafeLoader",
+    "Composer",
+    "CParser",
+    "SafeConstructor",
+    "Resolver",
     "yaml.SafeDumper",
 }
 

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import string
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def load_digits(_root: Path | None) -> Dataset:
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
+@cache
 def _read_digits() -> tuple[Any, Any]:
     """Inputs `[n, 64]` and labels `[n]`. scikit-learn's file is read without importing scikit-learn for a second."""
     home = importlib.util.find_spec("sklearn")

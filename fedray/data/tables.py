@@ -49,7 +49,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     folds = []
     for k in range(count):
         train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
-        if np.intersect1d(train, test).size:
+        if np.isin(test, train, kind="table").any():
             raise explain_damage(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
         folds.append((train, test))
     each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
@@ -74,7 +74,7 @@ def _read_numbers(name: str, path: Path) -> FloatArray:
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
     """Indices below `limit`, `[n]`; the files hold them as floats."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
-    if index.min() < 0 or index.max() >= limit or len(np.unique(index)) < len(index):
+    if index.min() < 0 or index.max() >= limit or np.bincount(index).max() > 1:
         raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
     return index
 

@@ -32,6 +32,7 @@ from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_
 from fedray.runtime.worker_info import name_lanes, warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
 from fedray.storage import directory
 from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
 from fedray.storage.loggers import build_loggers
@@ -76,7 +77,7 @@ def run_scenario(
     current_ending().advise(describe_resume(out, own.modules, address), needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
-    runtime = _choose_runtime(scenario, own, address, resume=resume)
+    runtime, study = _choose_runtime(scenario, own, address, resume=resume)
     if not resume:
         if force and (out / "scenario.yaml").is_file():
             remove_run(out)
@@ -84,8 +85,9 @@ def run_scenario(
     try:
         if scenario.local.lr_grid:
             log.info("choosing the learning rate")
-            own = choose_learning_rates(scenario, out, own, run_inline)
-        run = run_inline if runtime == "inline" else partial(_run_on_ray, address=address, wait_for=wait_for)
+            own, study = choose_learning_rates(scenario, out, own, run_inline), None
+        on_ray = partial(_run_on_ray, address=address, wait_for=wait_for)
+        run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
             summary = run(scenario, out, own, shield(warn_of_failures(watch)))
     except BadInput:
@@ -97,11 +99,16 @@ def run_scenario(
     return summary
 
 
-def _choose_runtime(scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool) -> str:
-    """The runtime of a run; bad input is found here, before a new run's directory is made."""
+def _choose_runtime(
+    scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool
+) -> tuple[str, Study | None]:
+    """The runtime of a run, and its study for a new run in this process.
+
+    Bad input is found here, before a new run's directory is made.
+    """
     elsewhere = address is not None and scenario.runtime != "inline"
     if elsewhere or (resume and scenario.runtime != "auto"):
-        return "ray" if elsewhere else scenario.runtime
+        return "ray" if elsewhere else scenario.runtime, None
     log.info("reading the data")
     study = build_study(scenario, own)
     if not resume:
@@ -109,7 +116,7 @@ def _choose_runtime(scenario: Scenario, own: UserObjects, address: str | None, *
     chosen = choose_runtime(scenario, study, address)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
-    return chosen.name
+    return chosen.name, None if resume or chosen.name == "ray" else study
 
 
 def _draw_report(out: Path) -> None:
@@ -162,7 +169,13 @@ def resume_run(
 
 
 def run_inline(
-    scenario: Scenario, out: Path, own: UserObjects, watch: Watch, measure: Measure = make_evaluator
+    scenario: Scenario,
+    out: Path,
+    own: UserObjects,
+    watch: Watch,
+    *,
+    measure: Measure = make_evaluator,
+    study: Study | None = None,
 ) -> dict[str, Any]:
     """Runs a scenario in this process, in a run directory that exists, and returns the summary.
 
@@ -172,11 +185,13 @@ def run_inline(
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
         measure: makes the function that scores the models.
+        study: of the scenario, where it is built already; nothing else may use it.
     """
     use_one_thread()
-    scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
-    log.info("reading the data")
-    study = build_study(scenario, own)
+    if study is None:
+        scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
+        log.info("reading the data")
+        study = build_study(scenario, own)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus, scenario.clients.device))
     facts = {"runtime": "inline", **worker_facts(runtime.worker)}

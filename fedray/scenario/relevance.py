@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from fedray.core.text import quote_value
@@ -195,8 +196,13 @@ def _need_of(key: str, scenario: Scenario) -> Needs | None:
         return None if option is None else option.needs
     if section.startswith("clients.tiers") or section not in section_types():
         return None
-    hint = get_type_hints(section_types()[section], include_extras=True).get(last)
+    hint = _hints_of(section).get(last)
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Needs)), None)
+
+
+@cache
+def _hints_of(section: str) -> dict[str, Any]:
+    return get_type_hints(section_types()[section], include_extras=True)
 
 
 def value_at(scenario: Scenario, key: str) -> Any:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -99,16 +100,22 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
     """Versions, host and commit; nothing from the environment's secrets."""
+    host = {"machine": platform.machine(), "system": platform.platform(), "python": sys.version.split()[0]}
+    return {"versions": dict(_versions()), "host": host, "git_commit": _commit(), **extra}
+
+
+@cache
+def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    host = {"machine": platform.machine(), "system": platform.platform(), "python": sys.version.split()[0]}
-    return {"versions": versions, "host": host, "git_commit": _commit(), **extra}
+    return versions
 
 
+@cache
 def _commit() -> str | None:
     if shutil.which("git") is None:
         return None

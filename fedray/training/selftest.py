@@ -42,8 +42,10 @@ def check_invariance(
     if engine.width == 1:
         return True
 
+    starts = torch.stack([net.init(int(key)) for key in rng.keys(0, "selftest", np.arange(_LANES))]).to(device, dtype)
+
     def train(lanes: list[int]) -> Tensor:
-        return engine.train(net, _make_block(net, local, example, lanes, device=device, dtype=dtype)).final
+        return engine.train(net, _make_block(net, local, example, lanes, starts)).final
 
     whole = train(list(range(_LANES)))
     groups = ([0, 1], [2, 3, 4], [1, 4])
@@ -55,8 +57,9 @@ def _bits(rows: Tensor) -> Tensor:
     return rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
 
 
-def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], *, device: str, dtype: torch.dtype) -> Block:
+def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], starts: Tensor) -> Block:
     """A block of some of the five lanes; inputs, targets and first models of a lane depend on its number alone."""
+    device, dtype = starts.device, starts.dtype
     lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
     size = np.full(len(lane), _ROWS)
     one_epoch = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
@@ -73,6 +76,7 @@ def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], *, de
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         return x[index[lo:hi].to(device)], y[index[lo:hi].to(device)]
 
-    start = torch.stack([net.init(int(k)) for k in key]).to(device, dtype)
     counters = torch.zeros(len(lane), 0, dtype=torch.int64)
-    return Block(start, counters, read, weight.to(device, dtype), steps, one_epoch, _RATE, key, int(np.prod(shape)))
+    return Block(
+        starts[lane], counters, read, weight.to(device, dtype), steps, one_epoch, _RATE, key, int(np.prod(shape))
+    )
