@@ -9,7 +9,7 @@ import pytest
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # MKL reads it at its first product
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test cuts the power, and to wait for the disk is a third of a small run. Processes that a test kills do wait.
-os.fsync = lambda _handle: None
+os.fsync = lambda fd: None  # noqa: ARG005
 
 
 @pytest.fixture(autouse=True)

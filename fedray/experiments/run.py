@@ -173,8 +173,8 @@ def run_inline(
     out: Path,
     own: UserObjects,
     watch: Watch,
-    *,
     measure: Measure = make_evaluator,
+    *,
     study: Study | None = None,
 ) -> dict[str, Any]:
     """Runs a scenario in this process, in a run directory that exists, and returns the summary.

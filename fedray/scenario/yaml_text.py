@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
+from yaml._yaml import CParser
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
-from yaml.cyaml import CParser
 from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput
@@ -78,8 +78,6 @@ def _scalar(loader: _Loader, node: yaml.Node) -> Any:
     text = loader.construct_scalar(node)  # type: ignore[arg-type]  # an error of one line where it is no scalar
     kind = node.tag.rpartition(":")[2]
     if kind == "str":
-        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-            raise ValueError(f"line {node.start_mark.line + 1}: {quote_value(text)} holds half a character: remove it")
         return text
     if not _CORE[node.tag][0].match(text):
         raise ValueError(f"line {node.start_mark.line + 1}: {quote_value(text)} is no {kind}: remove the tag")
@@ -114,11 +112,12 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Dumper.add_representer(str, _text)
+_constructors: Any = _Loader  # PyYAML's types name only its own loaders
 for _kind in ("null", "bool", "int", "float", "str"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar)
-_Loader.add_constructor("tag:yaml.org,2002:seq", _sequence)
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_Loader.add_constructor(None, _refuse_tag)
+    _constructors.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar)
+_constructors.add_constructor("tag:yaml.org,2002:seq", _sequence)
+_constructors.add_constructor("tag:yaml.org,2002:map", _mapping)
+_constructors.add_constructor(None, _refuse_tag)
 
 
 def _weight(node: yaml.Node, known: dict[int, int]) -> int:
@@ -152,14 +151,13 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
-        last = text.rstrip("\n").count("\n")  # the end of a text counts as a line of its own
-        line = f", line {min(mark.line, last) + 1}" if mark is not None else ""
+        # a text without a line break at its end ends on a line of its own
+        line = f", line {min(mark.line, text.count(chr(10))) + 1}" if mark is not None else ""
         raise BadInput(f"{where}{line}: not valid YAML: {show_line(wrong.problem or wrong.context)}") from None
     except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput(f"{where}: {show_line(wrong)}") from None
-    except (OverflowError, LookupError, TypeError, AttributeError) as wrong:  # PyYAML itself, on "\UFFFFFFFF" for one
-        why = "an escape names no character" if isinstance(wrong, OverflowError) else wrong
-        raise BadInput(f"{where}: not valid YAML: {show_line(why)}") from None
+    except (LookupError, TypeError, AttributeError) as wrong:  # PyYAML itself
+        raise BadInput(f"{where}: not valid YAML: {show_line(wrong)}") from None
     except RecursionError:
         raise BadInput(f"{where}: lists and mappings are nested too deeply: write it flatter") from None
     finally:

@@ -26,8 +26,9 @@ def read(text: str) -> object:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('name: "\\UFFFFFFFF"', "an escape names no character"),
-        ('name: "\\uD800"', "holds half a character"),
+        ('name: "\\UFFFFFFFF"', "line 1: not valid YAML: found invalid Unicode character escape code"),
+        ('name: "\\uD800"', "invalid Unicode character escape code"),
+        ('name: "\ud800"', "surrogates not allowed"),
         ("rounds: !!bool x", "line 1: 'x' is no bool: remove the tag"),
         ("rounds: !!int 1.5", "'1.5' is no int"),
         ("rounds: !!timestamp 2001-99-99", "the tag '!!timestamp' is not known"),
