@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copy_run, of_method
+from small import copy_run, of_method, rows
 
 import fedray
 from fedray.assembly.study import build_study
@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedav
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
-def combined(method: str, kind: str = "permutation", **changes: Any) -> dict[str, Any]:
+def combined(method: str, kind: str = "permutation", /, **changes: Any) -> dict[str, Any]:
     """Several models where the method has them, half of the clients a round, held-out rows, sparse uploads."""
     several = {"models": 2} if METHOD_SPECS[method].models == "any" else {}
     served = method != "random_walk"
@@ -54,17 +54,46 @@ def test_every_method_under_every_schedule_resumes(method: str, kind: str, tmp_p
     assert hashes(fedray.resume(copy_run(run, tmp_path / "copy", 1))) == hashes(run)
 
 
-# Ray takes seconds to start its actors; the other methods are made of the parts of these.
+BASES = [{"name": "mlp", "hidden": [6]}, {"name": "mlp", "hidden": [4], "models": 2}]
+NO_MODEL: dict[str, Any] = {"name": None, "hidden": None}
+SETS: dict[str, Any] = {"predict": {"conformal": {"alpha": 0.5}}}
+VARIANTS: dict[str, dict[str, Any]] = {  # parts of methods that their defaults do not reach, by method
+    "fedag omc": {"method": {"sampling": "omc", "samples": 3}},
+    "fedbe dirichlet": {"method": {"sampler": "dirichlet", "samples": 3}},
+    "feddf noise": {"method": {"inputs": "noise", "teacher": "confidence", "input_rows": 50}},
+    "feddf networks": {"method": {"networks": [BASES[0], {"name": "linear"}]}, "model": NO_MODEL},
+    "shefl proximal": {"method": {"mu": 0.1}},
+    "shefl corrected": {"method": {"alpha": 0.1}},
+    "stacking bases": {"method": {"bases": BASES}, "model": NO_MODEL},
+    "stacking within": {"method": {"bases": BASES, "folds": "within", "meta": "mlp"}, "model": NO_MODEL},
+    "stacking classifiers": {
+        "method": {"bases": [BASES[0], {"name": "sklearn/decision_tree", "max_depth": 3}]}, "model": NO_MODEL,
+    },
+    "adaboost_f weights": {"method": {"draw": "weights"}},
+    **{f"fens {kind}": {"method": {"aggregator": kind}} for kind in ("class_weights", "client_weights", "voting")},
+    "random_walk failures": {"graph": {"kind": "watts_strogatz", "node_failure": 0.2, "edge_failure": 0.1}},
+}  # fmt: skip
+
+
+# Ray takes seconds to start its actors; by default other tests have the parts of which these methods are made.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("name", [*sorted(METHODS), *VARIANTS])
 @pytest.mark.usefixtures("cluster")
-def test_every_method_has_the_bits_of_one_process_in_two_actors(method: str) -> None:
-    """Private vectors live with their clients' actors; known clients are asked there."""
-    tree = combined(method, evaluate={"personal": True})
-    ray = fedray.run(tree, runtime="ray", clients__actors=1 if method in ONE_CLIENT else 2)
-    assert hashes(ray) == hashes(fedray.run(tree))
+def test_every_method_has_the_bits_of_one_process_in_two_actors(name: str, tmp_path: Path) -> None:
+    """Models, private vectors, every table, and the sets of known clients, who are asked where they live.
+
+    With error feedback jobs run where their client lives; without it actors take chunks of them as they finish.
+    """
+    method, change = name.split()[0], VARIANTS.get(name, {})
+    kept: dict[str, Any] = {"compress": {"error_feedback": False}} if change else {}
+    tree = combined(method, evaluate={"personal": True, "clients": "all"}, **SETS, **kept, **change)
+    actors: dict[str, Any] = {"runtime": "ray", "clients__actors": 1 if method in ONE_CLIENT else 2}
+    ray, inline = fedray.run(tree, out=tmp_path / "ray", **actors), fedray.run(tree, out=tmp_path / "inline")
+    assert hashes(ray) == hashes(inline)
+    for table in ("rounds", "clients", "client_scores"):
+        assert rows(getattr(ray, table)) == rows(getattr(inline, table)), table
 
 
 CLASSIFIERS = sorted(set(METHODS) - {"deep_ensemble", "bayesian_linear"})

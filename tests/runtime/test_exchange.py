@@ -36,11 +36,13 @@ from fedray.simulation.study import Study
 
 Actors = dict[str, Any]
 UNEVEN = (1.0, 7.0, 40.0)  # how long three actors take for the same work
+NONE: dict[str, Any] = {"model": {"name": None, "hidden": None}}
 CASES: dict[str, dict[str, Any]] = {
     "replicates": of_method("fed_ensemble", {"method": {"models": 3}, "replicates": 2}),
     "tiers": of_method("shefl", {"clients": {"tiers": {"hpc": {"number": 2, "models_per_round": "all"}, "lpc": {}}}}),
     "every upload": of_method("fed_ensemble", {"method": {"models": 2}, "server": {"robust": "median"}}),
     "shares of all models": of_method("fedem"),
+    "a stack in one row": of_method("stacking", {"method": {"bases": [{"name": "linear"}], "folds": "within"}, **NONE}),
     "a shared vector": of_method("scaffold"),
     "private vectors": of_method("fedavg", {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}),
 }

@@ -78,7 +78,7 @@ class Calls:
         if task.chunk is None:
             order, pages = Order(self._number, t, None, None, task.kept, task.sends), list[Any]()
         else:
-            numbers = np.unique(task.chunk.rows // self._rows)
+            numbers = np.unique(task.chunk.rows // self._rows) if not self.round.whole else np.zeros(1, np.int64)
             order = Order(self._number, t, jobs.take(task.chunk.places), self._held(numbers), task.kept, task.sends)
             pages = [self._page(int(number)) for number in numbers]
         self._pending[self.actors[a].train.remote(order, *pages)] = a

@@ -50,7 +50,7 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
     """Whether a job reads more than its own row: parts of a stack, weights over all models, learners, other extras."""
-    reads = bool(study.method.parts) or phase.mixture or phase.fitting is not None
+    reads = bool(study.parts) or phase.mixture or phase.fitting is not None
     return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
