@@ -16,6 +16,7 @@ PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunk
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
 LINK = 1.25e9  # bytes/s of the coordinator's network: 10 Gbit/s
 PAGE = 1 << 20  # bytes of models that travel together
+LEAST = 1 << 20  # bytes of a model's sums, from which on those of a node are added there (`exchange` lines)
 GB = 1e9
 
 
@@ -42,28 +43,32 @@ class Estimate(NamedTuple):
 
     Attributes:
         broadcast: GB of models to all nodes.
-        replies: GB of sums from all actors.
-        before: GB of sums if every actor sent those of all models.
+        replies: GB of sums from all nodes.
+        each: GB of sums if every actor sent its own.
         kept: GB of sums that the coordinator holds.
-        seconds: Of planning, broadcast, replies and adding.
+        seconds: Of planning, broadcast, replies and adding, on the nodes and at the coordinator.
     """
 
     broadcast: float
     replies: float
-    before: float
+    each: float
     kept: float
     seconds: float
 
 
 def estimate_round(place: Deployment) -> Estimate:
-    """What a round takes: jobs lie in the order of their models, so that A actors train A + K - 1 shares of models."""
+    """What a round takes: jobs lie in the order of their models, so that A neighbors have A + K - 1 shares of models.
+
+    The actors of a node are neighbors, and where a model is large their sums are added there.
+    """
     nodes, actors, models, d, jobs = place
-    shares = min(actors + models - 1, actors * models)
-    a_node = min(models, -(-actors // nodes) + (models - 1) / nodes)  # models that a node's actors train, on average
-    down = nodes * min(4.0 * models * d, max(a_node * 4.0 * d, PAGE)) + 24.0 * jobs
-    up = 8.0 * shares * d
-    seconds = jobs * PLAN + down / LINK + up / LINK + shares * d * ADD
-    return Estimate(down / GB, up / GB, 8.0 * actors * models * d / GB, 8.0 * models * d / GB, seconds)
+    here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
+    adds = actors > nodes and 8 * d >= LEAST
+    shares = here if adds else apart
+    down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
+    up, each = 8.0 * shares * d, 8.0 * apart * d
+    seconds = jobs * PLAN + (down + up) / LINK + (shares + adds * apart / nodes) * d * ADD
+    return Estimate(down / GB, up / GB, each / GB, 8.0 * models * d / GB, seconds)
 
 
 PLACES = {
@@ -76,7 +81,7 @@ PLACES = {
 
 def print_table() -> None:
     """Prints the estimates as a Markdown table."""
-    print("| K = 5, 100 nodes | broadcast, GB | replies, GB | of all models, GB | kept, GB | seconds |")
+    print("| K = 5, 100 nodes | broadcast, GB | replies, GB | of each actor, GB | kept, GB | seconds |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, place in PLACES.items():
         print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in estimate_round(place)) + " |")

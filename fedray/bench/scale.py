@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,9 @@ COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs 
 NODES, ACTORS = (1, 2, 3), (1, 4)
 MEGABYTES, LAPS = 40, 5
 SHARES, NUMBERS = 20, 2_000_000  # replies that the coordinator adds up, and numbers of each
-EXCHANGED, WIDE = (2, 4), 26_000  # actors; hidden units of a network of two million numbers
+EXCHANGED = ("2", "4", "8 1", "8 2")  # actors; nodes beside the coordinator's
+NEVER = 1 << 62  # bytes of a model's sums, from which on those of a node are added there
+WIDE = 26_000  # hidden units of a network of two million numbers
 
 
 def scale_scenario(number: int, per_round: int, **changes: Any) -> dict[str, Any]:
@@ -127,41 +129,67 @@ def measure_coordinator(number: int, jobs: int) -> None:
     )
 
 
-def measure_exchange(actors: int) -> None:
+def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE) -> None:
     """Prints what an exchange sends both ways, and how much memory the coordinator takes for it meanwhile.
 
     Args:
         actors: client actors, on this machine.
+        nodes: nodes beside the coordinator's over which they are spread, on this machine too; in every second lap their
+            sums are added up there. 0: they are on the coordinator's node.
+        hidden: hidden units of the network.
     """
+    from fedray.runtime.ray.broadcast import open_nodes
+    from fedray.runtime.ray.connection import open_ray
+
+    with open_nodes([actors // nodes] * nodes, head=0) if nodes else open_ray(None, actors):
+        laps = _time_laps(actors, hidden, (NEVER, 0) if nodes else (NEVER,))
+    for least, each in laps.items():
+        down, up, memory = (statistics.median(lap[n] for lap in each) / 1e6 for n in range(3))
+        where = f" on {nodes} nodes, {'not ' if least else ''}added there" if nodes else ""
+        print(
+            f"{actors} actors{where}, {hidden:,} hidden units: {down:.0f} MB of models, {up:.1f} MB of replies, "
+            f"{memory:.0f} MB more at the coordinator, {min(lap.seconds for lap in each):.3f} s",
+            flush=True,
+        )
+
+
+def _time_laps(actors: int, hidden: int, leasts: tuple[int, ...]) -> dict[int, list[_Lap]]:
+    """Laps of an exchange, in turn with each of the numbers of bytes from which on sums are added on their node."""
     from fedray.assembly.study import build_study
     from fedray.assembly.user_objects import UserObjects
-    from fedray.runtime.ray.connection import open_ray
+    from fedray.runtime.ray import actors as adding
     from fedray.runtime.ray.runtime import RayRuntime
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, size_jobs
 
-    keys = scale_scenario(1000, 40, model={"name": "mlp", "hidden": [WIDE]}, local={"steps": 1}, runtime="ray")
+    keys = scale_scenario(1000, 40, model={"name": "mlp", "hidden": [hidden]}, local={"steps": 1}, runtime="ray")
     keys["clients"]["actors"] = actors
     scenario = read_scenario(keys)
     study = build_study(scenario)
-    phase, progress = study.method.phase, begin_progress(study, study.method.phase)
-    jobs = size_jobs(study, phase, phase.schedule(0, progress.state))
-    with open_ray(None, actors):
-        runtime = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale")
-        for t in range(2):  # the first one is cut into more chunks, as nobody knows yet how long it takes
-            runtime.train(t, jobs, progress.state, phase)
+    phase, state = study.method.phase, begin_progress(study, study.method.phase).state
+    jobs = size_jobs(study, phase, phase.schedule(0, state))
+    runtime = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale")
+    laps: dict[int, list[_Lap]] = {least: [] for least in leasts}
+    for t in range(2 + LAPS * len(leasts)):
+        adding.ADD_BYTES = least = leasts[t % len(leasts)]
         with watch_memory() as most:
             start = time.perf_counter()
-            for t in range(LAPS):
-                runtime.train(2 + t, jobs, progress.state, phase)
-            seconds = (time.perf_counter() - start) / LAPS
-        down, up = runtime.clients.traffic
-        runtime.close()
-    print(
-        f"{actors} actors, K = {phase.models}, d = {study.net.layout.d:,}: {down / 1e6:.0f} MB of models, "
-        f"{up / 1e6:.0f} MB of replies, {most[0] / 1e6:.0f} MB more at the coordinator, {seconds:.2f} s",
-        flush=True,
-    )
+            runtime.train(t, jobs, state, phase)
+            seconds = time.perf_counter() - start
+        if t >= 2:  # nobody knew yet how long a round takes
+            down, up = runtime.clients.traffic
+            laps[least].append(_Lap(down, up, most[0], seconds))
+    runtime.close()
+    return laps
+
+
+class _Lap(NamedTuple):
+    """One exchange: bytes of models, of replies, and more at the coordinator; seconds."""
+
+    down: int
+    up: int
+    memory: int
+    seconds: float
 
 
 @contextmanager
@@ -198,13 +226,13 @@ def print_figures(arguments: list[str]) -> None:
             measure_broadcast(int(nodes))
         case ["coordinator", number, jobs]:
             measure_coordinator(int(number), int(jobs))
-        case ["exchange", actors]:
-            measure_exchange(int(actors))
+        case ["exchange", *numbers]:
+            measure_exchange(*map(int, numbers))
         case _:
             lines = [f"population {number} {rows}" for rows in ("stratum", "client") for number in CLIENTS]
             lines += [f"broadcast {nodes}" for nodes in NODES]
             lines += [f"coordinator {number} {jobs}" for number, jobs in COORDINATED]
-            lines += [f"exchange {actors}" for actors in EXCHANGED]
+            lines += [f"exchange {case}" for case in EXCHANGED]
             for line in lines:
                 subprocess.run([sys.executable, "-m", "fedray.bench.scale", *line.split()], check=True)
 

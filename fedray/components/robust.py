@@ -21,8 +21,14 @@ Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]
 _CHUNK = 1 << 16  # columns at a time
 
 
-def robust_server(rows: Rows, center: Center) -> Server:
-    """`w_k <- w_k + center(deltas that started from w_k)`; every upload weighs the same."""
+def robust_server(rows: Rows, center: Center, *, columns: bool) -> Server:
+    """`w_k <- w_k + center(deltas that started from w_k)`; every upload weighs the same.
+
+    Args:
+        rows: the rows of the state.
+        center: of a model's deltas.
+        columns: whether the center takes each number by itself.
+    """
 
     def reduce(uploads: Uploads) -> Stats:
         bad = ~(uploads.delta.abs().amax(1) < LIMIT)  # NaN is bad, too
@@ -42,7 +48,7 @@ def robust_server(rows: Rows, center: Center) -> Server:
             delta[r * rows.models + k] = center(deltas)
         return apply_delta(state, delta, stats)
 
-    return Server(no_extra, reduce, step, keeps=True)
+    return Server(no_extra, reduce, step, keeps=True, columns=columns)
 
 
 def median(x: Tensor) -> Tensor:

@@ -63,4 +63,4 @@ def with_optimizer(
         extra["optimizer_first"] = torch.where(trained, first, extra["optimizer_first"])
         return place_change(state, after, lr * change, trained)._replace(extra=extra)
 
-    return Server(init, base.reduce, step, base.keeps)
+    return Server(init, base.reduce, step, base.keeps, base.columns)

@@ -44,13 +44,15 @@ class Server(NamedTuple):
         init: The extra state that belongs to the first models `[M, d]`.
         reduce: Statistics of a block of uploads, made where the clients run, and merged with `+` in any order.
         step: The state after round t, from the state before it and all statistics of the round.
-        keeps: Whether the statistics hold the uploads themselves, J * d numbers, and not only sums of them.
+        keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
+        columns: Whether `step` computes each of the d numbers from its own column of state and statistics alone.
     """
 
     init: Callable[[Tensor], dict[str, Tensor]]
     reduce: Callable[[Uploads], Stats]
     step: Callable[[State, Stats, int], State]
     keeps: bool = False
+    columns: bool = False
 
 
 class Compressed(NamedTuple):
@@ -117,7 +119,6 @@ class Local:
 
     The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
-
     Code may take three places (`fedray.core.local`): those of the loss, of the data's gradient and of the optimizer.
 
     Attributes:
@@ -135,8 +136,8 @@ class Local:
         schedule: A course of the learning rate, as a factor; None without one.
         loss: What takes the place of the network's loss; None: nothing.
         gradient: A transformation of the data's gradient, before the affine term; None: it stays.
-        step: What takes the place of the optimizer: a transformation, whose result times the learning rate is
-            subtracted, or a function (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
+        step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
+            (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -200,8 +201,7 @@ class Phase:
         mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
         fitting: What clients fit, where they do not descend; None: they train the network.
-        ask: What the clients of a round are asked about before the server steps: a state with `CANDIDATES`, from the
-            state and what they have sent, or None where there is nothing to ask. None: nothing ever.
+        ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
     """
 
     models: int

@@ -21,6 +21,7 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
 from fedray.experiments.runtime_choice import choose_runtime
+from fedray.experiments.spread import open_actors
 from fedray.experiments.user_errors import explain_run
 from fedray.files.plain import confirm_writable
 from fedray.process.ending import current_ending
@@ -32,6 +33,7 @@ from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_
 from fedray.runtime.worker_info import name_lanes, warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
+from fedray.simulation.interfaces import Runtime
 from fedray.simulation.study import Study
 from fedray.storage import directory
 from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
@@ -176,6 +178,7 @@ def run_inline(
     measure: Measure = make_evaluator,
     *,
     study: Study | None = None,
+    actors: int = 0,
 ) -> dict[str, Any]:
     """Runs a scenario in this process, in a run directory that exists, and returns the summary.
 
@@ -186,19 +189,31 @@ def run_inline(
         watch: called with a snapshot after each evaluated round.
         measure: makes the function that scores the models.
         study: of the scenario, where it is built already; nothing else may use it.
+        actors: client actors that train for this process, which is a trial that has their seats; 0: it trains itself.
     """
     use_one_thread()
     if study is None:
         scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
+    if actors:
+        runtime, facts = open_actors(scenario, own, study, actors, name=f"trial {out.name}")
+    else:
+        runtime, facts = _open_inline(scenario, study)
+    try:
+        warn_if_dependent(facts)
+        watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
+        digests = describe_study(scenario, own, study) | {"engine": {"lanes": name_lanes(facts)}}
+        return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
+    finally:
+        runtime.close()
+
+
+def _open_inline(scenario: Scenario, study: Study) -> tuple[Runtime, dict[str, Any]]:
+    """The runtime of this process alone, and facts on it."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus, scenario.clients.device))
-    facts = {"runtime": "inline", **worker_facts(runtime.worker)}
-    warn_if_dependent(facts)
-    watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-    digests = describe_study(scenario, own, study) | {"engine": {"lanes": name_lanes(facts)}}
-    return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
+    return runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
 
 
 def _run_on_ray(

@@ -24,6 +24,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
+from fedray.experiments.spread import open_actors, refuse_other_seats
 from fedray.experiments.user_errors import explain_run
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
@@ -103,9 +104,8 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
         raise BadInput("local.lr_grid: Ray Tune chooses the rate: put local.lr into its param_space instead")
     if scenario.runtime == "ray" and not actors:
         raise BadInput("runtime = ray: a trial trains in its own process: leave runtime out, or give actors=N")
-    asks = [name for name, tier in scenario.clients.tiers.items() if tier.num_gpus or tier.resources]
-    if actors and asks:
-        raise BadInput(f"clients.tiers.{asks[0]}: the actors of a trial have CPUs only: drop num_gpus and resources")
+    if actors:
+        refuse_other_seats(scenario)
 
 
 def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None:
@@ -174,9 +174,4 @@ def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> tuple[Runti
     if not trial.actors:
         runtime = Inline(study)
         return runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
-    from fedray.runtime.ray.runtime import RayRuntime
-    from fedray.runtime.ray.tune_session import find_group, plan_trial
-
-    seats = plan_trial(study.clients, trial.actors, find_group())
-    spread = RayRuntime(scenario, trial.own.shipped(study), study, "trial", seats=seats)
-    return spread, {"runtime": "ray", **spread.facts(), "actors": len(spread.actors)}
+    return open_actors(scenario, trial.own, study, trial.actors, name="trial")

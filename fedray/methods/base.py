@@ -94,7 +94,8 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     if setting.robust.kind != "none":
-        return centers.robust_server(rows, _center(setting))
+        alone = setting.robust.kind in ("median", "trimmed_mean")
+        return centers.robust_server(rows, _center(setting), columns=alone)
     if setting.coefficients == "equal_groups":
         return by_tier(rows, len(tiers), setting.weighting)
     if setting.coefficients == "paper_eq2":

@@ -1,7 +1,8 @@
 """One exchange with the actors: they take chunks of jobs as they finish, and their sums are added as they come.
 
-An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. What an actor has lost
-goes back into its queue. Exact sums make the result the same, whoever trains what. Nothing here uses Ray.
+An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. Where actors share a
+node, they lay them down there, and one of them adds them up and sends the total. What an actor has lost goes back into
+its queue. Exact sums make the result the same, whoever trains what and whoever adds. Nothing here uses Ray.
 
 Example:
     Two actors share four chunks of a job each; the second never answers a second time before the first has none left.
@@ -26,16 +27,20 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from fedray.core.method import JobRows
 from fedray.core.totals import Totals
 from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
 from fedray.runtime.messages import Reply, in_order
+from fedray.runtime.seats import ActorSpec
 
 PULLED_LAPS = 3
+LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their node: that takes time, too
+ADD_TRIES = 2  # of adding what lies on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
 
 
@@ -43,18 +48,21 @@ class Task(NamedTuple):
     """What an actor is asked for.
 
     Attributes:
-        chunk: The jobs that it trains; None: only its sums are wanted.
+        chunk: The jobs that it trains; None: only sums are wanted.
         kept: Chunks of this exchange whose sums it has.
-        sends: Whether it sends its sums.
+        sends: Whether it sends its sums, or lays them down.
+        parcels: Sums that lie on its node, which it adds up and sends, and does nothing else.
     """
 
     chunk: Chunk | None
     kept: int
     sends: bool
+    parcels: tuple[Any, ...] = ()
 
 
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
 Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its answer; None where it has lost its sums
+Done = list[tuple[Chunk, JobRows]]
 
 
 class _Desk:
@@ -62,64 +70,187 @@ class _Desk:
 
     def __init__(self, queue: Queue) -> None:
         self.pulls = len(queue.chunks) > len(queue.actors)  # otherwise an actor sends its sums with its only chunk
-        self.actors, self.left = queue.actors, list(queue.chunks)
-        self.kept: dict[int, list[tuple[Chunk, JobRows]]] = {a: [] for a in queue.actors}
-        self.rows: dict[int, set[int]] = {a: set() for a in queue.actors}
+        self.actors = queue.actors
+        self.left: list[tuple[Chunk, frozenset[int]]] = []
+        self.kept: dict[int, Done] = {a: [] for a in queue.actors}
+        self.rows: dict[int, frozenset[int]] = dict.fromkeys(queue.actors, frozenset())
+        self.put_back(queue.chunks)
 
-    def take(self, a: int) -> Chunk | None:
-        """The next chunk of an actor: one whose models it has had already, if there is such a one."""
+    def take(self, a: int, neighbors: Sequence[int]) -> Chunk | None:
+        """The next chunk of an actor: one whose models it has had already, else one whose models its node has had."""
         if not self.left:
             return None
-        known = (n for n, chunk in enumerate(self.left) if self.rows[a].issuperset(chunk.rows.tolist()))
-        chunk = self.left.pop(next(known, 0))
-        self.rows[a].update(chunk.rows.tolist())
+        n, own = None, self.rows[a]
+        if own:
+            near = own.union(*(self.rows[b] for b in neighbors if b in self.rows))
+            known = (n for had in (own, near) for n, (_, rows) in enumerate(self.left) if had >= rows)
+            n = next(known, None)
+        chunk, rows = self.left.pop(n or 0)
+        self.rows[a] = own | rows
         return chunk
+
+    def put_back(self, chunks: Iterable[Chunk]) -> None:
+        """Has chunks trained again."""
+        self.left += [(chunk, frozenset(chunk.rows.tolist())) for chunk in chunks]
 
     def lose(self, a: int, chunk: Chunk | None) -> None:
         """Puts back what an actor has lost."""
-        self.left += [one for one, _ in self.kept[a]] + ([] if chunk is None else [chunk])
-        self.kept[a], self.rows[a] = [], set()
+        self.put_back([*(one for one, _ in self.kept[a]), *([] if chunk is None else [chunk])])
+        self.kept[a], self.rows[a] = [], frozenset()
 
 
-def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
+class _Laid(NamedTuple):
+    """Sums that an actor has laid down, and the chunks that they are of."""
+
+    actor: int
+    desk: _Desk
+    kept: Done
+    parcel: Any
+
+
+class _Tray:
+    """What lies on a node: the sums of its actors, until one of them adds them up."""
+
+    def __init__(self, actors: Sequence[int]) -> None:
+        self.actors, self.failures = actors, 0
+        self.laid: list[_Laid] = []
+
+    def put_back(self) -> None:
+        """Puts all chunks back whose sums lay here."""
+        for one in self.laid:
+            one.desk.put_back(chunk for chunk, _ in one.kept)
+        self.laid, self.failures = [], 0
+
+
+class _Exchange:
+    """One exchange while it goes on."""
+
+    def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]]) -> None:
+        self.post, self.totals, self.done = post, Totals(), Done()
+        self.desk_of = {a: desk for desk in map(_Desk, queues) for a in desk.actors}
+        self.tray_of = {a: tray for tray in map(_Tray, nodes) for a in tray.actors}
+        self.doing: dict[int, Task] = {}
+
+    def give(self, actors: Iterable[int]) -> None:
+        """Gives actors that have nothing to do their next task, and then has added up what lies on their nodes."""
+        idle = [a for a in actors if a not in self.doing]
+        for a in idle:
+            desk, tray = self.desk_of[a], self.tray_of.get(a)
+            chunk = desk.take(a, tray.actors if tray else ())
+            if chunk is not None or desk.kept[a]:
+                self._ask(a, Task(chunk, len(desk.kept[a]), chunk is None or not desk.pulls))
+        for tray in {id(one): one for one in map(self.tray_of.get, idle) if one is not None}.values():
+            if tray.laid and self.doing.keys().isdisjoint(tray.actors):
+                self._ask(tray.laid[0].actor, Task(None, 0, True, tuple(one.parcel for one in tray.laid)))
+
+    def _ask(self, a: int, task: Task) -> None:
+        self.doing[a] = task
+        self.post(a, task)
+
+    def receive(self, a: int, reply: Reply | None) -> None:
+        """Takes the answer of an actor, and gives out what there is to do next."""
+        task = self.doing.pop(a)
+        kept = self._end_adding(a, reply) if task.parcels else self._end_chunk(a, task.chunk, reply)
+        if reply is not None and reply.stats is not None:
+            self.totals.add(reply.stats)
+            self.done += kept
+        self.give([a] if reply is not None else self.desk_of)
+
+    def _end_chunk(self, a: int, chunk: Chunk | None, reply: Reply | None) -> Done:
+        """Notes what an actor has trained or lost; the chunks whose sums it has sent or laid down."""
+        desk = self.desk_of[a]
+        if reply is None:
+            desk.lose(a, chunk)
+            return []
+        desk.kept[a] += [] if chunk is None or reply.rows is None else [(chunk, reply.rows)]
+        kept = desk.kept[a]
+        if reply.stats is not None or reply.parcel is not None:
+            desk.kept[a] = []
+        if reply.parcel is not None:
+            self.tray_of[a].laid.append(_Laid(a, desk, kept, reply.parcel))
+        return kept
+
+    def _end_adding(self, a: int, reply: Reply | None) -> Done:
+        """Notes what was added up on a node: the chunks of the sum. What lies there may be gone with its adder."""
+        tray = self.tray_of[a]
+        kept = [one for laid in tray.laid for one in laid.kept]
+        tray.failures += 1
+        if reply is not None:
+            tray.laid, tray.failures = [], 0
+        elif tray.failures >= ADD_TRIES:
+            tray.put_back()
+        return kept
+
+
+def exchange(
+    queues: Sequence[Queue], post: Post, wait: Wait, nodes: Sequence[Sequence[int]] = ()
+) -> tuple[Stats, JobRows]:
     """Has all chunks trained.
 
     Args:
         queues: The chunks, and who may take them.
         post: Sends an actor a task; it has no other one meanwhile.
         wait: Waits for the answer of any actor that has a task.
+        nodes: Actors of a node that lay their sums down for one of them to add up, node by node.
 
     Returns:
         The sums of all uploads, and the rows of all jobs in the order of the plan.
     """
-    totals, done = Totals(), list[tuple[Chunk, JobRows]]()
-    desk_of = {a: desk for desk in map(_Desk, queues) for a in desk.actors}
-    doing: dict[int, Chunk | None] = {}
+    now = _Exchange(queues, post, nodes)
+    now.give(now.desk_of)
+    while now.doing:
+        now.receive(*wait())
+    return now.totals.stats, in_order([chunk.places for chunk, _ in now.done], [rows for _, rows in now.done])
 
-    def give(a: int) -> None:
-        desk = desk_of[a]
-        chunk = desk.take(a)
-        if chunk is not None or desk.kept[a]:
-            doing[a] = chunk
-            post(a, Task(chunk, len(desk.kept[a]), chunk is None or not desk.pulls))
 
-    for a in desk_of:
-        give(a)
-    while doing:
-        a, reply = wait()
-        desk, chunk = desk_of[a], doing.pop(a)
-        if reply is None:
-            desk.lose(a, chunk)
-        else:
-            desk.kept[a] += [] if chunk is None or reply.rows is None else [(chunk, reply.rows)]
-            if reply.stats is not None:
-                totals.add(reply.stats)
-                done += desk.kept[a]
-                desk.kept[a] = []
-        for b in desk.actors if reply is None else (a,):
-            if b not in doing:
-                give(b)
-    return totals.stats, in_order([chunk.places for chunk, _ in done], [rows for _, rows in done])
+def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
+    """Which actors lie on a node together, where it is not the coordinator's, whose memory they share with it.
+
+    Args:
+        specs: The actors.
+        here: The coordinator's node.
+
+    Example:
+        >>> share_nodes([ActorSpec(0, 1.0, 0.0, {}, node) for node in "abbac"], here="a")
+        [[1, 2]]
+    """
+    on: dict[str, list[int]] = {}
+    for a, spec in enumerate(specs):
+        on.setdefault(spec.node, []).append(a)
+    return [actors for node, actors in on.items() if len(actors) > 1 and node not in (here, "")]
+
+
+def find_gainers(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[Sequence[int]]:
+    """The nodes that send less than half when their actors' sums are added there: these train the same models.
+
+    Chunks lie in the order of their models, so the A actors of a queue with R models have A + R - 1 sums in all.
+
+    Args:
+        nodes: The actors of each node.
+        queues: The chunks of an exchange.
+
+    Example:
+        Four actors of one node that train four models, each its own, and then eight actors of two nodes.
+
+        >>> import numpy as np
+        >>> chunks = [Chunk(np.array([j]), np.array([j % 4])) for j in range(8)]
+        >>> find_gainers([[0, 1, 2, 3]], [Queue([0, 1, 2, 3], chunks)])
+        []
+        >>> find_gainers([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])])
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+    rows = [frozenset[int]().union(*(chunk.rows.tolist() for chunk in queue.chunks)) for queue in queues]
+    queue_of = {a: n for n, queue in enumerate(queues) for a in queue.actors}
+    found = []
+    for actors in nodes:
+        share = Counter(queue_of[a] for a in actors if a in queue_of)
+        each = {n: (count, count / len(queues[n].actors), rows[n]) for n, count in share.items() if rows[n]}
+        apart = sum(count + (len(its) - 1) * part for count, part, its in each.values())
+        added = sum(1 + (len(its) - 1) * part for _, part, its in each.values())
+        different = len(frozenset[int]().union(*(its for _, _, its in each.values())))
+        if apart >= LEAST_GAIN * min(added, different) > 0:
+            found.append(actors)
+    return found
 
 
 def choose_laps(seconds: float, actors: int) -> int:

@@ -187,6 +187,7 @@ def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Value
         own=state.own,
         replicate=scenario.seed - first if seeds > 1 else None,
         location=state.location if state.sweep.pruner.name != "none" else None,
+        actors=state.sweep.actors,
     )
 
 

@@ -28,6 +28,7 @@ HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
+MOST_ACTORS = 1000  # of one trial
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {
@@ -41,6 +42,7 @@ SWEEP: KeyTable = {
     "trials": (None, maybe(whole(1, 10**6))),
     "jobs": (1, whole(1, 10**4)),
     "together": (None, maybe(whole(1, 64))),
+    "trial": (None, _ANY),
 }
 SAMPLER: KeyTable = {
     "name": ("tpe", one_of(*SAMPLERS)),
@@ -54,6 +56,7 @@ PRUNER: KeyTable = {
     "warmup": (1, whole(0, 10**6)),
     "reduction": (3, whole(2, 100)),
 }
+TRIAL: KeyTable = {"actors": (0, whole(1, MOST_ACTORS))}
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Sweep:
         trials: how many in all; None means the whole grid, or 20.
         jobs: workers at a time.
         together: trials that each worker trains side by side; None: see `tune.count_joint_trials`.
+        actors: client actors of a cluster that each trial spans; 0: each trains in its own process.
         source: the file with its base scenario inside, for the output directory.
     """
 
@@ -116,6 +120,7 @@ class Sweep:
     trials: int | None
     jobs: int
     together: int | None
+    actors: int
     source: Tree
 
     def scenario(self, chosen: Values) -> Scenario:
@@ -172,6 +177,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         trials=given["trials"],
         jobs=given["jobs"],
         together=given["together"],
+        actors=_section("trial", {} if given["trial"] is None else given["trial"], TRIAL)["actors"],
         source=source_tree,
     )
     _check(sweep)
@@ -186,7 +192,8 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
     """The keys of a section, checked, defaults filled in."""
     prefix = f"{path}." if path else ""
     if not isinstance(given, Mapping):
-        raise BadInput(f"{path} = {quote_value(given)} is not a name or a mapping: write {{name: ...}}")
+        what = "a name or a mapping" if "name" in table else "a mapping"
+        raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
     for key, value in given.items():
         if key not in table:
             near = find_nearest(str(key), table)

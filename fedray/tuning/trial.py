@@ -69,6 +69,7 @@ class TrialTask:
         replicate: the replicate that answers, from 0; None means all of them.
         before: the run directory of the same training, pruned earlier, to go on from; None where there is none.
         location: the study to report to; None without pruning.
+        actors: client actors that train for it, whose seats its worker has; 0: the worker trains.
     """
 
     trial: int
@@ -79,6 +80,7 @@ class TrialTask:
     replicate: int | None = None
     before: Path | None = None
     location: StudyLocation | None = None
+    actors: int = 0
 
 
 class Outcome(NamedTuple):
@@ -200,7 +202,7 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
             raise Enough("pruned")
 
     with suppress(Enough):
-        run_inline(job.scenario, job.folder, job.own, watch, measure=measure)
+        run_inline(job.scenario, job.folder, job.own, watch, measure=measure, actors=job.actors)
     return "pruned" if pruned else "complete"
 
 

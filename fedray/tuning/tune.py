@@ -41,11 +41,11 @@ from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep_file import Sweep, read_sweep
-from fedray.tuning.workers import make_workers
+from fedray.tuning.workers import make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
 MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
-CHANGEABLE = ("trials", "jobs", "together")  # keys that may differ when a sweep is resumed
+CHANGEABLE = ("trials", "jobs", "together", "trial")  # keys that may differ when a sweep is resumed
 
 
 def run_sweep(
@@ -81,9 +81,9 @@ def run_sweep(
     """
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
-    sweep = _read_sweep(source, own, folder if resume else None)
-    base = sweep.scenario({})
+    sweep, base = _read_sweep(source, own, folder if resume else None)
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
+    refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name)
@@ -108,12 +108,18 @@ def run_sweep(
             return write_results(state, report=report)
 
 
-def _read_sweep(source: str | Path | Mapping[str, Any], own: UserObjects, resumed: Path | None) -> Sweep:
-    """The sweep, once the user's modules have registered their names; `resumed` is the directory that goes on."""
+def _read_sweep(
+    source: str | Path | Mapping[str, Any], own: UserObjects, resumed: Path | None
+) -> tuple[Sweep, Scenario]:
+    """The sweep and its base scenario, once the user's modules have registered their names.
+
+    `resumed` is the directory that goes on.
+    """
     import_modules(own.modules)
     if resumed is not None:
         identity.refuse_missing_names(resumed)
-    return read_sweep(source)
+    sweep = read_sweep(source)
+    return sweep, sweep.scenario({})
 
 
 def _train_trials(
@@ -126,8 +132,9 @@ def _train_trials(
 ) -> None:
     """Trains the trials that the sweep asks for."""
     log.info("training the trials")
+    jobs, actors = state.sweep.jobs, state.sweep.actors
     try:
-        with make_workers(state.sweep.jobs, base, address, state.own, state.out, wait_for=wait_for) as submit:
+        with make_workers(jobs, base, address, state.own, state.out, actors=actors, wait_for=wait_for) as submit:
             run_search(state, submit, confirm_place)
     except KeyboardInterrupt:
         raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
@@ -151,6 +158,8 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         for point in points or ()
     ]
     most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
+    if sweep.actors:  # the lanes are in other processes
+        return 1
     if study.client_timeout is not None:  # only a main thread can keep time; trials side by side have their own threads
         return 1
     if sweep.together is not None:

@@ -21,7 +21,10 @@ from multiprocessing import connection
 from pathlib import Path
 
 from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import BadInput
+from fedray.experiments.spread import refuse_other_seats
 from fedray.scenario.schema import Scenario
+from fedray.tuning.sweep_file import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
 
 Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
@@ -35,6 +38,7 @@ def make_workers(
     own: UserObjects,
     folder: Path,
     *,
+    actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
     """A function that submits jobs, which one worker trains side by side; the workers end with the block.
@@ -46,13 +50,14 @@ def make_workers(
         address: of an existing Ray cluster; None starts one on this machine.
         own: the user's objects, whose modules the workers import.
         folder: the directory of the sweep, which all workers must see.
+        actors: client actors that each training spans; 0: it stays in its worker.
         wait_for: what the cluster must have before the first training begins, by Ray's names.
     """
-    if base.runtime == "ray" or (base.runtime == "auto" and address is not None):
+    if _trains_on_ray(base, address):
         from fedray.runtime.ray.tasks import run_as_tasks
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
-        with run_as_tasks(address, number, gpus, own, folder, wait_for=wait_for) as send:
+        with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
             yield lambda jobs: send(train_jobs, jobs)
     elif number == 1:
         yield _train_here
@@ -66,6 +71,33 @@ def make_workers(
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _trains_on_ray(base: Scenario, address: str | None) -> bool:
+    return base.runtime == "ray" or (base.runtime == "auto" and address is not None)
+
+
+def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> None:
+    """Refuses `trial.actors` where no actor would train.
+
+    Args:
+        sweep: the sweep.
+        base: its base scenario.
+        address: of an existing Ray cluster, if one is given.
+
+    Raises:
+        BadInput: says what to change.
+    """
+    if not sweep.actors:
+        return
+    named = f"trial.actors = {sweep.actors}"
+    if not _trains_on_ray(base, address):
+        more = "" if base.runtime == "inline" else ", give --address"
+        remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
+        raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
+    if sweep.together not in (None, 1):
+        raise BadInput(f"{named} and together = {sweep.together}: trials with actors have no lanes to share: drop one")
+    refuse_other_seats(base)
 
 
 def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:

@@ -1,10 +1,10 @@
 """Real kills at random moments of a run on three nodes, whatever the scenario: `kill -9` by process id, nothing mocked.
 
-    python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED]]
+    python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED [KINDS]]]
 
 runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
-while client actors, nodes, raylets, agents, the coordinator and the driver are killed; it prints the cost, and
-whether the bits agree.
+while client actors, nodes, raylets, agents, the coordinator and the driver are killed, or what KINDS names (as in
+`node,raylet,agent,oom`); it prints the cost, and whether the bits agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -211,16 +211,16 @@ def run_disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, see
     return Outcome(dict(kills), fell, seconds, spent, hashes(done) == hashes(quiet) == want)
 
 
-def shuffle_faults(number: int, seed: int) -> list[str]:
+def shuffle_faults(number: int, seed: int, among: Sequence[str] = KINDS) -> list[str]:
     """Faults of all kinds in turn, in random order."""
-    kinds = [KINDS[i % len(KINDS)] for i in range(number)]
+    kinds = [among[i % len(among)] for i in range(number)]
     random.Random(seed).shuffle(kinds)
     return kinds
 
 
 if __name__ == "__main__":
-    name, number, seed = sys.argv[1:] + ["", "10", "0"][len(sys.argv) - 1 :]
+    name, number, seed, among = sys.argv[1:] + ["", "10", "0", ",".join(KINDS)][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory() as place:
-        faults = shuffle_faults(int(number), int(seed))
+        faults = shuffle_faults(int(number), int(seed), among.split(","))
         outcome = run_disturbed(yaml.safe_load(Path(name).read_text()), faults, Path(place), int(seed))
     print(outcome.row(Path(name).stem), outcome.rounds)

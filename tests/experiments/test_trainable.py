@@ -98,7 +98,7 @@ def test_a_trial_goes_on_from_the_models_of_another_one(whole: Tune, tmp_path: P
         (
             {"clients": {"tiers": {"all": {"num_gpus": 1}}}},
             2,
-            "clients.tiers.all: the actors of a trial have CPUs only",
+            "clients.tiers.all: the actors of a trial have a CPU each: drop num_gpus",
         ),
         ({}, -1, "actors = -1: give a number from 0"),
     ],

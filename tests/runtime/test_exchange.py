@@ -21,7 +21,7 @@ from fedray.core.totals import Totals, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import messages
 from fedray.runtime.chunks import Queue, cut_chunks
-from fedray.runtime.exchange import exchange
+from fedray.runtime.exchange import exchange, share_nodes
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import exchange as ray_exchange
 from fedray.runtime.ray.client_actor import ClientActor
@@ -49,18 +49,25 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Pretended:
-    """Client actors in this process, each with a speed; some calls kill the actor that gets them."""
+    """Client actors in this process, each with a speed; some calls kill the actor that gets them.
 
-    def __init__(self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0) -> None:
+    Where `nodes` are given, an actor's node for each speed, their sums are added up there.
+    """
+
+    def __init__(
+        self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0, nodes: str = ""
+    ) -> None:
         self.scenario, self.laps, self.deaths = read_scenario(scenario), laps, deaths
         self.study = build_study(self.scenario)
         self.has_private = bool(self.study.method.phase.own)
         tiers = range(len(self.study.clients.tiers))
-        self.specs = [ActorSpec(c, 1.0, 0.0, {}) for c in tiers for _ in speeds]
+        self.specs = [ActorSpec(c, 1.0, 0.0, {}, node) for c in tiers for node in (nodes or " " * len(speeds))]
+        self.nodes = share_nodes(self.specs, here="h") if nodes else []
         self.speeds = [speed for _ in tiers for speed in speeds]
         self.free, self.dice = [0.0] * len(self.specs), np.random.default_rng(0)
         self.actors = [self.make(a) for a in range(len(self.specs))]
         self.died, self.chunks, self.posted = 0, 0, list[Any]()
+        self.sums, self.adder_deaths = 0, 0  # bytes that came to the coordinator; how often adders will die
 
     def make(self, a: int) -> ClientActor:
         actor = ClientActor(self.scenario, UserObjects(), a, 0, 1)
@@ -68,19 +75,26 @@ class Pretended:
         return actor
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Any) -> Any:
-        handles = [SimpleNamespace(train=SimpleNamespace(remote=self.post(a))) for a in range(len(self.actors))]
+        handles = [self.handle(a) for a in range(len(self.actors))]
         round_ = Round(t, jobs, state, reads_all_rows(self.study, phase, state))
         queues = cut_chunks(
             self.study.clients, self.specs, jobs, phase.models, at_home=self.has_private, laps=self.laps
         )
         self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
-        return exchange(queues, Calls(handles, lambda _a: None, round_).post, self.wait)
+        apart = {a for actors in self.nodes for a in actors}
+        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes)
 
-    def post(self, a: int) -> Callable[..., int]:
-        def remote(order: messages.Order, *pages: messages.Page) -> int:
-            work = 1.0 if order.jobs is None else float(order.jobs.steps.sum())
-            self.free[a] += work * self.speeds[a]
-            self.posted.append((self.free[a], a, pickle.dumps((order, pages))))
+    def handle(self, a: int) -> Any:
+        """An actor as Ray shows it."""
+        calls = {name: SimpleNamespace(remote=self.post(a, name)) for name in ("train", "add")}
+        apart = SimpleNamespace(remote=lambda *call: (self.post(a, "train_apart")(*call), None))
+        return SimpleNamespace(**calls, train_apart=SimpleNamespace(options=lambda **_: apart))
+
+    def post(self, a: int, name: str) -> Callable[..., int]:
+        def remote(*call: Any) -> int:
+            jobs = None if name == "add" else call[0].jobs
+            self.free[a] += self.speeds[a] * (1.0 if jobs is None else float(jobs.steps.sum()))
+            self.posted.append((self.free[a], a, name, pickle.dumps(call)))
             return len(self.posted)
 
         return remote
@@ -88,13 +102,19 @@ class Pretended:
     def wait(self) -> Any:
         first = min(self.posted, key=lambda one: one[:2])
         self.posted.remove(first)
-        _, a, message = first
-        if self.dice.random() < self.deaths:
+        _, a, name, message = first
+        if self.dice.random() < self.deaths or (name == "add" and self.adder_deaths > 0):
             self.actors[a] = self.make(a)
             self.died += 1
+            self.adder_deaths -= name == "add"
             return a, None
-        order, pages = pickle.loads(message)
-        return a, pickle.loads(pickle.dumps(self.actors[a].train(order, *pages)))
+        found = pickle.loads(pickle.dumps(getattr(self.actors[a], name)(*pickle.loads(message))))
+        if name == "train_apart":
+            reply, parcel = found
+            return a, reply if reply is None else reply._replace(parcel=parcel)
+        if found is not None and found.stats is not None:
+            self.sums += sum_bytes({"sum": found.stats["sum"]}) if "sum" in found.stats else 0
+        return a, found
 
 
 def hash_rounds(study: Study, runtime: Any, rounds: int = 2) -> list[bytes]:
@@ -128,6 +148,39 @@ def test_what_a_dead_actor_had_kept_is_trained_again(laps: int) -> None:
     actors = Pretended(CASES["replicates"], UNEVEN, laps=laps, deaths=0.3)
     assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
     assert actors.died > 2
+
+
+NODES = "aab"  # of three actors; the coordinator is elsewhere
+ADDED = [("replicates", 1), ("tiers", 3), ("every upload", 3), ("private vectors", 1)]
+
+
+@pytest.mark.parametrize(("case", "laps"), ADDED)
+def test_sums_that_are_added_on_their_nodes_have_the_same_bits_and_are_fewer(case: str, laps: int) -> None:
+    """Fewer numbers come to the coordinator; where uploads are kept there is nothing to add."""
+    scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
+    dealt, apart, added = (Pretended(scenario, (1.0,) * 3, laps=laps, nodes=nodes) for nodes in ("", NODES, "aaa"))
+    assert hash_rounds(dealt.study, dealt) == hash_rounds(apart.study, apart) == hash_rounds(added.study, added)
+    assert dealt.sums >= apart.sums >= added.sums
+    assert (added.sums < dealt.sums) == (not added.study.method.phase.server.keeps)
+
+
+def test_an_actor_without_jobs_adds_nothing() -> None:
+    """It was asked to add what its neighbors had laid down, and then for its queue, which it does not have."""
+    study = build_study(read_scenario(CASES["replicates"]))
+    actors = Pretended(CASES["replicates"], (1.0, 1.0, 1.0), laps=1)
+    actors.specs[0] = actors.specs[0]._replace(tier=1)
+    actors.nodes = [[0, 1, 2]]
+    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+def test_an_adder_that_dies_changes_no_bit(laps: int) -> None:
+    """It is asked once more; where what lies on its node is gone, all of it is trained again."""
+    study = build_study(read_scenario(CASES["replicates"]))
+    actors = Pretended(CASES["replicates"], UNEVEN, laps=laps, deaths=0.1, nodes=NODES)
+    actors.adder_deaths = 3
+    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
+    assert actors.died >= 3 and actors.adder_deaths <= 0
 
 
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))

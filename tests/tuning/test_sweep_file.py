@@ -42,6 +42,9 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
     ("keys", "line"),
     [
         ({"trails": 3}, "trails is not a key of a sweep: did you mean trials?"),
+        ({"trial": {"actors": 0}}, "trial.actors = 0 "),
+        ({"trial": 2}, "trial = 2 is not a mapping: write {actors: ...}"),
+        ({"trial": {"actor": 2}}, "trial.actor is not a key of trial: did you mean trial.actors?"),
         ({"space": {"local.lrr": [1]}}, "space.local.lrr: local.lrr is not a key of local: did you mean local.lr?"),
         (
             {"space": {"local.lr": {"type": "float", "low": 0.5, "high": 0.1}}},

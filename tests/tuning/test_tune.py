@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,6 +76,7 @@ def test_a_sweep_killed_in_the_middle_resumes_to_the_same_trials(how: dict[str, 
         ({"trails": 3}, "fedray: trails is not a key of a sweep: did you mean trials?"),
         ({"objectives": ["rmse"]}, "fedray: objectives: rmse cannot be had from digits, which has classes: "),
         ({"space": {"local.lr": {"type": "float", "low": 2, "high": 1}}}, "fedray: space.local.lr.low = 2, but "),
+        ({"trial": {"actors": 2}}, "fedray: trial.actors = 2 needs a cluster, but runtime = inline: write overrides: "),
     ],
 )
 def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, tmp_path: Path) -> None:
@@ -88,10 +90,14 @@ def test_a_bad_sweep_is_one_line_and_status_2(keys: dict[str, Any], line: str, t
 
 
 @pytest.mark.slow
-def test_trials_as_ray_tasks_find_what_inline_trials_find(tmp_path: Path) -> None:
+@pytest.mark.parametrize("actors", [0, 2])
+def test_trials_as_ray_tasks_find_what_inline_trials_find(actors: int, tmp_path: Path) -> None:
+    """Each in one process, and each over two actors."""
     found = sweep({"local.lr": [0.1, 0.2, 0.3]}, sampler="grid", jobs=2, pruner={"name": "median", "startup": 5})
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml_text.write_yaml({**found, "overrides": {"runtime": "ray"}}))
+    file, spans = tmp_path / "sweep.yaml", {"trial": {"actors": actors}} if actors else {}
+    file.write_text(yaml_text.write_yaml({**found, **spans, "overrides": {"runtime": "ray"}}))
     done = fedray("tune", file, "--out", tmp_path / "ray")
     assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "ray" / "trials" / "00000" / "manifest.json").read_text())
+    assert manifest.get("actors", 0) == actors
     assert list_outcomes(rows(tmp_path / "ray")) == list_outcomes(run({**found, "jobs": 1}, tmp_path / "inline")[1])

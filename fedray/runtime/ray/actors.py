@@ -29,7 +29,7 @@ from fedray.core.method import JobRows
 from fedray.core.types import Stats
 from fedray.runtime import busy, environment, placement
 from fedray.runtime.chunks import Queue
-from fedray.runtime.exchange import exchange
+from fedray.runtime.exchange import exchange, find_gainers, share_nodes
 from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
@@ -55,6 +55,7 @@ log = logging.getLogger("fedray")
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
 SAY_SECONDS = 3.0  # between two lines about how many actors are up
 LOOK_SECONDS = 1.0  # between two looks at the cluster: has it lost the node that an actor waits for?
+ADD_BYTES = 1 << 20  # of the sums of a model, from which on those of a node are added up there
 GROW_SECONDS = 2.0  # between two looks whether there is room for further actors
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
@@ -233,11 +234,20 @@ class ClientActors:
         missing = describe_missing(spec, self.study.clients.tiers[spec.tier].name, read_cluster().whole)
         return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{missing}")
 
-    def train(self, queues: Sequence[Queue], round_: Round) -> tuple[Stats, JobRows]:
-        """Has the chunks of a round trained, those of an actor that died again."""
+    def train(self, queues: Sequence[Queue], round_: Round, *, keeps: bool) -> tuple[Stats, JobRows]:
+        """Has the chunks of a round trained, those of an actor that died again.
+
+        Args:
+            queues: The chunks.
+            round_: What is trained.
+            keeps: Whether uploads are sent as they are, and not sums of them.
+        """
         began = time.monotonic()
-        calls = Calls(self.actors, self._recover, round_)
-        trained = exchange(queues, calls.post, calls.wait)
+        small = keeps or 8 * round_.state.models.shape[1] < ADD_BYTES
+        shared = [] if small else share_nodes(self.specs, ray.get_runtime_context().get_node_id())
+        nodes = find_gainers(shared, queues)
+        calls = Calls(self.actors, self._recover, round_, {a for actors in nodes for a in actors})
+        trained = exchange(queues, calls.post, calls.wait, nodes)
         self.seconds, self.traffic = time.monotonic() - began, calls.traffic
         return trained
 

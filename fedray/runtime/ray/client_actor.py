@@ -22,7 +22,7 @@ from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
-from fedray.core.totals import thin
+from fedray.core.totals import Totals, thin
 from fedray.core.types import FloatArray, IntArray, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
@@ -117,6 +117,18 @@ class ClientActor:
             return messages.Reply(None, rows)
         reply, self.sums = messages.Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
         return reply
+
+    def train_apart(self, order: messages.Order, *pages: messages.Page) -> tuple[messages.Reply | None, Stats | None]:
+        """As `train`, but what it sends is an object of its own, which stays on its node until somebody asks for it."""
+        reply = self.train(order, *pages)
+        return (None, None) if reply is None else (reply._replace(stats=None), reply.stats)
+
+    def add(self, *parcels: Stats) -> messages.Reply:
+        """Adds up what the actors of this node have laid down."""
+        totals = Totals()
+        for parcel in parcels:
+            totals.add(parcel)
+        return messages.Reply(thin(totals.stats), None)
 
     @cached_property
     def holder(self) -> ModelHolder:

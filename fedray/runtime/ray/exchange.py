@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,20 +60,26 @@ class Calls:
     Attributes:
         actors: The client actors, by number.
         recover: Waits until an actor that has died is there again.
+        apart: Actors whose sums stay on their node, for one of them to add up.
         traffic: Bytes of models that were sent, each page once, and of sums that came back.
     """
 
-    def __init__(self, actors: list[Any], recover: Callable[[int], None], round_: Round) -> None:
-        self.actors, self.recover, self.round = actors, recover, round_
+    def __init__(
+        self, actors: list[Any], recover: Callable[[int], None], round_: Round, apart: Collection[int] = ()
+    ) -> None:
+        self.actors, self.recover, self.round, self.apart = actors, recover, round_, apart
         self._number, self.traffic = next(NUMBERS), [0, 0]
         models = round_.state.models.numpy()
         self._rows = len(models) if round_.whole else rows_a_page(models)
         self._pages: dict[int, Page | Any] = {}
-        self._pending: dict[Any, int] = {}
+        self._pending: dict[Any, tuple[int, Any]] = {}  # an answer -> its actor, and where it lays its sums down
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
         """Calls an actor."""
+        if task.parcels:
+            self._pending[self.actors[a].add.remote(*task.parcels)] = a, None
+            return
         t, jobs = self.round[:2]
         if task.chunk is None:
             order, pages = Order(self._number, t, None, None, task.kept, task.sends), list[Any]()
@@ -81,7 +87,11 @@ class Calls:
             numbers = np.unique(task.chunk.rows // self._rows) if not self.round.whole else np.zeros(1, np.int64)
             order = Order(self._number, t, jobs.take(task.chunk.places), self._held(numbers), task.kept, task.sends)
             pages = [self._page(int(number)) for number in numbers]
-        self._pending[self.actors[a].train.remote(order, *pages)] = a
+        if task.sends and a in self.apart:
+            answer, parcel = self.actors[a].train_apart.options(num_returns=2).remote(order, *pages)
+        else:
+            answer, parcel = self.actors[a].train.remote(order, *pages), None
+        self._pending[answer] = a, parcel
 
     def _held(self, numbers: IntArray) -> IntArray | None:
         """The rows of some pages; None where they are all."""
@@ -101,15 +111,17 @@ class Calls:
         """Waits for any answer; None where the actor has died, or has lost its sums."""
         done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
         if not done:
-            a = min(self._pending.values())
+            a = min(a for a, _ in self._pending.values())
             raise FedrayError(
                 f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
                 "If its work takes longer, set FEDRAY_PATIENCE"
             )
-        a = self._pending.pop(done[0])
+        a, parcel = self._pending.pop(done[0])
         try:
             reply: Reply | None = ray.get(done[0])
         except RayTaskError as error:
+            if isinstance(error.cause, GONE):  # what it was to add up is gone with another node
+                return a, None
             raise explain_error(error, f"client actor {a}") from error
         except GONE:
             self._deaths[a] += 1
@@ -120,4 +132,4 @@ class Calls:
             self.recover(a)
             return a, None
         self.traffic[1] += 0 if reply is None or reply.stats is None else sum_bytes(reply.stats)
-        return a, reply
+        return a, reply if reply is None else reply._replace(parcel=parcel)

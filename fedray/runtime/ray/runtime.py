@@ -123,7 +123,7 @@ class RayRuntime:
             laps=choose_laps(self.clients.seconds, len(self.actors)),
             mixed=row_bytes < LARGE_ROW,
         )
-        return self.clients.train(queues, Round(t, jobs, state, whole))
+        return self.clients.train(queues, Round(t, jobs, state, whole), keeps=phase.server.keeps)
 
     @retry_on_cluster_change
     def _evaluate(

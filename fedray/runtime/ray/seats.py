@@ -140,8 +140,13 @@ class Reservation(NamedTuple):
                 remove_placement_group(self.group)
 
 
-def reserve(specs: list[ActorSpec]) -> Reservation:
-    """Asks Ray for the seats of actors, all or none; where they have nodes, on these."""
+def reserve(specs: list[ActorSpec], strategy: str = "SPREAD") -> Reservation:
+    """Asks Ray for the seats of actors, all or none; where they have nodes, on these.
+
+    Args:
+        specs: The actors.
+        strategy: Ray's name for how actors without nodes lie: `SPREAD` or `PACK`.
+    """
     bundles, nodes, places = bundle_seats(specs)
     for bundle in bundles:
         if MEMORY in bundle:
@@ -150,7 +155,7 @@ def reserve(specs: list[ActorSpec]) -> Reservation:
         return Reservation(specs, None, places)
     options = {"bundle_label_selector": [{"ray.io/node-id": node} for node in nodes]} if all(nodes) else {}
     name = f"{OWN} {ray.get_runtime_context().get_actor_id()} {uuid.uuid4().hex}"
-    return Reservation(specs, placement_group(bundles, strategy="SPREAD", name=name, **options), places)
+    return Reservation(specs, placement_group(bundles, strategy=strategy, name=name, **options), places)
 
 
 def release_orphans() -> None:

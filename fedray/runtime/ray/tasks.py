@@ -27,6 +27,7 @@ from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, op
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
 from fedray.runtime.ray.seats import wait_for_resources
 from fedray.runtime.ray.shared_folder import confirm_shared
+from fedray.runtime.ray.trial_seats import TrialSeats, confirm_room
 
 MOST_TRIES = 4  # of a task whose worker dies
 LOOK_SECONDS = 0.5  # between two looks whether Ray is there
@@ -40,9 +41,10 @@ def run_as_tasks(
     own: UserObjects,
     shared: Path,
     *,
+    actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster, one CPU each.
+    """Runs functions as tasks of a cluster, one CPU each; or each in a placement group with room for its own actors.
 
     Args:
         address: Address of the cluster; None starts a local one.
@@ -50,13 +52,17 @@ def run_as_tasks(
         gpus: GPUs of each task, possibly a fraction.
         own: The user's objects, whose modules the tasks import.
         shared: A folder in which all tasks write.
+        actors: Actors that each task makes in its placement group, a CPU each; the task itself then takes none.
         wait_for: What the cluster must have before the first task begins, by Ray's names.
 
     Yields:
         A function: (function, *arguments) -> future of the result; it raises `RayDied` if Ray dies meanwhile.
+
+    Raises:
+        BadInput: The cluster cannot hold the actors of a task.
     """
     waiting: list[Future[Any]] = []
-    over = threading.Event()
+    over, room = threading.Event(), TrialSeats(actors)
 
     def submit(function: Callable[..., Any], *arguments: Any) -> Any:
         future: Future[Any] = Future()
@@ -66,15 +72,19 @@ def run_as_tasks(
 
     def begin(future: Future[Any], left: int, call: tuple[Any, ...]) -> None:
         # Ray itself would try a task again without end whose worker is killed for want of memory
-        task = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=0, runtime_env=worker)
+        place, release = room.place(gpus)
+        task = ray.remote(_work).options(max_retries=0, runtime_env=worker, **place)
         again = partial(begin, future, left - 1, call) if left else None
-        task.remote(folder, gpus, *call).future().add_done_callback(partial(_pass_on, connection, future, again=again))
+        done = task.remote(folder, gpus, *call).future()
+        done.add_done_callback(release)
+        done.add_done_callback(partial(_pass_on, connection, future, again=again))
 
-    with open_ray(address, number) as connection:
+    with open_ray(address, number * max(1, actors)) as connection:
         wait_for_resources(wait_for or {})
+        confirm_room(actors)
         worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
         confirm_shared(shared, worker)
-        watch = threading.Thread(target=_watch, args=(connection, waiting, over), daemon=True)
+        watch = threading.Thread(target=_watch, args=(connection, waiting, over, room), daemon=True)
         watch.start()
         try:
             yield submit
@@ -127,13 +137,16 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
         end_all([future], explain_error(error, f"a worker, {MOST_TRIES} times in a row," if again is None else "Ray"))
 
 
-def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event) -> None:
-    """Ends the futures once Ray is gone: Ray itself would let them wait."""
+def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: TrialSeats) -> None:
+    """Ends the futures once Ray is gone: Ray itself would let them wait. Says what tasks wait for that span actors."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
         except RayDied as error:
             end_all(waiting, error)
+        else:
+            room.look()
+    room.close()
 
 
 def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:

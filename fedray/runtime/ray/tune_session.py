@@ -1,9 +1,8 @@
-"""A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and the actors that it may span.
+"""A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
 
 Example:
-    >>> from fedray.core.types import Tier
-    >>> plan_trial(Clients((Tier("phones", 8), Tier("servers", 2))), actors=2).places
-    [2, 2, 1]
+    >>> reserve_bundles(lambda keys: None, actors=2)._resources.bundles
+    [{'CPU': 1.0}, {'CPU': 1.0}, {'CPU': 1.0}]
 """
 
 from __future__ import annotations
@@ -13,13 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
-
-from fedray.core.types import Clients
-from fedray.runtime.placement import plan_actors
-from fedray.runtime.ray.seats import Reservation
-from fedray.runtime.seats import Node
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
@@ -52,21 +45,3 @@ def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
     """A trainable that reserves a CPU for itself, and one for each of its actors."""
     untyped: Any = tune
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
-
-
-def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """The seats of a trial's actors in the bundles that Tune has reserved for it; the first one is the trial's own.
-
-    Args:
-        clients: The tiers.
-        actors: How many bundles of one CPU there are for them.
-        group: The trial's placement group.
-    """
-    specs = plan_actors(clients, [Node(str(b), {"CPU": 1.0}) for b in range(actors)], "auto", actors)
-    return Reservation([one._replace(node="") for one in specs], group, [1 + int(one.node) for one in specs], own=False)
-
-
-def find_group() -> Any:
-    """The placement group in which this trial runs."""
-    untyped: Any = ray.util
-    return untyped.get_current_placement_group()

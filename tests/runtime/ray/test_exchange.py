@@ -1,0 +1,81 @@
+"""Sums that are added on their nodes, by real actors on two nodes beside the coordinator's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from small import scenario
+
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.runtime.exchange import share_nodes
+from fedray.runtime.inline import Inline
+from fedray.runtime.ray import actors as ray_actors
+from fedray.runtime.ray import exchange as ray_exchange
+from fedray.runtime.ray.runtime import RayRuntime
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import begin_progress, run_round
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+KEYS = read_scenario(scenario({"method": {"models": 1}, "clients": {"number": 16, "actors": 4}}))
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[RayRuntime]:
+    """Two actors on each of two nodes; this process is the coordinator, on a third one."""
+    import ray
+
+    from fedray.runtime.ray.broadcast import open_nodes
+
+    study = build_study(KEYS)
+    with open_nodes([2, 2], head=0):
+        made = RayRuntime(KEYS, UserObjects().with_rows(KEYS, study), study, "exchange")
+        here = ray.get_runtime_context().get_node_id()
+        assert sorted(map(len, share_nodes(made.clients.specs, here))) == [2, 2]
+        yield made
+        made.close()
+
+
+def hash_rounds(made: Any, rounds: int = 2) -> list[bytes]:
+    """The bits of the models after each round."""
+    study = build_study(KEYS)
+    phase, out = study.method.phase, []
+    progress = begin_progress(study, phase)
+    for _ in range(rounds):
+        progress.state = run_round(study, made, phase, progress)[2]
+        progress.round += 1
+        out.append(progress.state.models.numpy().tobytes())
+    return out
+
+
+def test_one_sum_a_node_and_model_comes_to_the_coordinator(
+    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = hash_rounds(Inline(build_study(KEYS)))
+    assert hash_rounds(runtime) == alone
+    dealt = runtime.clients.traffic[1]
+    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    assert hash_rounds(runtime) == alone
+    assert runtime.clients.traffic[1] < dealt
+
+
+def test_an_adder_that_is_killed_changes_no_bit(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    killed, honest = list[int](), ray_exchange.Calls.post
+
+    def post(calls: Any, a: int, task: Any) -> None:
+        if task.parcels and len(killed) < 2:
+            killed.append(ray.get(calls.actors[a].ready.remote()))
+            os.kill(killed[-1], signal.SIGKILL)
+        honest(calls, a, task)
+
+    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    monkeypatch.setattr(ray_exchange.Calls, "post", post)
+    assert hash_rounds(runtime) == hash_rounds(Inline(build_study(KEYS)))
+    assert len(set(killed)) == 2
+    assert runtime.clients.recoveries >= 2
