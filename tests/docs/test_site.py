@@ -99,6 +99,7 @@ def processor_seconds() -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_site_builds_without_a_warning_and_without_network(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
