@@ -29,7 +29,7 @@ COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs 
 NODES, ACTORS = (1, 2, 3), (1, 4)
 MEGABYTES, LAPS = 40, 5
 SHARES, NUMBERS = 20, 2_000_000  # replies that the coordinator adds up, and numbers of each
-EXCHANGED = ("2", "4", "8 1", "8 2")  # actors; nodes beside the coordinator's
+EXCHANGED = ("2", "4", "8 2 6500")  # actors; nodes beside the coordinator's; hidden units
 NEVER = 1 << 62  # bytes of a model's sums, from which on those of a node are added there
 WIDE = 26_000  # hidden units of a network of two million numbers
 

@@ -75,8 +75,12 @@ def confirm_room(actors: int) -> None:
     cluster = read_cluster()
     [need] = list_needs(1, cluster)
     if actors and find_seats([need.needs], [actors], cluster.whole) is None and not grows_by_demand():
-        each, has = describe_amounts(need.needs), describe_amounts(add_up(cluster.whole))
-        raise BadInput(f"trial.actors = {actors}: each needs {each}, but the cluster has {has}: lower it, or add nodes")
+        each, there = need.needs, add_up(cluster.whole)
+        has = describe_amounts({name: there.get(name, 0.0) for name in each})
+        raise BadInput(
+            f"trial.actors = {actors}: each needs {describe_amounts(each)}, but the cluster has {has}: lower it, or "
+            "add nodes"
+        )
 
 
 class TrialSeats:
