@@ -41,6 +41,7 @@ from fedray.core.types import Net
 from fedray.models.mlp import RBF
 from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, read_shape
+from fedray.training.still import find_still_steps
 
 MOST_LAYERS, MOST_STAGES = 16, 8
 MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
@@ -76,7 +77,7 @@ class LaneTask(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
         *((name, ctypes.c_int64) for name in ("d", "start_row", "anchor_row", "offset_row", "gives_change")),
         *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
-        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs")),
+        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs", "still_from")),
         *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
         *((name, ctypes.c_void_p) for name in ("x", "y", "index", "first", "world")),
         *((name, ctypes.c_void_p) for name in ("shift", "scale", "y_shift", "y_scale", "weight")),
@@ -144,12 +145,13 @@ def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
         net: A network that it covers.
         block: The lanes, `[W, d]`, in main memory.
     """
-    library, task = native.load_library(), LaneTask()
-    assert isinstance(library, native.Library)
+    task = LaneTask()
     with torch.no_grad():
         sample = block.read(0, 1)[0].shape[3:] if block.source is None else block.source.x.shape[1:]
         operations = kernel.describe(task, net, tuple(sample))
-        direct = _read_by_kernel(kernel, net, block, operations)
+        still = find_still_steps(block, *task.width[:2]) if kernel.name == "mlp" else 0
+        direct = _read_by_kernel(kernel, net, block, None if still else operations)
+        task.still_from = 0 if direct is None else still  # where `read` gives them, steps come in pieces
         pieces = iter(direct) if direct is not None else _read_pieces(kernel, block)
         task.keeps_state = direct is None or len(direct) > 1
         return _train(kernel, task, net, block, pieces)
@@ -267,8 +269,8 @@ def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
     return found[:size].view(dtype)
 
 
-def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float) -> list[_Piece] | None:
-    """The steps in pieces of a fraction of a second, where the kernel can read the data as it is stored.
+def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
+    """The steps in pieces of a fraction of a second (in one without `operations`), where the kernel can read the data.
 
     A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
     """
@@ -281,8 +283,8 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float) -
     if not (fits and x.is_contiguous() and y.is_contiguous()):
         return None
     total, lanes, batch = block.weight.shape
-    size = max(1, int(MOST_OPERATIONS / max(1.0, operations * lanes * batch)))
-    ends = [(a, min(a + size, total)) for a in range(0, max(1, total), size)]
+    size = total if operations is None else int(MOST_OPERATIONS / max(1.0, operations * lanes * batch))
+    ends = [(a, min(a + max(1, size), total)) for a in range(0, max(1, total), max(1, size))]
     return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
 
 
@@ -290,8 +292,7 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
     """A piece of the steps after another, by `Block.read`; what lies before the first layer is computed by torch."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
-        steps = x.shape[:3]
-        x = x.flatten(0, 2)
+        steps, x = x.shape[:3], x.flatten(0, 2)
         for part in kernel.prefix:
             x = part(x)
         index = torch.arange(len(x)).view(steps)

@@ -37,6 +37,7 @@ def convolution() -> Net:
 
 NETS = {"mlp": perceptron, "conv": convolution, "vmap": perceptron}
 SHAPES = {"mlp": (6,), "conv": (2, 6, 6), "vmap": (6,)}
+FULL = Local(batch_size=None, epochs=None, steps=12)
 LOCALS = {
     "sgd": Local(),
     "decay": Local(weight_decay=0.01),
@@ -76,3 +77,25 @@ def make_block(
         start[who], torch.zeros(len(who), 0, dtype=torch.int64), read, weight.to(dtype), steps[who], local, lr,
         rng.keys(0, "drop", who), int(np.prod(shape)), goal[who] if anchor else None, shift[who] if offset else None,
     )  # fmt: skip
+
+
+def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = torch.float32) -> blocks.Block:
+    """Twelve steps of clients with `size` rows each, which the kernel reads; samples that weigh unequally."""
+    who, steps, inputs = np.array(lanes), np.full(len(lanes), FULL.steps), net.layout.shapes[0][1]
+    draw = torch.Generator().manual_seed(size)
+    x, y = torch.randn(8 * size, inputs, generator=draw), torch.randint(net.outputs, (8 * size,), generator=draw)
+    targets = y if net.objective == "cross_entropy" else torch.randn(8 * size, net.outputs, generator=draw)
+    rows, key = who[:, None] * size + np.arange(size), rng.keys(0, "batches", 0, who)
+    width = int(blocks.choose_batch_width(np.array([size]), None)[0])
+    index, weight = blocks.deal_batches(rows, np.full(len(who), size), steps, width, key)
+    share = (torch.rand(8 * size, generator=draw) + 0.5)[index]
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        made = targets[index[lo:hi]]
+        return x[index[lo:hi]].to(dtype), made.to(dtype) if made.is_floating_point() else made
+
+    start = torch.stack([net.init(lane) for lane in lanes]).to(dtype)
+    none = torch.zeros(len(who), 0, dtype=torch.int64)
+    source = blocks.BatchSource(x, targets, index, None, np.zeros(len(who), np.int64))
+    more = (steps, FULL, 0.05, key, inputs)
+    return blocks.Block(start, none, read, (weight * share).to(dtype), *more, source=source)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blocks import LOCALS, make_block, perceptron
+from blocks import LOCALS, full_batches, make_block, perceptron
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -235,6 +235,8 @@ def variants(net: Net, dtype: torch.dtype) -> list[Tensor]:
     for name in LOCALS:
         for offset in (False, True):
             found.append(train_compiled_mlp(net, block_of(net, LOCALS[name], dtype, offset=offset)).final)
+    if net.objective != "gaussian_nll":
+        found.append(train_compiled_mlp(net, full_batches(net, 3, [0, 1, 2], dtype)).final)
     return found
 
 
@@ -337,7 +339,7 @@ def test_a_resumed_run_keeps_its_engines(tmp_path: Path, monkeypatch: pytest.Mon
 
 FUZZ = """
 import torch
-from blocks import LOCALS, make_block
+from blocks import LOCALS, full_batches, make_block
 from torch import nn
 from fedray.models.net import net_of
 from fedray.training.compiled import train_compiled_mlp
@@ -355,6 +357,7 @@ for trial in range(150):
     sizes = [number(1, 30) for _ in range(number(1, 4))]
     block = make_block(net, (widths[0],), local, sizes, dtype, batch=number(1, 20), epochs=2, offset=bool(trial % 5))
     train_compiled_mlp(net, block)
+    train_compiled_mlp(net, full_batches(net, number(1, 40), [1, 0], dtype))
     rows = torch.randn(number(1, 6), number(1, 3000), generator=draw) * 3
     exact_sum(rows, torch.zeros(len(rows), dtype=torch.int64), 1, torch.ones(len(rows), dtype=torch.int64), limbs=2)
 print("fine")

@@ -5,6 +5,10 @@
  * step of plain SGD. All vectors of a lane (weights, moments, shift) have this form. The caller has checked every size;
  * row numbers and labels are checked here. `mlp.c` and `conv.c` include this file; with FEATURES defined the inputs of
  * the first linear layer are what convolutions put out (`features.h`), with the channels last.
+ *
+ * Where every step of plain SGD reads the same rows x, the weight w of the first layer moves in the span of x alone: with
+ * the gradients g of its outputs z = x w, a step moves z by -rate (x x') g, and all of them w by -rate x' (sum of g).
+ * That are products of rows x rows in the place of rows x inputs; such a lane is called still.
  */
 #ifndef FEDRAY_LANE_H
 #define FEDRAY_LANE_H
@@ -41,6 +45,7 @@ typedef struct {
     double *loss;                        /* [W]; the sums of the steps are added */
     /* the data: what is read in steps first_step to end_step */
     int32_t x_kind, y_kind, targets, inputs; /* inputs: numbers in one */
+    int32_t still_from; /* steps from which on a lane is still, where all its batches are full; 0: none is */
     int64_t x_rows, y_rows;
     const void *x, *y;                     /* [x_rows, width 0]; classes [y_rows] int64 or targets [y_rows, targets] */
     const int64_t *index;                  /* [steps, W, B] */
@@ -75,6 +80,8 @@ typedef struct { /* one lane's places in memory */
     int64_t at[MOST_LAYERS], size;                     /* where each weight begins in a vector, and its length */
     real *w, *first, *second, *shift;
     real *h[MOST_LAYERS + 1], *g[2], *turned, *gradient, *cost, *total, *weight;
+    int gram_row;
+    real *gram, *z, *sum; /* of a still lane: x x', the outputs of the first layer, the sum of their gradients */
     int64_t *label;
     real *target;
     int64_t scratch;
@@ -104,6 +111,14 @@ static Places lay_out(const LaneTask *t, real *base) {
     for (int k = 0; k <= t->layers; k++) {
         p.input_row[k] = k < t->layers ? round_up(t->width[k] + 1) : round_up(t->width[k]);
         p.h[k] = take(&p.scratch, base, (int64_t)t->batch * p.input_row[k] + LANES); /* features write whole vectors */
+    }
+    if (t->still_from) {
+        const int64_t outputs = (int64_t)t->batch * p.row[0], square = (int64_t)(t->width[0] + 1) * round_up(t->batch);
+        p.gram_row = round_up(t->batch);
+        p.gram = take(&p.scratch, base, (int64_t)t->batch * p.gram_row);
+        p.z = take(&p.scratch, base, outputs);
+        p.sum = take(&p.scratch, base, outputs);
+        turned = square > turned ? square : turned;
     }
     p.g[0] = take(&p.scratch, base, t->batch * widest);
     p.g[1] = take(&p.scratch, base, t->batch * widest);
@@ -309,6 +324,31 @@ static void find_output_gradient(const LaneTask *t, const Places *p, int rows, r
     else squares(p, z, g, row, outputs, rows, t->objective == HALF_MSE ? (real)1 : (real)2);
 }
 
+/* What the product of layer k leaves to do before layer k + 1 reads its outputs. */
+static void finish_inputs(const LaneTask *t, const Places *p, int k, int rows) {
+    const int out = t->width[k + 1];
+    for (int b = 0; b < rows && k + 1 < t->layers; b++) {
+        real *h = p->h[k + 1] + (int64_t)b * p->input_row[k + 1];
+        if (t->activation[k] == TANH)
+            for (int c = 0; c < out; c += LANES) store(h + c, tanh_of(load(h + c)));
+        h[out] = 1;
+    }
+}
+
+static void run_layers(const LaneTask *t, const Places *p, int first, int rows) {
+    for (int k = first; k < t->layers; k++) {
+        const real *w = p->w + p->at[k];
+        Product task = {
+            .a = p->h[k], .a_row = p->input_row[k], .b = w, .b_row = p->row[k], .c = p->h[k + 1],
+            .c_row = p->input_row[k + 1], .rows = rows, .columns = t->width[k + 1], .depth = t->width[k], .outer = 1,
+            .start = t->bias[k] ? w + (int64_t)t->width[k] * p->row[k] : 0,
+        };
+        if (t->activation[k] == RELU) product(&task, FORWARD_RELU);
+        else multiply_forward(&task);
+        finish_inputs(t, p, k, rows);
+    }
+}
+
 static void run_forward(const LaneTask *t, const Places *p, int rows) {
 #ifdef FEATURES
     for (int b = 0; b < rows; b++) {
@@ -317,23 +357,7 @@ static void run_forward(const LaneTask *t, const Places *p, int rows) {
         to[t->width[0]] = 1;
     }
 #endif
-    for (int k = 0; k < t->layers; k++) {
-        const real *w = p->w + p->at[k];
-        const int out = t->width[k + 1], to_row = p->input_row[k + 1];
-        Product task = {
-            .a = p->h[k], .a_row = p->input_row[k], .b = w, .b_row = p->row[k], .c = p->h[k + 1], .c_row = to_row,
-            .rows = rows, .columns = out, .depth = t->width[k], .outer = 1,
-            .start = t->bias[k] ? w + (int64_t)t->width[k] * p->row[k] : 0,
-        };
-        if (t->activation[k] == RELU) product(&task, FORWARD_RELU);
-        else multiply_forward(&task);
-        for (int b = 0; b < rows && k + 1 < t->layers; b++) {
-            real *h = p->h[k + 1] + (int64_t)b * to_row;
-            if (t->activation[k] == TANH)
-                for (int c = 0; c < out; c += LANES) store(h + c, tanh_of(load(h + c)));
-            h[out] = 1;
-        }
-    }
+    run_layers(t, p, 0, rows);
 }
 
 /* The activation that the inputs of a layer come from. */
@@ -422,7 +446,7 @@ INLINE void descend(const LaneTask *t, const Places *p, int k, int rows, int64_t
     };
     if (t->optimizer != SGD) product(&task, GRADIENT);
     else if (pulled) product(&task, DESCEND_PULL);
-    else product(&task, DESCEND);
+    else multiply_descend(&task);
 }
 
 #ifdef FEATURES
@@ -437,10 +461,58 @@ static void move_plainly(const LaneTask *t, const Places *p, int64_t lane, int p
 }
 #endif
 
+#ifndef FEATURES
+/* A still lane: what its inputs are needed for before its first step. */
+static void begin_still(const LaneTask *t, const Places *p, int rows) {
+    const int inputs = t->width[0] + t->bias[0], row = p->row[0];
+    const real *w = p->w + p->at[0];
+    Product outputs = {
+        .a = p->h[0], .a_row = p->input_row[0], .b = w, .b_row = row, .c = p->z, .c_row = row, .rows = rows,
+        .columns = t->width[1], .depth = t->width[0], .outer = 1,
+        .start = t->bias[0] ? w + (int64_t)t->width[0] * row : 0,
+    };
+    multiply_forward(&outputs);
+    transpose(p->h[0], p->input_row[0], rows, inputs, p->turned, p->gram_row, 1, 1);
+    Product gram = {
+        .a = p->h[0], .a_row = p->input_row[0], .b = p->turned, .b_row = p->gram_row, .c = p->gram,
+        .c_row = p->gram_row, .rows = rows, .columns = rows, .depth = inputs, .outer = 1,
+    };
+    multiply_backward(&gram);
+    memset(p->sum, 0, (size_t)rows * (size_t)row * sizeof(real));
+}
+
+static void run_still_forward(const LaneTask *t, const Places *p, int rows) {
+    const int row = p->row[0];
+    for (int b = 0; b < rows; b++)
+        for (int c = 0; c < row; c += LANES) {
+            vec z = load(p->z + (int64_t)b * row + c);
+            store(p->h[1] + (int64_t)b * p->input_row[1] + c,
+                  t->activation[0] == RELU ? choose(z < (real)0, all((real)0), z) : z);
+        }
+    finish_inputs(t, p, 0, rows);
+    run_layers(t, p, 1, rows);
+}
+
+/* Gradient g of the first layer's outputs -> where these move. */
+static void descend_still(const LaneTask *t, const Places *p, int rows, int64_t lane, const real *g) {
+    const int row = p->row[0];
+    Product task = { /* the Gram matrix is symmetric to the bit, so it may be read with rows side by side */
+        .a = p->gram, .a_row = p->gram_row, .b = g, .b_row = row, .c = p->z, .c_row = row, .rows = rows,
+        .columns = t->width[1], .depth = rows, .outer = 1, .rate = (real)t->rate[lane],
+    };
+    multiply_descend(&task);
+    for (int64_t i = 0; i < (int64_t)rows * row; i += LANES) store(p->sum + i, load(p->sum + i) + load(g + i));
+}
+#endif
+
 static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
     const int last = t->steps[lane] < t->end_step ? (int)t->steps[lane] : t->end_step;
     const int pulled = t->decay[lane] != 0 || t->pull[lane] != 0 || t->offset != 0;
     double powers[2] = {1.0, 1.0}, loss = 0.0;
+    int rows = 0;
+#ifndef FEATURES
+    const int still = t->still_from && t->steps[lane] >= t->still_from && !pulled;
+#endif
     for (int s = 0; s < t->first_step; s++) powers[0] *= 0.9, powers[1] *= 0.999;
     if (t->first_step == 0) {
         pack(t, p, t->start + lane * t->start_row, p->w);
@@ -448,16 +520,28 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
         if (pulled) make_shift(t, p, lane);
     }
     for (int s = t->first_step; s < last; s++) {
-        const int rows = gather(t, p, s, lane);
-        if (rows < 0) return -rows;
         powers[0] *= 0.9, powers[1] *= 0.999;
-        run_forward(t, p, rows);
+#ifndef FEATURES
+        if (still) {
+            if (s == 0 && (rows = gather(t, p, s, lane)) > 0) begin_still(t, p, rows);
+            if (rows < 0) return -rows;
+            run_still_forward(t, p, rows);
+        } else
+#endif
+        {
+            if ((rows = gather(t, p, s, lane)) < 0) return -rows;
+            run_forward(t, p, rows);
+        }
         real *g = p->g[0], *below = p->g[1];
         find_output_gradient(t, p, rows, g);
         for (int b = 0; b < rows; b++) loss += (double)p->cost[b] * (double)p->weight[b];
         for (int k = t->layers - 1; k >= 0; k--) {
             if (k >= FIRST_BELOW) run_backward(t, p, k, rows, g, below);
-            descend(t, p, k, rows, lane, pulled, g);
+#ifndef FEATURES
+            if (k == 0 && still) descend_still(t, p, rows, lane, g);
+            else
+#endif
+                descend(t, p, k, rows, lane, pulled, g);
             real *other = g;
             g = below, below = other;
         }
@@ -467,6 +551,9 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
 #endif
         if (t->optimizer != SGD) move(t, p, lane, pulled, powers);
     }
+#ifndef FEATURES
+    if (still && last) descend(t, p, 0, rows, lane, 0, p->sum);
+#endif
     t->loss[lane] += loss;
     if (t->steps[lane] <= t->end_step && (t->steps[lane] > t->first_step || t->first_step == 0)) {
         real *final = t->final + lane * t->d;

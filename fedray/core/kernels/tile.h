@@ -114,6 +114,7 @@ INLINE void product(const Product *p, const int mode) {
 ONCE multiply_forward(const Product *p) { product(p, FORWARD); }
 ONCE multiply_forward_more(const Product *p) { product(p, FORWARD_MORE); }
 ONCE multiply_backward(const Product *p) { product(p, BACKWARD); }
+ONCE multiply_descend(const Product *p) { product(p, DESCEND); }
 ONCE add_gradient(const Product *p) { product(p, GRADIENT_MORE); }
 
 /* A square of LANES x LANES numbers is transposed in registers, by exchanging ever larger blocks. */
