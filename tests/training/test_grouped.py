@@ -21,10 +21,11 @@ def test_a_lane_has_the_same_bits_in_blocks_of_any_width(batch: int, monkeypatch
     net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[10, 20], hidden=[8], kernel=5, padding=2)
     engine, example = choose_engine(net, lanes="torch"), torch.zeros(1, 12, 12)
     assert engine.name == "conv"
+    starts = torch.stack([net.init(lane) for lane in range(8)])
 
     def train(lanes: list[int]) -> torch.Tensor:
         local = Local(batch_size=batch)
-        block = selftest._make_block(net, local, example, lanes, device="cpu", dtype=torch.float32)
+        block = selftest._make_block(net, local, example, lanes, starts)
         return engine.train(net, block).final
 
     pairs = [train([k, k])[0] for k in range(6)]
