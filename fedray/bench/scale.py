@@ -192,6 +192,32 @@ class _Lap(NamedTuple):
     seconds: float
 
 
+def measure_steps() -> None:
+    """Prints what the server's step takes at the coordinator, for the mean and two servers that keep vectors."""
+    from fedray.runtime.environment import prepare_process, use_one_thread
+
+    prepare_process()
+    use_one_thread()
+    import torch
+
+    from fedray.components.aggregation import Rows, mean
+    from fedray.components.corrections import feddyn_server
+    from fedray.components.server_optimizer import with_optimizer
+    from fedray.core.types import State, Uploads
+
+    rows, one, none = Rows(1, 5), np.arange(5), np.zeros(5, np.int64)
+    base, uploads = mean(rows), Uploads(torch.full((5, NUMBERS), 0.01), one, one, none, none, none + 20)
+    adam = with_optimizer(base, rows, NUMBERS, "adam", lr=0.1)
+    for name, server in {"mean": base, "FedDyn": feddyn_server(base, rows, 100, 0.1, NUMBERS), "Adam": adam}.items():
+        models, stats, seconds = torch.ones(5, NUMBERS), server.reduce(uploads), []
+        state = State(models, torch.zeros(5, 0, dtype=torch.int64), server.init(models))
+        for _ in range(LAPS):
+            start = time.process_time()
+            server.step(state, stats, 0)
+            seconds.append(time.process_time() - start)
+        print(f"step of {name}: {1e9 * min(seconds) / models.numel():.1f} ns a number", flush=True)
+
+
 @contextmanager
 def watch_memory() -> Iterator[list[int]]:
     """The most bytes of its own that this process takes beyond what it has at the start, in a list of one."""
@@ -228,11 +254,13 @@ def print_figures(arguments: list[str]) -> None:
             measure_coordinator(int(number), int(jobs))
         case ["exchange", *numbers]:
             measure_exchange(*map(int, numbers))
+        case ["step"]:
+            measure_steps()
         case _:
             lines = [f"population {number} {rows}" for rows in ("stratum", "client") for number in CLIENTS]
             lines += [f"broadcast {nodes}" for nodes in NODES]
             lines += [f"coordinator {number} {jobs}" for number, jobs in COORDINATED]
-            lines += [f"exchange {case}" for case in EXCHANGED]
+            lines += [*(f"exchange {case}" for case in EXCHANGED), "step"]
             for line in lines:
                 subprocess.run([sys.executable, "-m", "fedray.bench.scale", *line.split()], check=True)
 
