@@ -151,8 +151,8 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
-        # a text without a line break at its end ends on a line of its own
-        line = f", line {min(mark.line, text.count(chr(10))) + 1}" if mark is not None else ""
+        last = text.count("\n")  # the parser counts one more where a text ends without a line break
+        line = f", line {min(mark.line, last) + 1}" if mark is not None else ""
         raise BadInput(f"{where}{line}: not valid YAML: {show_line(wrong.problem or wrong.context)}") from None
     except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput(f"{where}: {show_line(wrong)}") from None

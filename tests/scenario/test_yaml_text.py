@@ -43,16 +43,19 @@ def test_what_no_scenario_holds_is_one_line(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+PLAIN = (dict, list, str, int, float, bool, type(None))
+
+
 @given(st.lists(st.tuples(TAGS, WORDS), min_size=1, max_size=4))
 def test_tags_before_anything_are_values_or_one_line(entries: list[tuple[str, str]]) -> None:
-    read("".join(f"- {tag} {word}\n" for tag, word in entries))
-    read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}")
+    assert isinstance(read("".join(f"- {tag} {word}\n" for tag, word in entries)), PLAIN)
+    assert isinstance(read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}"), PLAIN)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_values_or_one_line(content: bytes) -> None:
-    read(content.decode("latin-1"))
-    read(content.decode("utf-16", errors="surrogatepass") if len(content) % 2 == 0 else "")
+    assert isinstance(read(content.decode("latin-1")), PLAIN)
+    assert isinstance(read(content.decode("utf-16", errors="surrogatepass") if len(content) % 2 == 0 else ""), PLAIN)
 
 
 def test_plain_values_are_what_they_were() -> None:

@@ -12,9 +12,11 @@ from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.workers import refuse_idle_actors
 
 
-def refuse(keys: dict[str, Any], address: str | None = None) -> None:
+def confirm(keys: dict[str, Any], address: str | None = None) -> int:
+    """The actors of a trial, where they can train."""
     found = read_sweep(sweep({"local.lr": LR}, trial={"actors": 2}, **keys))
     refuse_idle_actors(found, found.scenario({}), address)
+    return found.actors
 
 
 @pytest.mark.parametrize(
@@ -31,10 +33,10 @@ def refuse(keys: dict[str, Any], address: str | None = None) -> None:
 )
 def test_actors_that_cannot_train_are_one_line(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput) as caught:
-        refuse(keys)
+        confirm(keys)
     assert line in str(caught.value)
 
 
 def test_on_a_cluster_trials_may_span_actors() -> None:
-    refuse({"overrides": {"runtime": "ray"}, "together": 1})
-    refuse({"overrides": {"runtime": "auto"}}, address="auto")
+    assert confirm({"overrides": {"runtime": "ray"}, "together": 1}) == 2
+    assert confirm({"overrides": {"runtime": "auto"}}, address="auto") == 2
