@@ -128,7 +128,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, int, int]]:
     shape = channels, height, width = draw(st.integers(1, 4)), draw(st.integers(5, 14)), draw(st.integers(5, 14))
     layers: list[nn.Module] = []
     for _ in range(draw(st.integers(1, 3))):
-        out, kernel = draw(st.integers(1, 20)), (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+        out, kernel = draw(st.integers(1, 20)), (draw(st.integers(1, 6)), draw(st.integers(1, 5)))
         padding = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
         sides = [side + 2 * pad - k + 1 for side, pad, k in zip((height, width), padding, kernel, strict=True)]
         if min(sides) < 2:
@@ -138,7 +138,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, int, int]]:
         if draw(st.booleans()):
             more.append(draw(st.sampled_from([nn.ReLU, nn.Tanh]))())
         if draw(st.booleans()):
-            window = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+            window = (draw(st.integers(1, min(3, sides[0]))), draw(st.integers(1, min(3, sides[1]))))
             more.append(draw(st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]))(window))
             sides = [side // by for side, by in zip(sides, window, strict=True)]
         layers += more if draw(st.booleans()) else more[::-1]

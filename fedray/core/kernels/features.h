@@ -18,11 +18,17 @@ typedef struct {
     int8_t *place[MOST_STAGES];                /* of all samples: where in its window each maximum was */
     real *turned[MOST_STAGES], *summed[MOST_STAGES]; /* kernels [out][rest]; their gradients so, where that is cheaper */
     real *z, *patch, *below[2], *raw, *no_bias;
+    real *value, *listed; /* behind a max pooling (pooled.h): gradients by windows; those of a row of windows by places */
+    whole *below_at;      /* where in the image below the place of each window reads */
+    int32_t *channel, *count; /* whose number each listed one is, and how many a place has */
 } FeaturePlaces;
 
 typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 #define CACHED 8192 /* numbers that stay in the first cache beside others */
 enum { NO_POOL, MAX_POOL, AVERAGE_POOL };
+
+/* Whether less than half of the places have a gradient: then sums over the windows are shorter than products of tiles. */
+INLINE int is_sparse(const Stage *s) { return s->pool == MAX_POOL && s->pool_h * s->pool_w > 2; }
 
 INLINE int last_activation(const Stage *s) { return s->pool && s->activation_first ? LINEAR : s->activation; }
 
@@ -32,7 +38,7 @@ INLINE int is_summed_turned(const FeaturePlaces *p, const Stage *s, int k) { /* 
 
 /* Sizes and places; returns how many numbers of a lane's vectors the kernels take. */
 static int64_t lay_out_features(const Stage *stage, int stages, int batch, FeaturePlaces *p, int64_t *used, real *base) {
-    int64_t most_z = 0, most_patch = 0, most_in = 0, most_row = 0;
+    int64_t most_z = 0, most_patch = 0, most_in = 0, most_row = 0, most_windows = 0, most_listed = 0, most_places = 0;
     memset(p, 0, sizeof *p);
     for (int k = 0; k < stages; k++) {
         const Stage *s = stage + k;
@@ -50,6 +56,12 @@ static int64_t lay_out_features(const Stage *stage, int stages, int batch, Featu
         const int64_t z = (int64_t)p->out_h[k] * p->out_w[k] * p->row[k], patch = (int64_t)p->out_w[k] * p->turned_row[k];
         most_z = z > most_z ? z : most_z;
         most_row = p->row[k] > most_row ? p->row[k] : most_row;
+        if (is_sparse(s)) {
+            const int64_t windows = (int64_t)p->end_h[k] * p->end_w[k] * p->row[k], places = (int64_t)s->pool_h * p->out_w[k];
+            most_windows = windows > most_windows ? windows : most_windows;
+            most_listed = places * (s->out + 1) > most_listed ? places * (s->out + 1) : most_listed;
+            most_places = places > most_places ? places : most_places;
+        }
         if (k && patch > most_patch) most_patch = patch;
         if (k && p->in_size[k] > most_in) most_in = p->in_size[k];
         p->in[k] = take(used, base, p->in_size[k] * batch);
@@ -60,7 +72,7 @@ static int64_t lay_out_features(const Stage *stage, int stages, int batch, Featu
         if (s->pool == MAX_POOL)
             p->place[k] = (int8_t *)
                 take(used, base, (int64_t)p->end_h[k] * p->end_w[k] * p->row[k] * batch / (int)sizeof(real) + LANES);
-        if (k) p->turned[k] = take(used, base, (int64_t)s->out * p->turned_row[k]);
+        if (k) p->turned[k] = take(used, base, (int64_t)s->out * p->turned_row[k] + LANES); /* whole vectors are read */
         p->summed[k] = take(used, base, (int64_t)s->out * s->kernel_h * p->in_row[k]);
     }
     p->z = take(used, base, most_z + LANES);
@@ -69,6 +81,11 @@ static int64_t lay_out_features(const Stage *stage, int stages, int batch, Featu
     p->below[0] = take(used, base, most_in);
     p->below[1] = take(used, base, most_in);
     p->raw = take(used, base, (int64_t)stage[0].channels * stage[0].height * stage[0].width + LANES);
+    p->value = take(used, base, most_windows);
+    p->listed = take(used, base, most_listed);
+    p->below_at = (whole *)take(used, base, most_windows);
+    p->channel = (int32_t *)take(used, base, most_listed);
+    p->count = (int32_t *)take(used, base, most_places);
     return p->size;
 }
 
@@ -145,6 +162,8 @@ INLINE ivec below_count(int n) { /* -1 in the first n places, else 0 */
     for (int i = 0; i < LANES; i++) mask[i] = i < n ? -1 : 0;
     return mask;
 }
+
+#include "pooled.h"
 
 /* z, the outputs of a convolution, through activation and pooling to where the next layer reads them. */
 INLINE void finish_image(const Stage *s, int row, int out_w, int end_h, int end_w, real *z, int8_t *place, real *to,
@@ -316,16 +335,21 @@ static void descend_features(const Stage *stage, int stages, const FeaturePlaces
             const Stage *s = stage + k;
             const int depth = s->kernel_h * s->kernel_w * s->channels, first = p->kept[k] != 0;
             real *bias = s->bias ? gradient + p->at[k] + (int64_t)depth * p->row[k] : p->no_bias;
+#define FIND(first, activation) find_places(s, p, k, b, above, h, above_row, bias, first, activation)
 #define SPREAD(pool, first, activation) spread(s, p, k, b, above, h, above_row, bias, pool, first, activation)
-            if (s->pool == MAX_POOL && s->activation == RELU && !first) SPREAD(MAX_POOL, 0, RELU);
+            const int sparse = is_sparse(s);
+            if (sparse && s->activation == RELU && !first) FIND(0, RELU);
+            else if (sparse) FIND(first, s->activation);
             else if (s->pool == MAX_POOL) SPREAD(MAX_POOL, first, s->activation);
             else if (s->pool == AVERAGE_POOL) SPREAD(AVERAGE_POOL, first, s->activation);
             else if (s->activation == RELU) SPREAD(NO_POOL, 0, RELU);
             else SPREAD(NO_POOL, 0, s->activation);
-            add_kernel_gradient(s, p, k, b, gradient);
+            if (sparse) add_pooled_gradient(s, p, k, b);
+            else add_kernel_gradient(s, p, k, b, gradient);
             if (!k) break;
             real *below = p->below[k & 1];
-            find_image_gradient(s, p, k, below);
+            if (sparse) find_pooled_image_gradient(s, p, k, b, below);
+            else find_image_gradient(s, p, k, below);
             const int64_t width = (int64_t)(s->width + 2 * s->padding_w) * s->channels;
             const int64_t inside = s->padding_h * width + (int64_t)s->padding_w * s->channels;
             above = below + inside, h = p->in[k] + b * p->in_size[k] + inside, above_row = width;
@@ -334,7 +358,7 @@ static void descend_features(const Stage *stage, int stages, const FeaturePlaces
     for (int k = 0; k < stages; k++) {
         const Stage *s = stage + k;
         const int strip = s->kernel_w * s->channels;
-        if (!is_summed_turned(p, s, k)) continue;
+        if (!is_sparse(s) && !is_summed_turned(p, s, k)) continue;
         for (int y = 0; y < s->kernel_h; y++)
             transpose(p->summed[k] + (int64_t)y * p->in_row[k], (int64_t)s->kernel_h * p->in_row[k], s->out, strip,
                       gradient + p->at[k] + (int64_t)y * strip * p->row[k], p->row[k], 1, 1);
