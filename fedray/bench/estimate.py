@@ -5,12 +5,14 @@
 Example:
     >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))
     >>> round(one.replies, 1), round(one.replies * GB / LINK, 1)  # GB, seconds
-    (17.7, 14.2)
+    (0.9, 0.7)
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from fedray.runtime.exchange import LEAST_GAIN, LEAST_PARTS
 
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
@@ -43,14 +45,16 @@ class Estimate(NamedTuple):
 
     Attributes:
         broadcast: GB of models to all nodes.
-        replies: GB of sums from all nodes.
+        replies: GB of sums that come to the coordinator.
+        node: GB of sums if every node sent its own.
         each: GB of sums if every actor sent its own.
         kept: GB of sums that the coordinator holds.
-        seconds: Of planning, broadcast, replies and adding, on the nodes and at the coordinator.
+        seconds: Of planning, broadcast, sums on their way and adding, on the nodes and at the coordinator.
     """
 
     broadcast: float
     replies: float
+    node: float
     each: float
     kept: float
     seconds: float
@@ -59,16 +63,20 @@ class Estimate(NamedTuple):
 def estimate_round(place: Deployment) -> Estimate:
     """What a round takes: jobs lie in the order of their models, so that A neighbors have A + K - 1 shares of models.
 
-    The actors of a node are neighbors, and where a model is large their sums are added there.
+    The actors of a node are neighbors, and where a model is large their sums are added there. Where nodes then have
+    twice as many sums as there are models, each adds up a part of the columns of all.
     """
     nodes, actors, models, d, jobs = place
     here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
     adds = actors > nodes and 8 * d >= LEAST
-    shares = here if adds else apart
+    parts = nodes if nodes >= LEAST_PARTS and 8 * d >= LEAST and here >= LEAST_GAIN * models else 0
+    shares = models if parts else here if adds else apart
     down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
-    up, each = 8.0 * shares * d, 8.0 * apart * d
-    seconds = jobs * PLAN + (down + up) / LINK + (shares + adds * apart / nodes) * d * ADD
-    return Estimate(down / GB, up / GB, each / GB, 8.0 * models * d / GB, seconds)
+    up, node, each = 8.0 * shares * d, 8.0 * here * d, 8.0 * apart * d
+    between = node / parts if parts else 0.0  # what a node sends to others, while it gets as much
+    on_node = adds * apart / nodes + (here / parts if parts else 0.0)
+    seconds = jobs * PLAN + (down + between + up) / LINK + (shares + on_node) * d * ADD
+    return Estimate(down / GB, up / GB, node / GB, each / GB, 8.0 * models * d / GB, seconds)
 
 
 PLACES = {
@@ -81,8 +89,8 @@ PLACES = {
 
 def print_table() -> None:
     """Prints the estimates as a Markdown table."""
-    print("| K = 5, 100 nodes | broadcast, GB | replies, GB | of each actor, GB | kept, GB | seconds |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| K = 5, 100 nodes; GB | broadcast | replies | of each node | of each actor | kept | seconds |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, place in PLACES.items():
         print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in estimate_round(place)) + " |")
 

@@ -29,7 +29,7 @@ COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs 
 NODES, ACTORS = (1, 2, 3), (1, 4)
 MEGABYTES, LAPS = 40, 5
 SHARES, NUMBERS = 20, 2_000_000  # replies that the coordinator adds up, and numbers of each
-EXCHANGED = ("2", "4", "8 2 6500")  # actors; nodes beside the coordinator's; hidden units
+EXCHANGED = ("2", "4", "8 2 6500", "8 1 6500 2", "8 2 6500 2", "8 4 6500 2")  # see `measure_exchange`
 NEVER = 1 << 62  # bytes of a model's sums, from which on those of a node are added there
 WIDE = 26_000  # hidden units of a network of two million numbers
 
@@ -129,58 +129,77 @@ def measure_coordinator(number: int, jobs: int) -> None:
     )
 
 
-def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE) -> None:
+def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: int = 5) -> None:
     """Prints what an exchange sends both ways, and how much memory the coordinator takes for it meanwhile.
 
     Args:
         actors: client actors, on this machine.
-        nodes: nodes beside the coordinator's over which they are spread, on this machine too; in every second lap their
-            sums are added up there. 0: they are on the coordinator's node.
+        nodes: nodes beside the coordinator's over which they are spread, on this machine too; in every third lap their
+            sums are added up there, and in every third one each part of their columns. 0: on the coordinator's node.
         hidden: hidden units of the network.
+        models: K.
     """
     from fedray.runtime.ray.broadcast import open_nodes
     from fedray.runtime.ray.connection import open_ray
 
     with open_nodes([actors // nodes] * nodes, head=0) if nodes else open_ray(None, actors):
-        laps = _time_laps(actors, hidden, (NEVER, 0) if nodes else (NEVER,))
-    for least, each in laps.items():
+        laps = _time_laps(actors, hidden, models, WAYS if nodes else WAYS[:1])
+    for way, each in laps.items():
         down, up, memory = (statistics.median(lap[n] for lap in each) / 1e6 for n in range(3))
-        where = f" on {nodes} nodes, {'not ' if least else ''}added there" if nodes else ""
+        where = f" on {nodes} nodes, {way.name}" if nodes else ""
         print(
-            f"{actors} actors{where}, {hidden:,} hidden units: {down:.0f} MB of models, {up:.1f} MB of replies, "
-            f"{memory:.0f} MB more at the coordinator, {min(lap.seconds for lap in each):.3f} s",
+            f"{actors} actors{where}, K = {models}, {hidden:,} hidden units: {down:.0f} MB of models, "
+            f"{up:.1f} MB of replies, {memory:.0f} MB more at the coordinator, "
+            f"{min(lap.seconds for lap in each):.3f} s",
             flush=True,
         )
 
 
-def _time_laps(actors: int, hidden: int, leasts: tuple[int, ...]) -> dict[int, list[_Lap]]:
-    """Laps of an exchange, in turn with each of the numbers of bytes from which on sums are added on their node."""
+def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) -> dict[_Way, list[_Lap]]:
+    """Laps of an exchange, in turn with each way of adding up."""
     from fedray.assembly.study import build_study
     from fedray.assembly.user_objects import UserObjects
+    from fedray.runtime import exchange
     from fedray.runtime.ray import actors as adding
     from fedray.runtime.ray.runtime import RayRuntime
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, size_jobs
 
     keys = scale_scenario(1000, 40, model={"name": "mlp", "hidden": [hidden]}, local={"steps": 1}, runtime="ray")
-    keys["clients"]["actors"] = actors
+    keys["clients"]["actors"], keys["method"] = actors, {"name": "fed_ensemble", "models": models}
     scenario = read_scenario(keys)
     study = build_study(scenario)
     phase, state = study.method.phase, begin_progress(study, study.method.phase).state
     jobs = size_jobs(study, phase, phase.schedule(0, state))
     runtime = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale")
-    laps: dict[int, list[_Lap]] = {least: [] for least in leasts}
-    for t in range(2 + LAPS * len(leasts)):
-        adding.ADD_BYTES = least = leasts[t % len(leasts)]
+    laps: dict[_Way, list[_Lap]] = {way: [] for way in ways}
+    for t in range(2 + LAPS * len(ways)):
+        way = ways[t % len(ways)]
+        adding.ADD_BYTES, exchange.LEAST_PARTS = way.least_bytes, way.least_parts
         with watch_memory() as most:
             start = time.perf_counter()
             runtime.train(t, jobs, state, phase)
             seconds = time.perf_counter() - start
         if t >= 2:  # nobody knew yet how long a round takes
             down, up = runtime.clients.traffic
-            laps[least].append(_Lap(down, up, most[0], seconds))
+            laps[way].append(_Lap(down, up, most[0], seconds))
     runtime.close()
     return laps
+
+
+class _Way(NamedTuple):
+    """A way of adding up: from how many bytes of a model's sums and from how many nodes on; see `runtime.exchange`."""
+
+    name: str
+    least_bytes: int
+    least_parts: int
+
+
+WAYS = (
+    _Way("not added there", NEVER, NEVER),
+    _Way("added there", 0, NEVER),
+    _Way("added there, and then by columns", 0, 2),
+)
 
 
 class _Lap(NamedTuple):

@@ -13,6 +13,8 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +56,54 @@ def thin(stats: Stats) -> Stats:
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
+
+
+def cut_columns(thinned: Stats, parts: int) -> list[Stats]:
+    """Cuts what `thin` has made into parts of nearly equal numbers of columns; what is no exact sum is in the first.
+
+    Example:
+        >>> cut = cut_columns({"sum": ExactSum({0: SomeRows(1, np.array([0]), np.array([[1.0, 2.0, 3.0]]))})}, 2)
+        >>> [part["sum"].limbs[0].rows.tolist() for part in cut]
+        [[[1.0]], [[2.0, 3.0]]]
+    """
+
+    def cut(part: int, some: SomeRows) -> SomeRows:
+        width = some.rows.shape[1]
+        return some._replace(rows=some.rows[:, part * width // parts : (part + 1) * width // parts].copy())
+
+    sums = {name: value for name, value in thinned.items() if isinstance(value, ExactSum)}
+    rest = {name: value for name, value in thinned.items() if name not in sums}
+    return [map_arrays(sums, partial(cut, part)) | (rest if part == 0 else {}) for part in range(parts)]
+
+
+def join_columns(parts: Sequence[Stats]) -> Stats:
+    """What `cut_columns` has cut, after each part was added to the same parts of others.
+
+    Args:
+        parts: All parts, in order, with the same exact sums, each with the same limbs.
+    """
+    out = dict(parts[0])
+    for name, value in parts[0].items():
+        if isinstance(value, ExactSum):
+            sums = [part[name] for part in parts]
+            out[name] = ExactSum({limb: _join_rows([_limb(one, limb) for one in sums]) for limb in value.limbs})
+    return out
+
+
+def _limb(value: Any, limb: int) -> SomeRows:
+    rows = value.limbs[limb]
+    assert isinstance(rows, SomeRows)
+    return rows
+
+
+def _join_rows(parts: Sequence[SomeRows]) -> Any:
+    """Rows whose columns lie in several matrices; a row that one of them leaves out is 0 there."""
+    places = np.unique(np.concatenate([part.places for part in parts]))
+    begins = np.cumsum([0, *(part.rows.shape[1] for part in parts)])
+    rows = np.zeros((len(places), begins[-1]))
+    for part, begin, end in zip(parts, begins, begins[1:], strict=False):
+        rows[np.searchsorted(places, part.places), begin:end] = part.rows
+    return SomeRows(parts[0].groups, places, rows)
 
 
 class Totals:

@@ -1,8 +1,10 @@
 """One exchange with the actors: they take chunks of jobs as they finish, and their sums are added as they come.
 
 An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. Where actors share a
-node, they lay them down there, and one of them adds them up and sends the total. What an actor has lost goes back into
-its queue. Exact sums make the result the same, whoever trains what and whoever adds. Nothing here uses Ray.
+node, they lay them down there, and one of them adds them up and sends the total. Where many nodes would send the sums
+of the same models, each cuts its total into parts of columns instead, and of each part another node adds up what all
+have of it: the coordinator gets every column once. What an actor has lost goes back into its queue. Exact sums make the
+result the same, whoever trains what and whoever adds. Nothing here uses Ray.
 
 Example:
     Two actors share four chunks of a job each; the second never answers a second time before the first has none left.
@@ -27,108 +29,36 @@ Example:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedray.core.method import JobRows
-from fedray.core.totals import Totals
+from fedray.core.totals import Totals, join_columns
 from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
 from fedray.runtime.messages import Reply, in_order
 from fedray.runtime.seats import ActorSpec
+from fedray.runtime.trays import Desk, Done, Laid, Shelf, Task, Tray, put_back
 
 PULLED_LAPS = 3
 LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their node: that takes time, too
+LEAST_PARTS, MOST_PARTS = 3, 64  # of columns: two nodes would send each other what they save the coordinator
 ADD_TRIES = 2  # of adding what lies on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
 
 
-class Task(NamedTuple):
-    """What an actor is asked for.
-
-    Attributes:
-        chunk: The jobs that it trains; None: only sums are wanted.
-        kept: Chunks of this exchange whose sums it has.
-        sends: Whether it sends its sums, or lays them down.
-        parcels: Sums that lie on its node, which it adds up and sends, and does nothing else.
-    """
-
-    chunk: Chunk | None
-    kept: int
-    sends: bool
-    parcels: tuple[Any, ...] = ()
-
-
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
 Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its answer; None where it has lost its sums
-Done = list[tuple[Chunk, JobRows]]
-
-
-class _Desk:
-    """A queue while its actors take from it."""
-
-    def __init__(self, queue: Queue) -> None:
-        self.pulls = len(queue.chunks) > len(queue.actors)  # otherwise an actor sends its sums with its only chunk
-        self.actors = queue.actors
-        self.left: list[tuple[Chunk, frozenset[int]]] = []
-        self.kept: dict[int, Done] = {a: [] for a in queue.actors}
-        self.rows: dict[int, frozenset[int]] = dict.fromkeys(queue.actors, frozenset())
-        self.put_back(queue.chunks)
-
-    def take(self, a: int, neighbors: Sequence[int]) -> Chunk | None:
-        """The next chunk of an actor: one whose models it has had already, else one whose models its node has had."""
-        if not self.left:
-            return None
-        n, own = None, self.rows[a]
-        if own:
-            near = own.union(*(self.rows[b] for b in neighbors if b in self.rows))
-            known = (n for had in (own, near) for n, (_, rows) in enumerate(self.left) if had >= rows)
-            n = next(known, None)
-        chunk, rows = self.left.pop(n or 0)
-        self.rows[a] = own | rows
-        return chunk
-
-    def put_back(self, chunks: Iterable[Chunk]) -> None:
-        """Has chunks trained again."""
-        self.left += [(chunk, frozenset(chunk.rows.tolist())) for chunk in chunks]
-
-    def lose(self, a: int, chunk: Chunk | None) -> None:
-        """Puts back what an actor has lost."""
-        self.put_back([*(one for one, _ in self.kept[a]), *([] if chunk is None else [chunk])])
-        self.kept[a], self.rows[a] = [], frozenset()
-
-
-class _Laid(NamedTuple):
-    """Sums that an actor has laid down, and the chunks that they are of."""
-
-    actor: int
-    desk: _Desk
-    kept: Done
-    parcel: Any
-
-
-class _Tray:
-    """What lies on a node: the sums of its actors, until one of them adds them up."""
-
-    def __init__(self, actors: Sequence[int]) -> None:
-        self.actors, self.failures = actors, 0
-        self.laid: list[_Laid] = []
-
-    def put_back(self) -> None:
-        """Puts all chunks back whose sums lay here."""
-        for one in self.laid:
-            one.desk.put_back(chunk for chunk, _ in one.kept)
-        self.laid, self.failures = [], 0
 
 
 class _Exchange:
     """One exchange while it goes on."""
 
-    def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]]) -> None:
+    def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]], parts: int) -> None:
         self.post, self.totals, self.done = post, Totals(), Done()
-        self.desk_of = {a: desk for desk in map(_Desk, queues) for a in desk.actors}
-        self.tray_of = {a: tray for tray in map(_Tray, nodes) for a in tray.actors}
+        self.desk_of = {a: desk for desk in map(Desk, queues) for a in desk.actors}
+        self.tray_of = {a: tray for tray in map(Tray, nodes) for a in tray.actors}
+        self.shelf = Shelf([actors[0] for actors in nodes], parts)
         self.doing: dict[int, Task] = {}
 
     def give(self, actors: Iterable[int]) -> None:
@@ -141,7 +71,11 @@ class _Exchange:
                 self._ask(a, Task(chunk, len(desk.kept[a]), chunk is None or not desk.pulls))
         for tray in {id(one): one for one in map(self.tray_of.get, idle) if one is not None}.values():
             if tray.laid and self.doing.keys().isdisjoint(tray.actors):
-                self._ask(tray.laid[0].actor, Task(None, 0, True, tuple(one.parcel for one in tray.laid)))
+                parcels = tuple(one.parcel for one in tray.laid)
+                self._ask(tray.laid[0].actor, Task(None, 0, True, parcels, self.shelf.parts))
+        if self.shelf.laid and not self.doing:
+            for a, task in self.shelf.take_tasks():
+                self._ask(a, task)
 
     def _ask(self, a: int, task: Task) -> None:
         self.doing[a] = task
@@ -150,11 +84,29 @@ class _Exchange:
     def receive(self, a: int, reply: Reply | None) -> None:
         """Takes the answer of an actor, and gives out what there is to do next."""
         task = self.doing.pop(a)
+        if task.part is not None:
+            self._end_part(task.part, reply)
+            return
         kept = self._end_adding(a, reply) if task.parcels else self._end_chunk(a, task.chunk, reply)
         if reply is not None and reply.stats is not None:
             self.totals.add(reply.stats)
             self.done += kept
         self.give([a] if reply is not None else self.desk_of)
+
+    def _end_part(self, part: int, reply: Reply | None) -> None:
+        """Notes a part of the columns. Where one is lost, so are the sums of a node: then all is trained again."""
+        if reply is not None and reply.stats is not None:
+            self.shelf.added[part] = reply.stats
+        if self.doing:
+            return
+        added = self.shelf.added
+        laid = self.shelf.clear()
+        if len(added) == self.shelf.parts:
+            self.totals.add(join_columns([added[part] for part in range(self.shelf.parts)]))
+            self.done += [one for each in laid for one in each.kept]
+        else:
+            put_back(laid)
+        self.give(self.desk_of)
 
     def _end_chunk(self, a: int, chunk: Chunk | None, reply: Reply | None) -> Done:
         """Notes what an actor has trained or lost; the chunks whose sums it has sent or laid down."""
@@ -167,7 +119,7 @@ class _Exchange:
         if reply.stats is not None or reply.parcel is not None:
             desk.kept[a] = []
         if reply.parcel is not None:
-            self.tray_of[a].laid.append(_Laid(a, desk, kept, reply.parcel))
+            self.tray_of[a].laid.append(Laid(a, desk, kept, reply.parcel))
         return kept
 
     def _end_adding(self, a: int, reply: Reply | None) -> Done:
@@ -175,6 +127,9 @@ class _Exchange:
         tray = self.tray_of[a]
         kept = [one for laid in tray.laid for one in laid.kept]
         tray.failures += 1
+        if reply is not None and reply.parcel is not None:
+            self.shelf.laid.append(tray.laid)
+            self.shelf.cuts.append(reply.parcel)
         if reply is not None:
             tray.laid, tray.failures = [], 0
         elif tray.failures >= ADD_TRIES:
@@ -183,7 +138,7 @@ class _Exchange:
 
 
 def exchange(
-    queues: Sequence[Queue], post: Post, wait: Wait, nodes: Sequence[Sequence[int]] = ()
+    queues: Sequence[Queue], post: Post, wait: Wait, nodes: Sequence[Sequence[int]] = (), parts: int = 0
 ) -> tuple[Stats, JobRows]:
     """Has all chunks trained.
 
@@ -192,11 +147,12 @@ def exchange(
         post: Sends an actor a task; it has no other one meanwhile.
         wait: Waits for the answer of any actor that has a task.
         nodes: Actors of a node that lay their sums down for one of them to add up, node by node.
+        parts: Parts of columns that are added up on a node each, at most one a node; 0: nodes send their sums.
 
     Returns:
         The sums of all uploads, and the rows of all jobs in the order of the plan.
     """
-    now = _Exchange(queues, post, nodes)
+    now = _Exchange(queues, post, nodes, parts)
     now.give(now.desk_of)
     while now.doing:
         now.receive(*wait())
@@ -204,7 +160,7 @@ def exchange(
 
 
 def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
-    """Which actors lie on a node together, where it is not the coordinator's, whose memory they share with it.
+    """The actors of each node that is not the coordinator's, whose memory they share with it.
 
     Args:
         specs: The actors.
@@ -212,18 +168,16 @@ def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
 
     Example:
         >>> share_nodes([ActorSpec(0, 1.0, 0.0, {}, node) for node in "abbac"], here="a")
-        [[1, 2]]
+        [[1, 2], [4]]
     """
     on: dict[str, list[int]] = {}
     for a, spec in enumerate(specs):
         on.setdefault(spec.node, []).append(a)
-    return [actors for node, actors in on.items() if len(actors) > 1 and node not in (here, "")]
+    return [actors for node, actors in on.items() if node not in (here, "")]
 
 
 def find_gainers(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[Sequence[int]]:
     """The nodes that send less than half when their actors' sums are added there: these train the same models.
-
-    Chunks lie in the order of their models, so the A actors of a queue with R models have A + R - 1 sums in all.
 
     Args:
         nodes: The actors of each node.
@@ -239,18 +193,57 @@ def find_gainers(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> lis
         >>> find_gainers([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])])
         [[0, 1, 2, 3], [4, 5, 6, 7]]
     """
-    rows = [frozenset[int]().union(*(chunk.rows.tolist() for chunk in queue.chunks)) for queue in queues]
-    queue_of = {a: n for n, queue in enumerate(queues) for a in queue.actors}
-    found = []
-    for actors in nodes:
-        share = Counter(queue_of[a] for a in actors if a in queue_of)
-        each = {n: (count, count / len(queues[n].actors), rows[n]) for n, count in share.items() if rows[n]}
-        apart = sum(count + (len(its) - 1) * part for count, part, its in each.values())
-        added = sum(1 + (len(its) - 1) * part for _, part, its in each.values())
-        different = len(frozenset[int]().union(*(its for _, _, its in each.values())))
-        if apart >= LEAST_GAIN * min(added, different) > 0:
-            found.append(actors)
-    return found
+    loads = [_load_of(actors, queues) for actors in nodes]
+    return [
+        actors
+        for actors, load in zip(nodes, loads, strict=True)
+        if load.apart >= LEAST_GAIN * min(load.added, len(load.rows)) > 0
+    ]
+
+
+def count_parts(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> int:
+    """Into how many parts of columns nodes cut their sums: one a node where they train the same models, else 0.
+
+    Args:
+        nodes: The actors of each node.
+        queues: The chunks of an exchange.
+
+    Example:
+        Four nodes of an actor each train one model, and then each its own.
+
+        >>> import numpy as np
+        >>> chunks = [Chunk(np.array([j]), np.array([j % 4])) for j in range(8)]
+        >>> nodes = [[0], [1], [2], [3]]
+        >>> count_parts(nodes, [Queue([0, 1, 2, 3], [chunks[0], chunks[4]])])
+        4
+        >>> count_parts(nodes, [Queue([0, 1, 2, 3], chunks)])
+        0
+    """
+    loads = [_load_of(actors, queues) for actors in nodes]
+    different = len(frozenset[int]().union(*(load.rows for load in loads)))
+    sent = sum(min(load.added, len(load.rows)) for load in loads)
+    return min(len(nodes), MOST_PARTS) if len(nodes) >= LEAST_PARTS and sent >= LEAST_GAIN * different > 0 else 0
+
+
+class _Load(NamedTuple):
+    """What a node sends: how many sums of models, if its actors send them or one of them adds them up; which models."""
+
+    apart: float
+    added: float
+    rows: frozenset[int]
+
+
+def _load_of(actors: Sequence[int], queues: Sequence[Queue]) -> _Load:
+    """An estimate: chunks lie in the order of their models, so A actors with R models have A + R - 1 sums in all."""
+    apart = added = 0.0
+    rows = frozenset[int]()
+    for queue in queues:
+        count = len(set(actors) & set(queue.actors))
+        its = frozenset[int]().union(*(chunk.rows.tolist() for chunk in queue.chunks))
+        if count and its:
+            share = count / len(queue.actors)
+            apart, added, rows = apart + count + (len(its) - 1) * share, added + 1 + (len(its) - 1) * share, rows | its
+    return _Load(apart, added, rows)
 
 
 def choose_laps(seconds: float, actors: int) -> int:

@@ -55,9 +55,10 @@ class Pretended:
     """
 
     def __init__(
-        self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0, nodes: str = ""
-    ) -> None:
-        self.scenario, self.laps, self.deaths = read_scenario(scenario), laps, deaths
+        self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0, nodes: str = "",
+        parts: int = 0,
+    ) -> None:  # fmt: skip
+        self.scenario, self.laps, self.deaths, self.parts = read_scenario(scenario), laps, deaths, parts
         self.study = build_study(self.scenario)
         self.has_private = bool(self.study.method.phase.own)
         tiers = range(len(self.study.clients.tiers))
@@ -82,17 +83,19 @@ class Pretended:
         )
         self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
         apart = {a for actors in self.nodes for a in actors}
-        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes)
+        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes, self.parts)
 
     def handle(self, a: int) -> Any:
         """An actor as Ray shows it."""
         calls = {name: SimpleNamespace(remote=self.post(a, name)) for name in ("train", "add")}
-        apart = SimpleNamespace(remote=lambda *call: (self.post(a, "train_apart")(*call), None))
-        return SimpleNamespace(**calls, train_apart=SimpleNamespace(options=lambda **_: apart))
+        for name in ("train_apart", "add_apart"):
+            apart = SimpleNamespace(remote=lambda *call, name=name: (self.post(a, name)(*call), None))
+            calls[name] = SimpleNamespace(options=lambda apart=apart, **_: apart)
+        return SimpleNamespace(**calls)
 
     def post(self, a: int, name: str) -> Callable[..., int]:
         def remote(*call: Any) -> int:
-            jobs = None if name == "add" else call[0].jobs
+            jobs = None if name.startswith("add") else call[0].jobs
             self.free[a] += self.speeds[a] * (1.0 if jobs is None else float(jobs.steps.sum()))
             self.posted.append((self.free[a], a, name, pickle.dumps(call)))
             return len(self.posted)
@@ -103,15 +106,17 @@ class Pretended:
         first = min(self.posted, key=lambda one: one[:2])
         self.posted.remove(first)
         _, a, name, message = first
-        if self.dice.random() < self.deaths or (name == "add" and self.adder_deaths > 0):
+        if self.dice.random() < self.deaths or (name.startswith("add") and self.adder_deaths > 0):
             self.actors[a] = self.make(a)
             self.died += 1
-            self.adder_deaths -= name == "add"
+            self.adder_deaths -= name.startswith("add")
             return a, None
         found = pickle.loads(pickle.dumps(getattr(self.actors[a], name)(*pickle.loads(message))))
         if name == "train_apart":
             reply, parcel = found
             return a, reply if reply is None else reply._replace(parcel=parcel)
+        if name == "add_apart":
+            return a, found[0]._replace(parcel=found[1:])
         if found is not None and found.stats is not None:
             self.sums += sum_bytes({"sum": found.stats["sum"]}) if "sum" in found.stats else 0
         return a, found
@@ -181,6 +186,31 @@ def test_an_adder_that_dies_changes_no_bit(laps: int) -> None:
     actors.adder_deaths = 3
     assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
     assert actors.died >= 3 and actors.adder_deaths <= 0
+
+
+PARTED = [(case, laps, nodes, parts) for case, laps in ADDED for nodes, parts in (("abc", 3), ("aab", 2), ("abcd", 3))]
+
+
+@pytest.mark.parametrize(("case", "laps", "nodes", "parts"), PARTED)
+def test_columns_that_are_added_on_several_nodes_have_the_same_bits(
+    case: str, laps: int, nodes: str, parts: int
+) -> None:
+    """And each comes to the coordinator once: no more numbers than if all actors were on one node."""
+    scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
+    speeds = (1.0,) * len(nodes)
+    together = Pretended(scenario, speeds, laps=laps, nodes="a" * len(nodes))
+    parted = Pretended(scenario, speeds, laps=laps, nodes=nodes, parts=parts)
+    assert hash_rounds(parted.study, parted) == hash_rounds(together.study, together)
+    assert parted.sums == together.sums
+
+
+@pytest.mark.parametrize("deaths", [0.05, 0.2])
+def test_whoever_dies_while_columns_are_added_changes_no_bit(deaths: float) -> None:
+    study = build_study(read_scenario(CASES["replicates"]))
+    actors = Pretended(CASES["replicates"], UNEVEN, laps=3, deaths=deaths, nodes="abc", parts=3)
+    actors.adder_deaths = 5
+    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
+    assert actors.died >= 5 and actors.adder_deaths <= 0
 
 
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))

@@ -29,7 +29,7 @@ from fedray.core.method import JobRows
 from fedray.core.types import Stats
 from fedray.runtime import busy, environment, placement
 from fedray.runtime.chunks import Queue
-from fedray.runtime.exchange import exchange, find_gainers, share_nodes
+from fedray.runtime.exchange import count_parts, exchange, find_gainers, share_nodes
 from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
@@ -244,10 +244,12 @@ class ClientActors:
         """
         began = time.monotonic()
         small = keeps or 8 * round_.state.models.shape[1] < ADD_BYTES
-        shared = [] if small else share_nodes(self.specs, ray.get_runtime_context().get_node_id())
-        nodes = find_gainers(shared, queues)
+        here = ray.get_runtime_context().get_node_id()
+        nodes: Sequence[Sequence[int]] = [] if small else share_nodes(self.specs, here)
+        parts = count_parts(nodes, queues)
+        nodes = nodes if parts else find_gainers(nodes, queues)
         calls = Calls(self.actors, self._recover, round_, {a for actors in nodes for a in actors})
-        trained = exchange(queues, calls.post, calls.wait, nodes)
+        trained = exchange(queues, calls.post, calls.wait, nodes, parts)
         self.seconds, self.traffic = time.monotonic() - began, calls.traffic
         return trained
 

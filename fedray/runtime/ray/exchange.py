@@ -22,11 +22,11 @@ from ray.exceptions import RayTaskError
 from fedray.core.errors import FedrayError
 from fedray.core.totals import sum_bytes
 from fedray.core.types import IntArray, SizedPlan, State
-from fedray.runtime.exchange import Task
 from fedray.runtime.messages import Order, Page, Reply, page_bytes, to_page
 from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, describe_cluster, explain_error
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.seats import PATIENCE
+from fedray.runtime.trays import Task
 
 PAGE_BYTES = 1 << 20  # of a page of small rows
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
@@ -78,7 +78,7 @@ class Calls:
     def post(self, a: int, task: Task) -> None:
         """Calls an actor."""
         if task.parcels:
-            self._pending[self.actors[a].add.remote(*task.parcels)] = a, None
+            self._post_sums(a, task)
             return
         t, jobs = self.round[:2]
         if task.chunk is None:
@@ -92,6 +92,15 @@ class Calls:
         else:
             answer, parcel = self.actors[a].train.remote(order, *pages), None
         self._pending[answer] = a, parcel
+
+    def _post_sums(self, a: int, task: Task) -> None:
+        """Has sums added up, and sent or laid down in parts."""
+        if task.parts:
+            add = self.actors[a].add_apart.options(num_returns=1 + task.parts)
+            answer, *cut = add.remote(task.parts, *task.parcels)
+            self._pending[answer] = a, tuple(cut)
+        else:
+            self._pending[self.actors[a].add.remote(*task.parcels)] = a, None
 
     def _held(self, numbers: IntArray) -> IntArray | None:
         """The rows of some pages; None where they are all."""

@@ -1,4 +1,4 @@
-"""Sums that are added on their nodes, by real actors on two nodes beside the coordinator's."""
+"""Sums that are added on their nodes, or by columns, by real actors on three nodes beside the coordinator's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from small import scenario
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
+from fedray.runtime import exchange
 from fedray.runtime.exchange import share_nodes
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import actors as ray_actors
@@ -26,16 +27,16 @@ KEYS = read_scenario(scenario({"method": {"models": 1}, "clients": {"number": 16
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[RayRuntime]:
-    """Two actors on each of two nodes; this process is the coordinator, on a third one."""
+    """Two actors on one node, and one on each of two; this process is the coordinator, on a fourth one."""
     import ray
 
     from fedray.runtime.ray.broadcast import open_nodes
 
     study = build_study(KEYS)
-    with open_nodes([2, 2], head=0):
+    with open_nodes([2, 1, 1], head=0):
         made = RayRuntime(KEYS, UserObjects().with_rows(KEYS, study), study, "exchange")
         here = ray.get_runtime_context().get_node_id()
-        assert sorted(map(len, share_nodes(made.clients.specs, here))) == [2, 2]
+        assert sorted(map(len, share_nodes(made.clients.specs, here))) == [1, 1, 2]
         yield made
         made.close()
 
@@ -59,23 +60,41 @@ def test_one_sum_a_node_and_model_comes_to_the_coordinator(
     assert hash_rounds(runtime) == alone
     dealt = runtime.clients.traffic[1]
     monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    monkeypatch.setattr(exchange, "LEAST_PARTS", 4)
     assert hash_rounds(runtime) == alone
-    assert runtime.clients.traffic[1] < dealt
+    assert runtime.clients.traffic[1] == dealt * 3 // 4
 
 
-def test_an_adder_that_is_killed_changes_no_bit(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_column_of_a_model_comes_to_the_coordinator_once(
+    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = hash_rounds(Inline(build_study(KEYS)))
+    assert hash_rounds(runtime) == alone
+    dealt = runtime.clients.traffic[1]
+    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    assert hash_rounds(runtime) == alone
+    assert runtime.clients.traffic[1] == dealt // 4
+
+
+@pytest.mark.parametrize("least", [3, 4])
+def test_an_adder_that_is_killed_changes_no_bit(
+    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    """Of a node, or of a part of the columns: what has lain on its node is gone with it."""
     import ray
 
     killed, honest = list[int](), ray_exchange.Calls.post
 
     def post(calls: Any, a: int, task: Any) -> None:
-        if task.parcels and len(killed) < 2:
+        if task.parcels and (task.part is not None) == (least == 3) and len(killed) < 2:
             killed.append(ray.get(calls.actors[a].ready.remote()))
             os.kill(killed[-1], signal.SIGKILL)
         honest(calls, a, task)
 
     monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    monkeypatch.setattr(exchange, "LEAST_PARTS", least)
     monkeypatch.setattr(ray_exchange.Calls, "post", post)
+    before = runtime.clients.recoveries
     assert hash_rounds(runtime) == hash_rounds(Inline(build_study(KEYS)))
     assert len(set(killed)) == 2
-    assert runtime.clients.recoveries >= 2
+    assert runtime.clients.recoveries >= before + 2
