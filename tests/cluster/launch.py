@@ -2,16 +2,19 @@
 
 Three hosts, each with its own network, processes, `/tmp`, home and sshd, are namespaces of this machine. `ray up` makes
 a cluster of them from the shipped `cluster/on_premise.yaml`, of which only what is marked CHANGE is changed; a scenario
-whose tiers pin to the two node types runs there; its directory is fetched; `ray down` ends the cluster. A host's `pip`
-stands for a package index: it takes what this machine has installed.
+whose tiers pin to the two node types runs there, by `ray exec` and, where this machine has `ray[default]`, as a
+submitted job; their directories are fetched; `ray down` ends the cluster. A host's `pip` stands for a package index: it
+takes what this machine has installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -130,12 +133,39 @@ def operator(work: Path) -> Callable[..., str]:
     variables = {**os.environ, "HOME": str(home), "RAY_UP_enable_autoscaler_v2": "0", "PYTHONUNBUFFERED": "1"}
     private = f'mount --make-rprivate / && mount --bind {home}/tmp /tmp && exec "$0" "$@"'
 
-    def ray(*words: str | Path) -> str:
+    def ray(*words: str | Path, **more: str) -> str:
         print("ray", *words, flush=True)
         command = ["unshare", "--mount", "bash", "-c", private, sys.executable, "-c", RAY, *map(str, words)]
-        return do(*command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL)
+        return do(*command, cwd=ROOT, env=variables | more, stdin=subprocess.DEVNULL)
 
     return ray
+
+
+@contextmanager
+def dashboard(ray: Callable[..., str], file: Path) -> Iterator[dict[str, str]]:
+    """The head's dashboard on this machine's loopback, as `ray dashboard` forwards it; the variables that find it."""
+    from threading import Thread
+
+    before = forwarders()
+    Thread(target=ray, args=("dashboard", file), daemon=True).start()
+    until("the dashboard", lambda: is_open("127.0.0.1", 8265))
+    try:
+        yield {"RAY_API_SERVER_ADDRESS": "http://127.0.0.1:8265", "RAY_AUTH_MODE": "token"}
+    finally:
+        for process in forwarders() - before:
+            os.kill(process, signal.SIGTERM)
+
+
+def forwarders() -> set[int]:
+    """Processes that forward a port by ssh."""
+    found = subprocess.run(["pgrep", "-f", "ssh .*-L 8265"], capture_output=True, text=True, check=False)
+    return {int(word) for word in found.stdout.split()}
+
+
+def is_open(address: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as one:
+        return one.connect_ex((address, port)) == 0
 
 
 def network_of(process: Path) -> str:
@@ -207,16 +237,27 @@ def launch(work: Path) -> None:
         print("actors:", seen)
         assert seen == {"head": {"Coordinator"}, "strong": {"Client"}, "weak": {"Client"}}
         ray("rsync-down", file, "~/runs/pinned/", work / "fetched")
+        if importlib.util.find_spec("aiohttp_cors") is None:
+            print("job submission was not tried: this machine has no ray[default]")
+        else:
+            submit = "fedray run ~/fedray/tests/cluster/pinned.yaml --address auto --out ~/runs/job"
+            with dashboard(ray, file) as here:
+                ray("job", "submit", "--no-wait", "--submission-id", "pinned", "--", "bash", "-ic", submit, **here)
+                print(ray("job", "logs", "--follow", "pinned", **here)[-300:])
+            ray("rsync-down", file, "~/runs/job/", work / "job")
         ray("down", "--yes", file)
         until(
             "no Ray is left on the head", lambda: not any("raylet" in line for line in inside(running["head"]).values())
         )
-    there = json.loads((work / "fetched" / "summary.json").read_text())
+    there, *jobs = (
+        json.loads((work / name / "summary.json").read_text()) for name in ("fetched", "job") if (work / name).exists()
+    )
     out = work / "inline"
     do(sys.executable, "-m", "fedray", "run", ROOT / "tests/cluster/pinned.yaml", "runtime=inline", "--out", out,
        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
     here = json.loads((out / "summary.json").read_text())
-    assert there["model_hash"] == here["model_hash"], "the cluster's models are not those of one process"
+    same = all(run["model_hash"] == here["model_hash"] for run in (there, *jobs))
+    assert same, "the cluster's models are not those of one process"
     print(f"done: {there['rounds']} rounds, model_hash {there['model_hash'][:16]} as in one process")
 
 
