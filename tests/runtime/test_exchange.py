@@ -17,7 +17,7 @@ from small import of_method
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.exact_sum import ExactSum, exact_sum, merge_stats
-from fedray.core.totals import Totals, sum_bytes, thin
+from fedray.core.totals import Totals, cut_columns, join_columns, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import messages
 from fedray.runtime.chunks import Queue, cut_chunks
@@ -265,6 +265,25 @@ def test_totals_are_the_merged_statistics_in_any_order(order: list[int]) -> None
     merged, found = merge_stats(parts)["sum"], totals.stats["sum"]
     assert found.limbs.keys() == merged.limbs.keys()
     assert all(torch.equal(found.limbs[limb], merged.limbs[limb]) for limb in merged.limbs)
+
+
+@given(st.integers(1, 4), st.integers(0, 6), st.booleans())
+def test_totals_are_the_totals_of_their_columns(parts: int, zeros: int, first: bool) -> None:
+    """Also where a row is 0 in some columns only, so that it does not travel with these."""
+    sums = [some_sums(n) for n in range(3)]
+    for limb in (limb for one in sums for limb in one["sum"].limbs.values()):
+        limb[0, :zeros] = 0.0
+        limb[1, slice(None) if first else slice(zeros, None)] = 0.0
+    whole, by_column = Totals(), [Totals() for _ in range(parts)]
+    for one in sums:
+        whole.add(thin(one))
+        for totals, columns in zip(by_column, cut_columns(thin(one), parts), strict=True):
+            totals.add(pickle.loads(pickle.dumps(columns)))
+    joined = Totals()
+    joined.add(join_columns([thin(totals.stats) for totals in by_column]))
+    found, right = joined.stats["sum"], whole.stats["sum"]
+    assert found.limbs.keys() == right.limbs.keys()
+    assert all(torch.equal(found.limbs[limb], right.limbs[limb]) for limb in right.limbs)
 
 
 def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
