@@ -29,6 +29,7 @@ Example:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,7 +46,6 @@ LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their nod
 LEAST_PARTS, MOST_PARTS = 3, 64  # of columns: two nodes would send each other what they save the coordinator
 ADD_TRIES = 2  # of adding what lies on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
-
 
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
 Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its answer; None where it has lost its sums
@@ -193,12 +193,9 @@ def find_gainers(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> lis
         >>> find_gainers([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])])
         [[0, 1, 2, 3], [4, 5, 6, 7]]
     """
-    loads = [_load_of(actors, queues) for actors in nodes]
-    return [
-        actors
-        for actors, load in zip(nodes, loads, strict=True)
-        if load.apart >= LEAST_GAIN * min(load.added, len(load.rows)) > 0
-    ]
+    loads = _find_loads(nodes, queues)
+    gains = [load.apart >= LEAST_GAIN * min(load.added, len(load.rows)) > 0 for load in loads]
+    return [actors for actors, gain in zip(nodes, gains, strict=True) if gain]
 
 
 def count_parts(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> int:
@@ -219,7 +216,7 @@ def count_parts(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> int:
         >>> count_parts(nodes, [Queue([0, 1, 2, 3], chunks)])
         0
     """
-    loads = [_load_of(actors, queues) for actors in nodes]
+    loads = _find_loads(nodes, queues)
     different = len(frozenset[int]().union(*(load.rows for load in loads)))
     sent = sum(min(load.added, len(load.rows)) for load in loads)
     return min(len(nodes), MOST_PARTS) if len(nodes) >= LEAST_PARTS and sent >= LEAST_GAIN * different > 0 else 0
@@ -233,17 +230,17 @@ class _Load(NamedTuple):
     rows: frozenset[int]
 
 
-def _load_of(actors: Sequence[int], queues: Sequence[Queue]) -> _Load:
-    """An estimate: chunks lie in the order of their models, so A actors with R models have A + R - 1 sums in all."""
-    apart = added = 0.0
-    rows = frozenset[int]()
-    for queue in queues:
-        count = len(set(actors) & set(queue.actors))
-        its = frozenset[int]().union(*(chunk.rows.tolist() for chunk in queue.chunks))
-        if count and its:
-            share = count / len(queue.actors)
-            apart, added, rows = apart + count + (len(its) - 1) * share, added + 1 + (len(its) - 1) * share, rows | its
-    return _Load(apart, added, rows)
+def _find_loads(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[_Load]:
+    """Estimates: chunks lie in the order of their models, so A actors of a queue with R models have A + R - 1 sums."""
+    rows = [frozenset[int]().union(*(chunk.rows.tolist() for chunk in queue.chunks)) for queue in queues]
+    queue_of = {a: n for n, queue in enumerate(queues) for a in queue.actors if rows[n]}
+    found = []
+    for actors in nodes:
+        counts = Counter(queue_of[a] for a in actors if a in queue_of)
+        further = sum((len(rows[n]) - 1) * count / len(queues[n].actors) for n, count in counts.items())
+        its = frozenset[int]().union(*(rows[n] for n in counts))
+        found.append(_Load(counts.total() + further, len(counts) + further, its))
+    return found
 
 
 def choose_laps(seconds: float, actors: int) -> int:
