@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedray.runtime.exchange import LEAST_GAIN, LEAST_PARTS
+from fedray.runtime.exchange import LEAST_GAIN, LEAST_PARTS, PART_BYTES
 
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
@@ -69,11 +69,12 @@ def estimate_round(place: Deployment) -> Estimate:
     nodes, actors, models, d, jobs = place
     here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
     adds = actors > nodes and 8 * d >= LEAST
-    parts = nodes if nodes >= LEAST_PARTS and 8 * d >= LEAST and here >= LEAST_GAIN * models else 0
+    parts = min(nodes, 8 * d // PART_BYTES) if 8 * d >= LEAST and here >= LEAST_GAIN * models else 0
+    parts = parts if parts >= LEAST_PARTS else 0
     shares = models if parts else here if adds else apart
     down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
     up, node, each = 8.0 * shares * d, 8.0 * here * d, 8.0 * apart * d
-    between = node / parts if parts else 0.0  # what a node sends to others, while it gets as much
+    between = node / parts if parts else 0.0  # what an adder gets, while it sends less
     on_node = adds * apart / nodes + (here / parts if parts else 0.0)
     seconds = jobs * PLAN + (down + between + up) / LINK + (shares + on_node) * d * ADD
     return Estimate(down / GB, up / GB, node / GB, each / GB, 8.0 * models * d / GB, seconds)

@@ -76,36 +76,6 @@ def cut_columns(thinned: Stats, parts: int) -> list[Stats]:
     return [map_arrays(sums, partial(cut, part)) | (rest if part == 0 else {}) for part in range(parts)]
 
 
-def join_columns(parts: Sequence[Stats]) -> Stats:
-    """What `cut_columns` has cut, after each part was added to the same parts of others.
-
-    Args:
-        parts: All parts, in order, with the same exact sums, each with the same limbs.
-    """
-    out = dict(parts[0])
-    for name, value in parts[0].items():
-        if isinstance(value, ExactSum):
-            sums = [part[name] for part in parts]
-            out[name] = ExactSum({limb: _join_rows([_limb(one, limb) for one in sums]) for limb in value.limbs})
-    return out
-
-
-def _limb(value: Any, limb: int) -> SomeRows:
-    rows = value.limbs[limb]
-    assert isinstance(rows, SomeRows)
-    return rows
-
-
-def _join_rows(parts: Sequence[SomeRows]) -> Any:
-    """Rows whose columns lie in several matrices; a row that one of them leaves out is 0 there."""
-    places = np.unique(np.concatenate([part.places for part in parts]))
-    begins = np.cumsum([0, *(part.rows.shape[1] for part in parts)])
-    rows = np.zeros((len(places), begins[-1]))
-    for part, begin, end in zip(parts, begins, begins[1:], strict=False):
-        rows[np.searchsorted(places, part.places), begin:end] = part.rows
-    return SomeRows(parts[0].groups, places, rows)
-
-
 class Totals:
     """Statistics to which others are added in place.
 
@@ -116,24 +86,34 @@ class Totals:
     def __init__(self) -> None:
         self.stats: Stats = {}
 
-    def add(self, thinned: Stats) -> None:
-        """Adds what `thin` has made; nothing of it is kept."""
+    def add(self, thinned: Stats, *further: Stats) -> None:
+        """Adds what `thin` has made; nothing of it is kept.
+
+        Args:
+            thinned: Statistics, or of those that `cut_columns` has cut the first part.
+            further: The other parts, in order, with the same exact sums.
+        """
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                parts: dict[int, Any] = dict(value.limbs)
-                for limb, part in parts.items():
-                    limbs[limb] = _add_rows(limbs.get(limb), part)
+                sums: list[Any] = [value, *(part[name] for part in further)]
+                for limb in value.limbs:
+                    limbs[limb] = _add_rows(limbs.get(limb), [one.limbs[limb] for one in sums])
             else:
                 own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
                 self.stats[name] = self.stats[name] + own if name in self.stats else own
 
 
-def _add_rows(total: torch.Tensor | None, part: SomeRows) -> torch.Tensor:
-    """Adds rows in place; rows of which none came stay zeros that take no memory."""
-    out = np.zeros((part.groups, part.rows.shape[1])) if total is None else total.numpy()
-    for g, row in zip(part.places, part.rows, strict=True):
-        out[g] += row
+def _add_rows(total: torch.Tensor | None, parts: Sequence[SomeRows]) -> torch.Tensor:
+    """Adds rows in place, whose columns lie side by side; rows of which none came stay zeros that take no memory."""
+    width = sum(part.rows.shape[1] for part in parts)
+    out = np.zeros((parts[0].groups, width)) if total is None else total.numpy()
+    begin = 0
+    for part in parts:
+        end = begin + part.rows.shape[1]
+        for g, row in zip(part.places, part.rows, strict=True):
+            out[g, begin:end] += row
+        begin = end
     return torch.from_numpy(out)
 
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fedray.core.method import JobRows
-from fedray.core.totals import Totals, join_columns
+from fedray.core.totals import Totals
 from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
 from fedray.runtime.messages import Reply, in_order
@@ -43,7 +43,8 @@ from fedray.runtime.trays import Desk, Done, Laid, Shelf, Task, Tray, put_back
 
 PULLED_LAPS = 3
 LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their node: that takes time, too
-LEAST_PARTS, MOST_PARTS = 3, 64  # of columns: two nodes would send each other what they save the coordinator
+LEAST_PARTS = 3  # of columns: two nodes would send each other what they save the coordinator
+PART_BYTES = 128 << 10  # of a part: Ray sends smaller objects to the coordinator, whoever wants them
 ADD_TRIES = 2  # of adding what lies on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
 
@@ -74,7 +75,7 @@ class _Exchange:
                 parcels = tuple(one.parcel for one in tray.laid)
                 self._ask(tray.laid[0].actor, Task(None, 0, True, parcels, self.shelf.parts))
         if self.shelf.laid and not self.doing:
-            for a, task in self.shelf.take_tasks():
+            for a, task in self.shelf.list_tasks():
                 self._ask(a, task)
 
     def _ask(self, a: int, task: Task) -> None:
@@ -87,25 +88,26 @@ class _Exchange:
         if task.part is not None:
             self._end_part(task.part, reply)
             return
-        kept = self._end_adding(a, reply) if task.parcels else self._end_chunk(a, task.chunk, reply)
+        kept = self._end_adding(a, task, reply) if task.parcels else self._end_chunk(a, task.chunk, reply)
         if reply is not None and reply.stats is not None:
             self.totals.add(reply.stats)
             self.done += kept
         self.give([a] if reply is not None else self.desk_of)
 
     def _end_part(self, part: int, reply: Reply | None) -> None:
-        """Notes a part of the columns. Where one is lost, so are the sums of a node: then all is trained again."""
+        """Notes a part of the columns. Missing ones are added once more, and then all that lies on nodes is trained."""
+        shelf = self.shelf
         if reply is not None and reply.stats is not None:
-            self.shelf.added[part] = reply.stats
+            shelf.added[part] = reply.stats
         if self.doing:
             return
-        added = self.shelf.added
-        laid = self.shelf.clear()
-        if len(added) == self.shelf.parts:
-            self.totals.add(join_columns([added[part] for part in range(self.shelf.parts)]))
-            self.done += [one for each in laid for one in each.kept]
-        else:
-            put_back(laid)
+        shelf.failures += 1
+        if len(shelf.added) == shelf.parts:
+            first, *further = (shelf.added[number] for number in range(shelf.parts))
+            self.totals.add(first, *further)
+            self.done += [one for each in shelf.clear() for one in each.kept]
+        elif shelf.failures >= ADD_TRIES:
+            put_back(shelf.clear())
         self.give(self.desk_of)
 
     def _end_chunk(self, a: int, chunk: Chunk | None, reply: Reply | None) -> Done:
@@ -122,19 +124,18 @@ class _Exchange:
             self.tray_of[a].laid.append(Laid(a, desk, kept, reply.parcel))
         return kept
 
-    def _end_adding(self, a: int, reply: Reply | None) -> Done:
+    def _end_adding(self, a: int, task: Task, reply: Reply | None) -> Done:
         """Notes what was added up on a node: the chunks of the sum. What lies there may be gone with its adder."""
-        tray = self.tray_of[a]
-        kept = [one for laid in tray.laid for one in laid.kept]
+        tray, number = self.tray_of[a], len(task.parcels)
         tray.failures += 1
-        if reply is not None and reply.parcel is not None:
-            self.shelf.laid.append(tray.laid)
-            self.shelf.cuts.append(reply.parcel)
-        if reply is not None:
-            tray.laid, tray.failures = [], 0
-        elif tray.failures >= ADD_TRIES:
-            tray.put_back()
-        return kept
+        if reply is None:
+            if tray.failures >= ADD_TRIES:
+                tray.put_back()
+            return []
+        added, tray.laid, tray.failures = tray.laid[:number], tray.laid[number:], 0  # others lay down meanwhile
+        if reply.parcel is not None:
+            self.shelf.lay_down(added, reply.parcel)
+        return [one for laid in added for one in laid.kept]
 
 
 def exchange(
@@ -176,54 +177,44 @@ def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
     return [actors for node, actors in on.items() if node not in (here, "")]
 
 
-def find_gainers(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[Sequence[int]]:
-    """The nodes that send less than half when their actors' sums are added there: these train the same models.
+def plan_adding(
+    nodes: Sequence[Sequence[int]], queues: Sequence[Queue], model_bytes: int
+) -> tuple[list[Sequence[int]], int]:
+    """Where sums are added up: on which nodes, and then in how many parts of columns.
+
+    Nodes add where they send less than half then, because their actors train the same models. They all add, and cut
+    into parts, where they would send every model twice or more often.
 
     Args:
         nodes: The actors of each node.
         queues: The chunks of an exchange.
+        model_bytes: Bytes of the sums of a model.
 
     Example:
-        Four actors of one node that train four models, each its own, and then eight actors of two nodes.
+        Four actors of one node that train four models, each its own; then eight actors of two nodes; then four nodes.
 
         >>> import numpy as np
         >>> chunks = [Chunk(np.array([j]), np.array([j % 4])) for j in range(8)]
-        >>> find_gainers([[0, 1, 2, 3]], [Queue([0, 1, 2, 3], chunks)])
-        []
-        >>> find_gainers([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])])
-        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        >>> plan_adding([[0, 1, 2, 3]], [Queue([0, 1, 2, 3], chunks)], 1 << 20)
+        ([], 0)
+        >>> plan_adding([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])], 1 << 20)
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], 0)
+        >>> plan_adding([[0], [1], [2], [3]], [Queue([0, 1, 2, 3], [chunks[0], chunks[4]])], 1 << 20)
+        ([[0], [1], [2], [3]], 4)
     """
     loads = _find_loads(nodes, queues)
+    busy = [load for load in loads if load.rows]
+    sent = sum(min(load.added, len(load.rows)) for load in busy)
+    different = len(frozenset[int]().union(*(load.rows for load in busy)))
+    parts = min(len(nodes), model_bytes // PART_BYTES)
+    if min(len(busy), parts) >= LEAST_PARTS and sent >= LEAST_GAIN * different:
+        return list(nodes), parts
     gains = [load.apart >= LEAST_GAIN * min(load.added, len(load.rows)) > 0 for load in loads]
-    return [actors for actors, gain in zip(nodes, gains, strict=True) if gain]
-
-
-def count_parts(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> int:
-    """Into how many parts of columns nodes cut their sums: one a node where they train the same models, else 0.
-
-    Args:
-        nodes: The actors of each node.
-        queues: The chunks of an exchange.
-
-    Example:
-        Four nodes of an actor each train one model, and then each its own.
-
-        >>> import numpy as np
-        >>> chunks = [Chunk(np.array([j]), np.array([j % 4])) for j in range(8)]
-        >>> nodes = [[0], [1], [2], [3]]
-        >>> count_parts(nodes, [Queue([0, 1, 2, 3], [chunks[0], chunks[4]])])
-        4
-        >>> count_parts(nodes, [Queue([0, 1, 2, 3], chunks)])
-        0
-    """
-    loads = _find_loads(nodes, queues)
-    different = len(frozenset[int]().union(*(load.rows for load in loads)))
-    sent = sum(min(load.added, len(load.rows)) for load in loads)
-    return min(len(nodes), MOST_PARTS) if len(nodes) >= LEAST_PARTS and sent >= LEAST_GAIN * different > 0 else 0
+    return [actors for actors, gain in zip(nodes, gains, strict=True) if gain], 0
 
 
 class _Load(NamedTuple):
-    """What a node sends: how many sums of models, if its actors send them or one of them adds them up; which models."""
+    """How many sums of models a node sends, if each actor sends its own or if one adds them up; which models."""
 
     apart: float
     added: float
@@ -237,9 +228,9 @@ def _find_loads(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list
     found = []
     for actors in nodes:
         counts = Counter(queue_of[a] for a in actors if a in queue_of)
-        further = sum((len(rows[n]) - 1) * count / len(queues[n].actors) for n, count in counts.items())
+        beyond = sum((len(rows[n]) - 1) * count / len(queues[n].actors) for n, count in counts.items())
         its = frozenset[int]().union(*(rows[n] for n in counts))
-        found.append(_Load(counts.total() + further, len(counts) + further, its))
+        found.append(_Load(counts.total() + beyond, len(counts) + beyond, its))
     return found
 
 

@@ -24,8 +24,8 @@ class Task(NamedTuple):
         chunk: The jobs that it trains; None: only sums are wanted.
         kept: Chunks of this exchange whose sums it has.
         sends: Whether it sends its sums, or lays them down.
-        parcels: Sums that lie on nodes, which it adds up and sends, and does nothing else.
-        parts: Into how many parts of columns it cuts what it has added up, which then stay on its node; 0: it sends it.
+        parcels: Sums that lie on nodes, which it adds up, and does nothing else.
+        cuts: Into how many parts of columns it cuts what it has added up, which then stay on its node; 0: it sends it.
         part: Which part of columns the parcels are; None: all columns.
     """
 
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     kept: int
     sends: bool
     parcels: tuple[Any, ...] = ()
-    parts: int = 0
+    cuts: int = 0
     part: int | None = None
 
 
@@ -103,19 +103,25 @@ class Shelf:
     """The sums of nodes, each cut into the same parts of columns, until all parts are added up."""
 
     def __init__(self, adders: Sequence[int], parts: int) -> None:
-        self.adders, self.parts = adders, parts
-        self.laid: list[list[Laid]] = []
-        self.cuts: list[Sequence[Any]] = []  # the parts of each node's sums
+        self.adders, self.parts, self.failures = adders, parts, 0
+        self.laid: list[Laid] = []
+        self.cut: list[Sequence[Any]] = []  # the parts of each node's sums
         self.added: dict[int, Stats] = {}
 
-    def take_tasks(self) -> list[tuple[int, Task]]:
-        """Who adds up which part."""
-        pieces = zip(*self.cuts, strict=True)
-        each = zip(self.adders, pieces, strict=False)
-        return [(a, Task(None, 0, True, parcels, part=part)) for part, (a, parcels) in enumerate(each)]
+    def lay_down(self, laid: Iterable[Laid], cut: Sequence[Any]) -> None:
+        """Takes the parts of a node's sums; what its actors had laid down is not needed any more."""
+        self.laid += [one._replace(parcel=None) for one in laid]
+        self.cut.append(cut)
+
+    def list_tasks(self) -> list[tuple[int, Task]]:
+        """Who adds up which of the parts that are missing."""
+        missing = [part for part in range(self.parts) if part not in self.added]
+        parcels = [tuple(cut[part] for cut in self.cut) for part in missing]
+        each = zip(self.adders, missing, parcels, strict=False)
+        return [(a, Task(None, 0, True, sums, part=part)) for a, part, sums in each]
 
     def clear(self) -> list[Laid]:
         """Takes everything away; what lay here."""
-        laid = [one for some in self.laid for one in some]
-        self.laid, self.cuts, self.added = [], [], {}
+        laid = self.laid
+        self.laid, self.cut, self.added, self.failures = [], [], {}, 0
         return laid

@@ -128,8 +128,7 @@ def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> floa
         stage.kernel_h, stage.kernel_w = conv.kernel_size
         stage.padding_h, stage.padding_w = _pair(conv.padding)  # type: ignore[arg-type]  # no text: see `split_net`
         stage.bias, stage.activation = conv.bias is not None, ACTIVATION_CODES[activation]
-        alike = kind is nn.MaxPool2d and activation is nn.ReLU  # the same in either order
-        stage.pool, stage.activation_first = 0 if kind is None else _POOLS[kind], first and not alike
+        stage.pool, stage.activation_first = 0 if kind is None else _POOLS[kind], first
         stage.pool_h, stage.pool_w = pool
         height, width = (
             side + 2 * pad - kernel + 1

@@ -242,6 +242,6 @@ def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
     """Moves each ReLU behind the max pooling that follows it: the same numbers from a quarter of the entries."""
     out = list(parts)
     for i in range(len(out) - 1):
-        if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and not out[i + 1].padding:
+        if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and out[i + 1].padding in (0, (0, 0)):
             out[i], out[i + 1] = out[i + 1], out[i]
     return tuple(out)

@@ -17,10 +17,11 @@ from small import of_method
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.exact_sum import ExactSum, exact_sum, merge_stats
-from fedray.core.totals import Totals, cut_columns, join_columns, sum_bytes, thin
+from fedray.core.method import JobRows
+from fedray.core.totals import Totals, cut_columns, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import messages
-from fedray.runtime.chunks import Queue, cut_chunks
+from fedray.runtime.chunks import Chunk, Queue, cut_chunks
 from fedray.runtime.exchange import exchange, share_nodes
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import exchange as ray_exchange
@@ -29,6 +30,7 @@ from fedray.runtime.ray.exchange import Calls, Round
 from fedray.runtime.ray.runtime import reads_all_rows
 from fedray.runtime.seats import ActorSpec
 from fedray.runtime.stacking import make_worker
+from fedray.runtime.trays import Task
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round
@@ -213,6 +215,65 @@ def test_whoever_dies_while_columns_are_added_changes_no_bit(deaths: float) -> N
     assert actors.died >= 5 and actors.adder_deaths <= 0
 
 
+DIED = 10
+
+
+class Scripted:
+    """Actors that train job j to 10 ** j, and answer in a written order; `DIED + a` means that actor a has died."""
+
+    def __init__(self, actors: int, order: list[int]) -> None:
+        self.order, self.sums, self.doing = order, dict.fromkeys(range(actors), 0.0), dict[int, Task]()
+
+    def wait(self) -> tuple[int, Any]:
+        died, a = divmod(next(n for n in self.order if n % DIED in self.doing), DIED)
+        self.order.remove(DIED * died + a)
+        task = self.doing.pop(a)
+        if died:
+            self.sums[a] = 0.0
+            return a, None
+        if task.parcels:
+            totals = Totals()
+            for parcel in task.parcels:
+                totals.add(parcel)
+            added = thin(totals.stats)
+            return a, messages.Reply(None if task.cuts else added, None, tuple(cut_columns(added, max(1, task.cuts))))
+        self.sums[a] += 0.0 if task.chunk is None else 10.0 ** task.chunk.places[0]
+        rows = None if task.chunk is None else JobRows(np.zeros(1))
+        if not task.sends:
+            return a, messages.Reply(None, rows)
+        parcel = thin({"sum": ExactSum({0: torch.full((1, 4), self.sums[a], dtype=torch.float64)})})
+        self.sums[a] = 0.0
+        return a, messages.Reply(None, rows, parcel)
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+def test_what_is_laid_down_while_another_adds_is_added_later(parts: int) -> None:
+    """Actor 0 adds for its node when actor 2 dies; actor 1 trains the lost job and lays it down before 0 has answered.
+
+    The new sums were dropped, and their job counted.
+    """
+    actors = Scripted(3, [0, 1, DIED + 2, 1, 2, 2, 0, 0, 0, 1, 1, 2])
+    queue = Queue([0, 1, 2], [Chunk(np.array([j]), np.array([0])) for j in range(3)])
+    stats, rows = exchange([queue], actors.doing.__setitem__, actors.wait, [[0, 1], [2]], parts)
+    assert stats["sum"].value().tolist() == [[111.0] * 4]
+    assert len(rows.loss) == 3
+
+
+def test_a_part_that_is_lost_is_added_again_and_then_all_is_trained_again() -> None:
+    for lost, trainings in (([0, DIED + 1], 1), ([0, DIED + 1, DIED], 2)):
+        actors = Scripted(2, [0, 1, 0, 1, *lost, *[0, 1] * 4])
+        queue = Queue([0, 1], [Chunk(np.array([j]), np.array([0])) for j in range(2)])
+        trained = list[int]()
+
+        def post(a: int, task: Task, actors: Scripted = actors, trained: list[int] = trained) -> None:
+            trained += [] if task.chunk is None else task.chunk.places.tolist()
+            actors.doing[a] = task
+
+        stats, _ = exchange([queue], post, actors.wait, [[0], [1]], 2)
+        assert stats["sum"].value().tolist() == [[11.0] * 4]
+        assert sorted(trained) == sorted([0, 1] * trainings)
+
+
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))
 
 
@@ -280,7 +341,7 @@ def test_totals_are_the_totals_of_their_columns(parts: int, zeros: int, first: b
         for totals, columns in zip(by_column, cut_columns(thin(one), parts), strict=True):
             totals.add(pickle.loads(pickle.dumps(columns)))
     joined = Totals()
-    joined.add(join_columns([thin(totals.stats) for totals in by_column]))
+    joined.add(*(thin(totals.stats) for totals in by_column))
     found, right = joined.stats["sum"], whole.stats["sum"]
     assert found.limbs.keys() == right.limbs.keys()
     assert all(torch.equal(found.limbs[limb], right.limbs[limb]) for limb in right.limbs)

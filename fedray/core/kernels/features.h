@@ -16,10 +16,10 @@ typedef struct {
     int64_t at[MOST_STAGES], size, in_size[MOST_STAGES], kept_size[MOST_STAGES];
     real *in[MOST_STAGES], *kept[MOST_STAGES]; /* of all samples; kept: activations in front of a pooling */
     int8_t *place[MOST_STAGES];                /* of all samples: where in its window each maximum was */
-    real *turned[MOST_STAGES], *summed[MOST_STAGES]; /* kernels [out][rest]; their gradients so, where that is cheaper */
+    real *turned[MOST_STAGES], *summed[MOST_STAGES]; /* kernels [out][rest]; their gradients so, where sums are shorter */
     real *z, *patch, *below[2], *raw, *no_bias;
     real *value, *listed; /* behind a max pooling (pooled.h): gradients by windows; those of a row of windows by places */
-    whole *below_at;      /* where in the image below the place of each window reads */
+    whole *below_at;          /* where the kernel of each window's maximum lies in the stage's input */
     int32_t *channel, *count; /* whose number each listed one is, and how many a place has */
 } FeaturePlaces;
 
@@ -57,9 +57,10 @@ static int64_t lay_out_features(const Stage *stage, int stages, int batch, Featu
         most_z = z > most_z ? z : most_z;
         most_row = p->row[k] > most_row ? p->row[k] : most_row;
         if (is_sparse(s)) {
-            const int64_t windows = (int64_t)p->end_h[k] * p->end_w[k] * p->row[k], places = (int64_t)s->pool_h * p->out_w[k];
+            const int64_t windows = (int64_t)p->end_h[k] * p->end_w[k] * p->row[k];
+            const int64_t places = (int64_t)s->pool_h * p->out_w[k];
             most_windows = windows > most_windows ? windows : most_windows;
-            most_listed = places * (s->out + 1) > most_listed ? places * (s->out + 1) : most_listed;
+            most_listed = places * s->out > most_listed ? places * s->out : most_listed;
             most_places = places > most_places ? places : most_places;
         }
         if (k && patch > most_patch) most_patch = patch;
@@ -335,7 +336,7 @@ static void descend_features(const Stage *stage, int stages, const FeaturePlaces
             const Stage *s = stage + k;
             const int depth = s->kernel_h * s->kernel_w * s->channels, first = p->kept[k] != 0;
             real *bias = s->bias ? gradient + p->at[k] + (int64_t)depth * p->row[k] : p->no_bias;
-#define FIND(first, activation) find_places(s, p, k, b, above, h, above_row, bias, first, activation)
+#define FIND(first, activation) find_window_gradients(s, p, k, b, above, h, above_row, bias, first, activation)
 #define SPREAD(pool, first, activation) spread(s, p, k, b, above, h, above_row, bias, pool, first, activation)
             const int sparse = is_sparse(s);
             if (sparse && s->activation == RELU && !first) FIND(0, RELU);

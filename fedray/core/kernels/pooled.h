@@ -65,9 +65,9 @@ INLINE int part_rows(int left, int vectors) { /* one of those that PART has */
 }
 
 /* Gradients behind the activation of all windows, and where in the image below each has its place; adds that of the bias. */
-INLINE void find_places(const Stage *s, const FeaturePlaces *p, int k, int b, const real *g, const real *h, int64_t g_row,
-                        real *bias, const int first, const int activation) {
-    const int row = p->row[k], width = (s->width + 2 * s->padding_w) * s->channels, each = s->pool_h * s->pool_w;
+INLINE void find_window_gradients(const Stage *s, const FeaturePlaces *p, int k, int b, const real *g, const real *h,
+                                  int64_t g_row, real *bias, const int first, const int activation) {
+    const int row = p->row[k], width = (s->width + 2 * s->padding_w) * s->channels;
     const int64_t windows = (int64_t)p->end_h[k] * p->end_w[k];
     const int8_t *place = p->place[k] + b * windows * row;
     const real *kept = first ? p->kept[k] + b * p->kept_size[k] : 0;
@@ -153,17 +153,17 @@ static void find_pooled_image_gradient(const Stage *s, const FeaturePlaces *p, i
     for (int y = 0; y < p->end_h[k]; y++) {
         memset(p->count, 0, sizeof(int32_t) * (size_t)s->pool_h * (size_t)out_w);
         for (int x = 0; x < end_w; x++)
-            for (int c = 0; c < out; c++) { /* what is 0 is written behind the list and not counted */
+            for (int c = 0; c < out; c++) { /* what is 0 is overwritten by the next one */
                 const int64_t window = (int64_t)y * end_w + x;
                 const real value = p->value[(c / LANES * windows + window) * LANES + c % LANES];
                 const int32_t at = jump[place[window * row + c]] + x * s->pool_w, n = p->count[at];
-                p->listed[(int64_t)at * (out + 1) + n] = value;
-                p->channel[(int64_t)at * (out + 1) + n] = c;
+                p->listed[(int64_t)at * out + n] = value;
+                p->channel[(int64_t)at * out + n] = c;
                 p->count[at] = n + (value != 0);
             }
         for (int i = 0; i < s->pool_h; i++)
             for (int x = 0; x < end_w * s->pool_w; x++) {
-                const int64_t at = i * out_w + x, from = at * (out + 1);
+                const int64_t at = i * out_w + x, from = at * out;
                 real *corner = to + (y * s->pool_h + i) * width + (int64_t)x * s->channels;
                 if (p->count[at]) add_place(s, p, k, p->listed + from, p->channel + from, p->count[at], corner);
             }

@@ -95,9 +95,9 @@ class Calls:
 
     def _post_sums(self, a: int, task: Task) -> None:
         """Has sums added up, and sent or laid down in parts."""
-        if task.parts:
-            add = self.actors[a].add_apart.options(num_returns=1 + task.parts)
-            answer, *cut = add.remote(task.parts, *task.parcels)
+        if task.cuts:
+            add = self.actors[a].add_apart.options(num_returns=1 + task.cuts)
+            answer, *cut = add.remote(task.cuts, *task.parcels)
             self._pending[answer] = a, tuple(cut)
         else:
             self._pending[self.actors[a].add.remote(*task.parcels)] = a, None
