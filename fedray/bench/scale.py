@@ -134,8 +134,8 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
 
     Args:
         actors: client actors, on this machine.
-        nodes: nodes beside the coordinator's over which they are spread, on this machine too; in every third lap their
-            sums are added up there, and in every third one each part of their columns. 0: on the coordinator's node.
+        nodes: nodes beside the coordinator's over which they are spread, on this machine too. Laps take turns in the
+            three `WAYS` of adding up. 0: they are on the coordinator's node.
         hidden: hidden units of the network.
         models: K.
     """

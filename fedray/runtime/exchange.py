@@ -202,6 +202,8 @@ def plan_adding(
         >>> plan_adding([[0], [1], [2], [3]], [Queue([0, 1, 2, 3], [chunks[0], chunks[4]])], 1 << 20)
         ([[0], [1], [2], [3]], 4)
     """
+    if not nodes:  # small models, or one node: nothing to find out
+        return [], 0
     loads = _find_loads(nodes, queues)
     busy = [load for load in loads if load.rows]
     sent = sum(min(load.added, len(load.rows)) for load in busy)

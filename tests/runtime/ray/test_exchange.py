@@ -54,27 +54,18 @@ def hash_rounds(made: Any, rounds: int = 2) -> list[bytes]:
     return out
 
 
-def test_one_sum_a_node_and_model_comes_to_the_coordinator(
-    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("least", "quarters"), [(4, 3), (3, 1)], ids=["one sum a node", "each column once"])
+def test_what_comes_to_the_coordinator_instead_of_four_sums(
+    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch, least: int, quarters: int
 ) -> None:
+    """Three nodes send one sum each; where columns begin with three nodes, they send one altogether."""
     alone = hash_rounds(Inline(build_study(KEYS)))
     assert hash_rounds(runtime) == alone
     dealt = runtime.clients.traffic[1]
     monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
-    monkeypatch.setattr(exchange, "LEAST_PARTS", 4)
+    monkeypatch.setattr(exchange, "LEAST_PARTS", least)
     assert hash_rounds(runtime) == alone
-    assert runtime.clients.traffic[1] == dealt * 3 // 4
-
-
-def test_each_column_of_a_model_comes_to_the_coordinator_once(
-    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = hash_rounds(Inline(build_study(KEYS)))
-    assert hash_rounds(runtime) == alone
-    dealt = runtime.clients.traffic[1]
-    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
-    assert hash_rounds(runtime) == alone
-    assert runtime.clients.traffic[1] == dealt // 4
+    assert runtime.clients.traffic[1] == dealt * quarters // 4
 
 
 @pytest.mark.parametrize("least", [3, 4])
