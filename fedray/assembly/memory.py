@@ -29,9 +29,10 @@ from fedray.models.net import layout_of
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
+from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
-from fedray.training.choice import Engine, choose_engine
+from fedray.training.choice import Engine
 
 SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
@@ -172,7 +173,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes, and evaluating."""
     layers = measure_layers(study.net.module, study.example)
-    engine = choose_engine(study.net, example=study.example, lanes=study.lanes, local=study.method.phase.local)
+    engine = choose_study_engine(study)
     return [*_estimate_block(study, layers, engine), *_estimate_evaluation(study, layers, engine)]
 
 

@@ -52,8 +52,9 @@ from fedray.scenario.schema import Scenario
 from fedray.scenario.stacking import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
+from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
-from fedray.training.choice import SLOWER, choose_engine
+from fedray.training.choice import SLOWER
 
 
 def make_setting(
@@ -192,7 +193,7 @@ def warn_of_limits(study: Study) -> None:
                 ScenarioWarning,
                 stacklevel=2,
             )
-        engine = choose_engine(one.net, example=one.example, lanes=one.lanes, local=one.method.phase.local)
+        engine = choose_study_engine(one)
         if SLOWER in engine.why:
             warnings.warn(f"model.name = {one.net.name}: {engine.name}: {engine.why}", ScenarioWarning, stacklevel=2)
     if method.name == "lg_fedavg" and not method.phase.private:

@@ -28,9 +28,9 @@ from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.seats import ACTOR_GB
 from fedray.scenario.schema import Scenario
+from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study
-from fedray.training.choice import choose_engine
 
 if TYPE_CHECKING:
     from fedray.runtime.seats import Node
@@ -130,7 +130,7 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
         yield "model", f"{one.net.name}: {d:,} parameters and buffers, {format_bytes(4.0 * d)}"
     for device in devices:
         for one in trained:
-            engine = choose_engine(one.net, device, one.example, lanes=one.lanes, local=one.method.phase.local)
+            engine = choose_study_engine(one, device)
             yield "engine", f"{engine.name} on {device}, up to {engine.width} lanes ({engine.why})"
     library = native.load_library()
     if study.lanes != "torch" and isinstance(library, native.Missing):

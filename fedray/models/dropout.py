@@ -1,8 +1,10 @@
-"""Answers of networks whose dropout stays on: a reading of the public code of Fed-ensemble, which never calls `eval()`.
+"""Dropout whose masks have addresses: in training, and in answers of networks whose dropout stays on.
 
-The masks have addresses: what is dropped for a row is a function of the seed, the place of the model, the layer and the
-row's own content. So neither the cut of the rows into pieces nor their order nor the runtime shows in an answer, and
-the same row gets the same answer from the same model, in every round.
+In training the mask of a row is a function of the client's round, the step, the row's place in the batch and the layer,
+so that every engine drops the same. Answers with dropout are a reading of the public code of Fed-ensemble, which never
+calls `eval()`. What they drop for a row is a function of the seed, the place of the model, the layer and the row's own
+content. So neither the cut of the rows into pieces nor their order nor the runtime shows in an answer, and the same row
+gets the same answer from the same model, in every round.
 
 Example:
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).eval()
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 
+_TRAINING = -2  # the part of an address that masks in training have and permutations have not
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
 
 
@@ -36,6 +39,17 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
         1
     """
     return [part for part in module.modules() if isinstance(part, (nn.Dropout, *CHANNELS)) and part.p > 0]
+
+
+def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
+    """An address for each row of a batch in training, `[rows]`.
+
+    Args:
+        key: Address of a client's local training.
+        step: Number of the step, from 0.
+        rows: Rows of the batch.
+    """
+    return rng.fresh(rng.fresh(rng.fresh(key, _TRAINING), step), np.arange(rows))
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
@@ -56,17 +70,23 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """A context in which the dropout layers of a module act in evaluation, with masks of their own for each row.
+    """A context in which the dropout layers of a module drop by these masks, and by no others.
 
     Args:
-        module: In evaluation mode.
+        module: In training or in evaluation mode.
         keys: Address of each row of its inputs, `[n]`.
     """
+    parts = find_dropout(module)
+    modes = [part.training for part in parts]
     with ExitStack() as stack:
-        for i, part in enumerate(find_dropout(module)):
-            handle = part.register_forward_hook(_make_hook(part, rng.fresh(keys, i)))
+        for i, part in enumerate(parts):
+            handle = part.eval().register_forward_hook(_make_hook(part, rng.fresh(keys, i)))
             stack.callback(handle.remove)
-        yield
+        try:
+            yield
+        finally:
+            for part, mode in zip(parts, modes, strict=True):
+                part.training = mode
 
 
 def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], Tensor]:

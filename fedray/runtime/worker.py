@@ -37,9 +37,10 @@ from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs
 from fedray.runtime.mixture import Shares
+from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, choose_engine, count_block_jobs, gives_change, is_shareable
+from fedray.training.choice import Engine, count_block_jobs, gives_change, is_shareable
 
 
 class StackWorker(Protocol):
@@ -84,10 +85,7 @@ class Worker:
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
-        kind, lanes_, local = self.device.type, study.lanes, study.method.phase.local
-        self.engine: Engine = (
-            parts.engine if parts else choose_engine(study.net, kind, study.example, lanes=lanes_, local=local)
-        )
+        self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
         single = self.device.type != "cpu" or study.client_timeout is not None or not is_shareable(self.engine)
         self.threads = 1 if single else threads
         self.private = Private(study.net.layout.d, study.dtype)

@@ -28,6 +28,7 @@ from fedray.core import rng
 from fedray.core.local import Reading
 from fedray.core.method import Local
 from fedray.core.types import FloatArray, IntArray
+from fedray.training.drops import Drop
 
 PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
 MIN_LANES = 2  # a single lane would take other product kernels (matrix-vector) than two lanes, so it is padded
@@ -106,6 +107,8 @@ class Block(NamedTuple):
             those of `lr` and `local`.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
         reading: What code in local training may read; None: round 0 of clients whose models are `start`.
+        drops: What training drops, by masks whose addresses begin with `keys`. Empty: nothing, or what a module draws
+            from torch's generator.
         source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
     """
 
@@ -124,6 +127,7 @@ class Block(NamedTuple):
     source: BatchSource | None = None
     wants_change: bool = False
     reading: Reading | None = None
+    drops: tuple[Drop, ...] = ()
 
     @property
     def rates(self) -> Rates:

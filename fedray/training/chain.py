@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedray.models.dropout import find_dropout
+from fedray.training.drops import DROPOUT
 from fedray.training.known_layers import (
     FUNCTIONS,
     LOG_SOFTMAX,
@@ -35,7 +37,7 @@ class Chain(NamedTuple):
     """What a module computes.
 
     Attributes:
-        layers: Plain layers without values, in the order in which they are applied.
+        layers: Plain layers without values, and those that drop, in the order in which they are applied.
         names: Names of their parameters in the module, in the same order.
         log_softmax: Whether the outputs are the logarithms of a softmax of what the last layer gives.
     """
@@ -55,6 +57,7 @@ class ChainBuilder:
         parameters: Its parameters, by name.
         layers: The layers so far.
         names: The names of their parameters.
+        dropping: The modules that drop, in the order in which they were called.
         link: What they compute; None before the inputs are known.
         log_softmax: Whether a log-softmax ends the chain.
     """
@@ -64,6 +67,7 @@ class ChainBuilder:
     parameters: Mapping[str, Tensor]
     layers: list[nn.Module] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    dropping: list[nn.Module] = field(default_factory=list)
     link: Link | None = None
     log_softmax: bool = False
 
@@ -78,6 +82,8 @@ class ChainBuilder:
         """The whole chain, where `value` is what the module returns."""
         if value is not self.link:
             raise Unread("returns something other than what its last layer gives")
+        if self.dropping != find_dropout(self.modules[""]):
+            raise Unread("calls its dropout layers in another order than it holds them")
         return Chain(tuple(self.layers), tuple(self.names), self.log_softmax)
 
     def read_parameter(self, name: str) -> Named:
@@ -91,6 +97,8 @@ class ChainBuilder:
         part = self.modules[name]
         if type(part) not in MODULES or len(args) != 1 or kwargs:
             raise Unread(f"uses {type(part).__name__}")
+        if type(part) in DROPOUT and part.p:
+            self.dropping.append(part)
         held = {kind: self.read_parameter(f"{name}.{kind}") for kind, p in part._parameters.items() if p is not None}
         return self._extend(f"uses {part}", args[0], lambda x: MODULES[type(part)](x, part, **held))
 
@@ -143,6 +151,8 @@ class ChainBuilder:
 
 def _find_shape(layer: nn.Module, sample: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of one output of a layer, from that of one input."""
+    if type(layer) in DROPOUT:
+        return sample
     axes = {nn.Linear: 1, nn.Conv2d: 3, nn.MaxPool2d: 3, nn.AvgPool2d: 3}.get(type(layer))
     if axes is not None and len(sample) != axes:
         raise Unread(f"applies {type(layer).__name__} to samples of shape {list(sample)}")

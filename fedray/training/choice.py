@@ -74,6 +74,7 @@ def choose_engine(
     *,
     lanes: Lanes = "torch",
     local: Local | None = None,
+    drops: bool = False,
 ) -> Engine:
     """The engine for a network.
 
@@ -84,6 +85,7 @@ def choose_engine(
             read.
         lanes: Whether compiled kernels may train, must, or must not.
         local: How clients train, where that may be more than data; None: it is data.
+        drops: Whether dropout stays on in answers, so that evaluation has to call the module itself.
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
@@ -100,7 +102,7 @@ def choose_engine(
         else:
             why = f"no compiled kernel covers the network {net.name} ({engine.name} would train it: {engine.why})"
         raise BadInput(f"lanes = compiled: {why}; or choose auto")
-    return engine
+    return replace(engine, outputs=loop.loop_outputs, evaluates="torch") if drops else engine
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
@@ -111,6 +113,8 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
     found = None if example is None else recognize(net, tuple(example.shape), example.dtype)
     if isinstance(found, Recognized):
         engine = _choose_plain(found.net, device, lanes)
+        if engine is not None and found.drops and engine.name not in COMPILED:
+            return _train_dropping(net, found)
         if engine is not None:
             return _train_recognized(engine, found)
         found = "has layers in an order, or with options, that the faster engines do not have"
@@ -161,6 +165,16 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
         return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
 
     return replace(engine, train=train, outputs=outputs)
+
+
+def _train_dropping(net: Net, found: Recognized) -> Engine:
+    """The engine of a network with known dropout where no compiled kernel trains it: it drops what the kernel would."""
+
+    def train(_net: Net, block: Block) -> Trained:
+        return loop.train_loop(net, block._replace(drops=found.drops))
+
+    engine = _loop_engine(net.layout.d, "it has dropout, which only the compiled kernels have for several lanes")
+    return replace(engine, train=train)
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) -> Engine:

@@ -40,10 +40,10 @@ from fedray.core.native import address
 from fedray.core.types import Net
 from fedray.models.mlp import RBF
 from fedray.training.block import BatchSource, Block, Trained
+from fedray.training.lane_task import MOST_LAYERS, LaneTask
 from fedray.training.layers import LayerShape, read_shape
 from fedray.training.still import find_still_steps
 
-MOST_LAYERS, MOST_STAGES = 16, 8
 MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
 ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
@@ -51,41 +51,6 @@ _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
 _ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
 _KEPT_BYTES = 32 << 20  # scratch memory above this is given back after a call
 _scratch = threading.local()  # one a thread, because threads train at the same time
-
-
-class Stage(ctypes.Structure):
-    """As `Stage` in `kernels/lane.h`."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_int32)
-        for name in (
-            *("channels", "height", "width", "out", "kernel_h", "kernel_w", "padding_h", "padding_w", "bias"),
-            *("activation", "pool", "pool_h", "pool_w", "activation_first"),
-        )
-    )
-
-
-class LaneTask(ctypes.Structure):
-    """As `LaneTask` in `kernels/lane.h`; kernels without features do not read the stages."""
-
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("layers", "objective")),
-        ("width", ctypes.c_int32 * (MOST_LAYERS + 1)),
-        *((name, ctypes.c_int32 * MOST_LAYERS) for name in ("activation", "bias")),
-        *((name, ctypes.c_int32) for name in ("optimizer", "batch", "lanes", "first_step", "end_step", "keeps_state")),
-        ("momentum", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
-        *((name, ctypes.c_int64) for name in ("d", "start_row", "anchor_row", "offset_row", "gives_change")),
-        *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
-        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs", "still_from")),
-        *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
-        *((name, ctypes.c_void_p) for name in ("x", "y", "index", "first", "world")),
-        *((name, ctypes.c_void_p) for name in ("shift", "scale", "y_shift", "y_scale", "weight")),
-        *((name, ctypes.c_int64) for name in ("weight_step", "weight_lane", "weight_sample")),
-        *((name, ctypes.c_void_p) for name in ("scratch", "state")),
-        *((name, ctypes.c_int32) for name in ("stages", "unused_too")),
-        ("stage", Stage * MOST_STAGES),
-    )
 
 
 class Kernel(NamedTuple):
@@ -149,7 +114,8 @@ def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
     with torch.no_grad():
         sample = block.read(0, 1)[0].shape[3:] if block.source is None else block.source.x.shape[1:]
         operations = kernel.describe(task, net, tuple(sample))
-        still = find_still_steps(block, *task.width[:2]) if kernel.name == "mlp" else 0
+        may_be_still = kernel.name == "mlp" and not block.drops
+        still = find_still_steps(block, *task.width[:2]) if may_be_still else 0
         direct = _read_by_kernel(kernel, net, block, None if still else operations)
         task.still_from = 0 if direct is None else still  # where `read` gives them, steps come in pieces
         pieces = iter(direct) if direct is not None else _read_pieces(kernel, block)
@@ -229,6 +195,9 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
     rows = (block.start, block.anchor, block.offset)
     assert all(row is None or (row.shape == final.shape and row.dtype == final.dtype) for row in rows)
     (task.start, task.start_row), (task.anchor, task.anchor_row), (task.offset, task.offset_row) = map(kept.rows, rows)
+    for drop in block.drops:
+        task.drop[drop.layer], task.drop_channels[drop.layer] = drop.p, drop.channels
+    task.key = kept.hold(np.ascontiguousarray(block.keys, np.uint64)) if block.drops else None
     task.final, task.loss, task.gives_change = kept.hold(final), kept.hold(loss), block.wants_change
 
 

@@ -24,16 +24,9 @@ from torch import nn
 
 from fedray.core.types import Net
 from fedray.training.block import Block, Trained
-from fedray.training.compiled import (
-    ACTIVATION_CODES,
-    MOST_LAYERS,
-    MOST_STAGES,
-    Kernel,
-    LaneTask,
-    describe_layers,
-    train_compiled,
-)  # fmt: skip
+from fedray.training.compiled import ACTIVATION_CODES, Kernel, describe_layers, train_compiled
 from fedray.training.conv import split_net
+from fedray.training.lane_task import MOST_LAYERS, MOST_STAGES, LaneTask
 
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from fedray.core import native
 from fedray.core.native import address
 from fedray.core.types import Net
-from fedray.training.compiled import MOST_OPERATIONS, Kernel, LaneTask
+from fedray.training.compiled import MOST_OPERATIONS, Kernel
+from fedray.training.lane_task import LaneTask
 
 BATCH = 16  # samples that pass through a model at a time; their activations stay in the cache
 _KINDS = {torch.float32: 0, torch.float64: 2}

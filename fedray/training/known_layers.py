@@ -131,7 +131,7 @@ def _same(_x: Link) -> LayerStep:
 
 def _dropout(_x: Link, p: float = 0.5, training: bool = True, **_inplace: bool) -> LayerStep:
     if p and training:
-        raise Unread("draws random numbers (dropout)")
+        raise Unread("calls dropout as a function, and not as a module")
     return []
 
 
@@ -158,7 +158,9 @@ def _avg_pool_module(x: Link, part: Any) -> LayerStep:
 
 
 def _dropout_module(x: Link, part: Any) -> LayerStep:
-    return _dropout(x, part.p)
+    if part.p == 1 or (type(part) is nn.Dropout2d and len(x.sample) != 3):
+        raise Unread(f"uses {part} in another form")
+    return [type(part)(part.p)] if part.p else []
 
 
 MODULES: dict[type[nn.Module], Callable[..., LayerStep]] = {
@@ -183,8 +185,8 @@ FUNCTIONS: dict[Any, Callable[..., LayerStep]] = {
     F.linear: _linear, F.conv2d: _conv, torch.conv2d: _conv,
     F.relu: _relu, F.relu_: _relu, torch.relu: _relu, torch.relu_: _relu,
     F.tanh: _tanh, torch.tanh: _tanh, torch.tanh_: _tanh,
-    F.max_pool2d: _max_pool, F.avg_pool2d: _avg_pool, F.adaptive_avg_pool2d: _adaptive_pool,
-    torch.flatten: _flatten, torch.mean: _mean,
+    F.max_pool2d: _max_pool, torch.max_pool2d: _max_pool, F.avg_pool2d: _avg_pool,
+    F.adaptive_avg_pool2d: _adaptive_pool, torch.flatten: _flatten, torch.mean: _mean,
     F.dropout: _dropout, F.dropout2d: _dropout, torch.dropout: _dropout,
     F.log_softmax: _log_softmax, torch.log_softmax: _log_softmax,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
@@ -22,6 +23,7 @@ from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net, Objective
+from fedray.models import dropout
 from fedray.models.loss import per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, to_channels_last
@@ -63,8 +65,10 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, 
     total = block.start.new_zeros(())
 
     def descend(module: nn.Module) -> None:
-        for x, y, weight in _lane_batches(block, lane, last):
-            out = module(x)
+        for s, (x, y, weight) in enumerate(_lane_batches(block, lane, last)):
+            keys = dropout.key_batch(block.keys[lane], s, len(x)) if block.drops else None
+            with nullcontext() if keys is None else dropout.dropping(module, keys):
+                out = module(x)
             check_outputs(net, out, len(x), " in training")
             loss, factor = sum_losses(net.objective, out, y, weight)
             grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)

@@ -29,10 +29,11 @@ import copy
 import io
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -40,8 +41,10 @@ from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net
+from fedray.models.dropout import dropping
 from fedray.training.block import Block, Trained
 from fedray.training.chain import Chain
+from fedray.training.drops import Drop, split_drops
 from fedray.training.known_layers import Unread
 from fedray.training.trace import has_changed, trace_chain
 
@@ -55,11 +58,13 @@ class Recognized(NamedTuple):
         net: A sequence of plain layers; its row holds the parameters in the order of the layers.
         order: Place of each of its numbers in the module's row, `[d]`; None where both rows are the same.
         log_softmax: Whether the module's outputs are the logarithms of a softmax of this network's.
+        drops: What training drops beside these layers.
     """
 
     net: Net
     order: Tensor | None
     log_softmax: bool
+    drops: tuple[Drop, ...] = ()
 
     def to_plain(self, rows: Tensor) -> Tensor:
         """Rows of this network from rows `[..., d]` of the module."""
@@ -74,7 +79,8 @@ class Recognized(NamedTuple):
     def train_block(self, block: Block, train: Callable[[Net, Block], Trained]) -> Trained:
         """Trains a block of the module by an engine for this network."""
         anchor, offset = (None if rows is None else self.to_plain(rows) for rows in (block.anchor, block.offset))
-        trained = train(self.net, block._replace(start=self.to_plain(block.start), anchor=anchor, offset=offset))
+        start = self.to_plain(block.start)
+        trained = train(self.net, block._replace(start=start, anchor=anchor, offset=offset, drops=self.drops))
         return trained._replace(final=self.from_plain(trained.final))
 
     def finish_outputs(self, outputs: Tensor) -> Tensor:
@@ -99,7 +105,7 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
         found = _make_plain_net(net, chain)
-        _compare(net, found, sample)
+        _compare(net, found, _hold_all_layers(found, chain), sample)
     except Unread as reason:
         return str(reason)
     return found
@@ -121,7 +127,8 @@ def _check_parameters(layout: Layout, chain: Chain) -> None:
 
 def _make_plain_net(net: Net, chain: Chain) -> Recognized:
     """The network of a chain."""
-    module = nn.Sequential(*chain.layers)
+    layers, drops = split_drops(chain.layers)
+    module = nn.Sequential(*layers)
     places = dict(zip(net.layout.names, torch.split(torch.arange(net.layout.d), list(net.layout.sizes)), strict=True))
     shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
     order = torch.cat([places[name] for name in chain.names])
@@ -132,10 +139,16 @@ def _make_plain_net(net: Net, chain: Chain) -> Recognized:
         return net.init(key)[order]
 
     plain = Net(net.name, module, layout, net.objective, net.outputs, init)
-    return Recognized(plain, None if chain.names == net.layout.names else order, chain.log_softmax)
+    return Recognized(plain, None if chain.names == net.layout.names else order, chain.log_softmax, drops)
 
 
-def _compare(net: Net, found: Recognized, sample: tuple[int, ...]) -> None:
+def _hold_all_layers(found: Recognized, chain: Chain) -> tuple[nn.Module, Layout]:
+    """The chain as a module, with the layers that drop, and the layout of its parameters."""
+    module, plain = nn.Sequential(*chain.layers), found.net.layout
+    return module, Layout(tuple(name for name, _ in module.named_parameters()), plain.shapes, plain.trainable)
+
+
+def _compare(net: Net, found: Recognized, whole: tuple[nn.Module, Layout], sample: tuple[int, ...]) -> None:
     """Refuses a chain that does not give the module's outputs and gradients, in training and in evaluation."""
     place = next(net.module.parameters()).device
     first = net.init(0).double()
@@ -150,8 +163,12 @@ def _compare(net: Net, found: Recognized, sample: tuple[int, ...]) -> None:
             x = x.view(n, *sample).to(place)
             module.train(training)
             untouched.train(training)
-            want = _answer(module, net.layout, row, x.clone())
-            outputs, gradient = _answer(found.net.module, found.net.layout, found.to_plain(row), x, found.log_softmax)
+            whole[0].train(training)
+            keys = rng.keys(number, "dropout", np.arange(n))
+            want = _answer(module, net.layout, row, x.clone(), keys=keys if training else None)
+            outputs, gradient = _answer(
+                *whole, found.to_plain(row), x, keys=keys if training else None, log_softmax=found.log_softmax
+            )
             for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
                 scale = 1.0 + float(theirs.abs().max())
                 if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=0.0, atol=_TOLERANCE * scale):
@@ -163,14 +180,15 @@ def _compare(net: Net, found: Recognized, sample: tuple[int, ...]) -> None:
 
 
 def _answer(
-    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, log_softmax: bool = False
+    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, *, keys: rng.Keys | None, log_softmax: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Outputs `[n, C]` of a module, and the gradient `[d]` of a weighted sum of them."""
+    """Outputs `[n, C]` of a module that drops by some keys, and the gradient `[d]` of a weighted sum of them."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            out: Tensor = functional_call(module, tensors, (x,))
+            with nullcontext() if keys is None else dropping(module, keys):
+                out: Tensor = functional_call(module, tensors, (x,))
             out = F.log_softmax(out, dim=-1) if log_softmax else out
             weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
             grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))

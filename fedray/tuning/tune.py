@@ -30,10 +30,10 @@ from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.scenario.schema import Scenario
+from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory, identity
-from fedray.training.choice import choose_engine
 from fedray.tuning import optuna_study, study_storage
 from fedray.tuning.objectives import check_producible
 from fedray.tuning.places import COPY, refuse_taken_sweep
@@ -168,7 +168,7 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         return 1
     phase = study.method.phase
     jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
-    width = choose_engine(study.net, example=study.example, lanes=study.lanes, local=phase.local).width
+    width = choose_study_engine(study).width
     return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 

@@ -303,7 +303,7 @@ class Subclassed(TwoLayers):
 REFUSED: dict[type[nn.Module], str] = {
     Gelu: "calls gelu", Residual: "calls add", Twice: "uses a layer twice", Tied: "frozen or shared",
     Unused: "does not read c.weight", Frozen: "frozen or shared", Buffered: "reads scale", Hooked: "has hooks",
-    Patched: "replaced on an object", Branching: "cannot be traced", Dropping: "draws random numbers",
+    Patched: "replaced on an object", Branching: "cannot be traced", Dropping: "calls dropout as a function",
     Modal: "gives other numbers", Throwing: "draws random numbers", Counting: "changes the module",
     Keeping: "changes the module", Stopped: "", Clamping: "", Mixing: "fixed number of samples",
     ByBatch: "", Subclassed: "calls mul",

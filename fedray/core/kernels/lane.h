@@ -13,6 +13,7 @@
 #ifndef FEDRAY_LANE_H
 #define FEDRAY_LANE_H
 
+#include "keys.h"
 #include "tile.h"
 
 #define MOST_LAYERS 16
@@ -56,6 +57,9 @@ typedef struct {
     const real *weight;                    /* of each sample of a batch */
     int64_t weight_step, weight_lane, weight_sample; /* how far apart they lie */
     real *scratch, *state;                 /* of the sizes that `mlp_sizes` returns */
+    const uint64_t *key;                   /* address of what each lane drops, [W]; NULL: nothing is dropped */
+    double drop[MOST_LAYERS];              /* probability with which the inputs of each layer are dropped */
+    int32_t drop_channels[MOST_LAYERS];    /* whether whole channels are, and not single inputs */
 #ifdef FEATURES
     int32_t stages, unused_too; /* the convolutions before the linear layers, whose inputs are theirs */
     Stage stage[MOST_STAGES];
@@ -80,6 +84,7 @@ typedef struct { /* one lane's places in memory */
     int64_t at[MOST_LAYERS], size;                     /* where each weight begins in a vector, and its length */
     real *w, *first, *second, *shift;
     real *h[MOST_LAYERS + 1], *g[2], *turned, *gradient, *cost, *total, *weight;
+    real *factor[MOST_LAYERS]; /* of the inputs of a layer that drops: 0, or what is kept is multiplied by; else NULL */
     int gram_row;
     real *gram, *z, *sum; /* of a still lane: x x', the outputs of the first layer, the sum of their gradients */
     int64_t *label;
@@ -111,6 +116,10 @@ static Places lay_out(const LaneTask *t, real *base) {
     for (int k = 0; k <= t->layers; k++) {
         p.input_row[k] = k < t->layers ? round_up(t->width[k] + 1) : round_up(t->width[k]);
         p.h[k] = take(&p.scratch, base, (int64_t)t->batch * p.input_row[k] + LANES); /* features write whole vectors */
+    }
+    for (int k = 0; k < t->layers; k++) {
+        const int drops = t->key && t->drop[k] > 0;
+        p.factor[k] = drops ? take(&p.scratch, base, (int64_t)t->batch * round_up(t->width[k])) : 0;
     }
     if (t->still_from) {
         const int64_t outputs = (int64_t)t->batch * p.row[0], square = (int64_t)(t->width[0] + 1) * round_up(t->batch);
@@ -324,6 +333,41 @@ static void find_output_gradient(const LaneTask *t, const Places *p, int rows, r
     else squares(p, z, g, row, outputs, rows, t->objective == HALF_MSE ? (real)1 : (real)2);
 }
 
+/* Factors of what is dropped in a step: their addresses are those of `dropping` in fedray/models/dropout.py. */
+static void draw_factors(const LaneTask *t, const Places *p, int step, int64_t lane, int rows) {
+    if (!t->key) return;
+    const uint64_t key = extend_key(extend_key(t->key[lane], (uint64_t)-2), (uint64_t)step);
+    uint64_t number = 0;
+    for (int k = 0; k < t->layers; k++) {
+        if (!p->factor[k]) continue;
+        const int in = t->width[k], row = round_up(in), groups = GROUPS(t, k), each = in / groups;
+        const double least = t->drop[k] * 0x1p53;
+        const real kept = (real)(1.0 / (1.0 - t->drop[k]));
+        for (int b = 0; b < rows; b++) {
+            const uint64_t own = extend_key(extend_key(key, (uint64_t)b), number);
+            real *to = p->factor[k] + (int64_t)b * row;
+            for (int i = 0; i < in; i++) {
+                const int unit = t->drop_channels[k] ? i : i % groups * each + i / groups;
+                if (t->drop_channels[k] && i >= groups) to[i] = to[i - groups];
+                else to[i] = (double)(find_bits(own, (uint64_t)unit) >> 11) >= least ? kept : 0;
+            }
+            for (int i = in; i < row; i++) to[i] = 1;
+        }
+        number++;
+    }
+}
+
+/* Multiplies rows of inputs of layer k, or of their gradients, by what is dropped. */
+static void drop(const Places *p, int k, int in, int rows, real *h, int h_row) {
+    if (!p->factor[k]) return;
+    const int row = round_up(in);
+    for (int b = 0; b < rows; b++)
+        for (int c = 0; c < row; c += LANES) {
+            real *place = h + (int64_t)b * h_row + c;
+            store(place, load(place) * load(p->factor[k] + (int64_t)b * row + c));
+        }
+}
+
 /* What the product of layer k leaves to do before layer k + 1 reads its outputs. */
 static void finish_inputs(const LaneTask *t, const Places *p, int k, int rows) {
     const int out = t->width[k + 1];
@@ -338,6 +382,7 @@ static void finish_inputs(const LaneTask *t, const Places *p, int k, int rows) {
 static void run_layers(const LaneTask *t, const Places *p, int first, int rows) {
     for (int k = first; k < t->layers; k++) {
         const real *w = p->w + p->at[k];
+        drop(p, k, t->width[k], rows, p->h[k], p->input_row[k]);
         Product task = {
             .a = p->h[k], .a_row = p->input_row[k], .b = w, .b_row = p->row[k], .c = p->h[k + 1],
             .c_row = p->input_row[k + 1], .rows = rows, .columns = t->width[k + 1], .depth = t->width[k], .outer = 1,
@@ -530,13 +575,17 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
 #endif
         {
             if ((rows = gather(t, p, s, lane)) < 0) return -rows;
+            draw_factors(t, p, s, lane, rows);
             run_forward(t, p, rows);
         }
         real *g = p->g[0], *below = p->g[1];
         find_output_gradient(t, p, rows, g);
         for (int b = 0; b < rows; b++) loss += (double)p->cost[b] * (double)p->weight[b];
         for (int k = t->layers - 1; k >= 0; k--) {
-            if (k >= FIRST_BELOW) run_backward(t, p, k, rows, g, below);
+            if (k >= FIRST_BELOW) {
+                run_backward(t, p, k, rows, g, below);
+                drop(p, k, t->width[k], rows, below, round_up(t->width[k]));
+            }
 #ifndef FEATURES
             if (k == 0 && still) descend_still(t, p, rows, lane, g);
             else

@@ -1,0 +1,27 @@
+"""The engine that trains and evaluates the clients of a study.
+
+Example:
+    >>> import fedray
+    >>> keys = {"rounds": 1, "runtime": "inline", "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [8]}}
+    >>> choose_study_engine(fedray.run({**keys, "lanes": "torch", "clients": {"number": 4}}).study).why
+    'linear layers only, 610 parameters'
+"""
+
+from __future__ import annotations
+
+from fedray.simulation.study import Study
+from fedray.training.choice import Engine, choose_engine
+
+
+def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
+    """The engine of a study's network, with what its scenario says of training and of answers.
+
+    Args:
+        study: The study.
+        device: Kind of the device, "cpu" or "cuda".
+
+    Raises:
+        BadInput: Compiled kernels must train, and cannot.
+    """
+    local, drops = study.method.phase.local, study.evaluation.dropout_at_test
+    return choose_engine(study.net, device, study.example, lanes=study.lanes, local=local, drops=drops)
