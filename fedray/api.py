@@ -177,7 +177,8 @@ def _take_objects(
     data = given.get("data")
     reading = {} if objects["data"] is None else take_data_options(data, dotted)
     own = _check_objects(**objects, modules=modules, reading=reading)
-    if maps_clients(data) and given.get("partition") is None and not names_partition(scenario, dotted):
+    by_client = maps_clients(data) or reading.get("group") is not None
+    if by_client and given.get("partition") is None and not names_partition(scenario, dotted):
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]

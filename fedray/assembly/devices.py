@@ -10,12 +10,14 @@ Example:
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 from fedray.components.schedule import overcommit, share_out
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.types import Clients
 from fedray.files.plain import expand_user_path
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices, diurnal_availability, read_trace
@@ -28,6 +30,21 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     if keys.per_round is None and keys.fraction is None:
         return share_out(clients, clients.number)
     return share_out(clients, keys.per_round or max(1, round(keys.fraction * clients.number)))  # type: ignore[operator]
+
+
+def warn_of_left_tiers(scenario: Scenario, clients: Clients) -> None:
+    """Warns of tiers of which no client ever takes part, because rounds have fewer places than it would need."""
+    if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
+        return
+    places = participants_per_tier(scenario, clients)
+    left = [tier.name for tier, number in zip(clients.tiers, places, strict=True) if tier.number and not number]
+    if left:
+        warnings.warn(
+            f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
+            "tiers by size (largest remainder): raise participation.per_round, or make the tiers more equal",
+            ScenarioWarning,
+            stacklevel=2,
+        )
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from torch import nn
+
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.own_code.source_code import name_callable
@@ -103,8 +105,21 @@ def check_code(kind: str, where: str, thing: Any) -> None:
     also = {"loss": LocalLoss, "optimizer": Transform}.get(kind)
     if not callable(thing) and not (also is not None and isinstance(thing, also)):
         raise BadInput(f"{where}: it is {name_type(thing)}: give {WANTED[kind]}")
+    if kind == "loss" and not _takes_three(thing.function if isinstance(thing, LocalLoss) else thing):
+        raise BadInput(f"{where}: it does not take (outputs, targets, context): give {WANTED[kind]}")
     if isinstance(thing, LocalLoss) and not set(thing.reads) <= set(READS):
         raise BadInput(f"{where}: it reads {', '.join(map(str, thing.reads))}: choose among {', '.join(READS)}")
+
+
+def _takes_three(loss: Callable[..., Any]) -> bool:
+    """Whether a loss can be called with outputs, targets and a context; True where its signature is unknown."""
+    try:
+        inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:

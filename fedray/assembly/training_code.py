@@ -10,13 +10,14 @@ Example:
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.local import LocalLoss, Transform
 from fedray.core.method import Local
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -24,7 +25,7 @@ from fedray.scenario import names
 from fedray.scenario.schema import Scenario
 from fedray.scenario.stacking import is_stack
 from fedray.simulation.study import Study
-from fedray.training.client_trial import try_code
+from fedray.training.client_trial import mixes_targets, try_code
 
 
 def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
@@ -135,3 +136,11 @@ def try_own_code(study: Study) -> None:
                 "local.loss reads the client's previous model, which a random walk does not keep: leave it out"
             )
         try_code(study.net, study.example, phase.local)
+        if mixes_targets(study.net, phase.local):
+            name = "" if phase.local.loss is None else phase.local.loss.name
+            warnings.warn(
+                f"local.loss = {name}: the loss of a row depends on the other rows of its batch. Outputs "
+                "are [B, C], targets of a regression [B, q], [B, 1] where there is one: compare equal shapes",
+                ScenarioWarning,
+                stacklevel=2,
+            )

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
+from fedray.data.forms.labels import doubt_targets
 from fedray.data.types import Array
 
 MOST_VALUES = 64  # of a text column that is an input by itself
@@ -82,6 +83,8 @@ def choose_columns(
             _refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
     categories = {column: _list_values(frame, column) for column in inputs if is_text(frame[column])}
     classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
+    if not classes:
+        remarks += tuple(one for column in targets for one in doubt_targets(frame[column].dropna().to_numpy(), task))
     groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
 

@@ -176,7 +176,12 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     if clients is None and (function is not None or name not in partition.BY_VALUE):
         raise BadInput("clients.number is missing: give the number of clients")
     if function is not None:
-        return lambda rows, draw: deal_by_function(function, data.train.y[rows], clients or 0, draw, options)
+
+        def deal(rows: IntArray | slice, draw: Generator) -> Cut:
+            columns = {name: values[rows] for name, values in data.columns.items()}
+            return deal_by_function(function, data.train.y[rows], clients or 0, draw, options, columns=columns)
+
+        return deal
     values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
     return lambda rows, draw: known(values[rows], clients, draw)
 

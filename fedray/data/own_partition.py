@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,21 +24,28 @@ from fedray.data.types import Array
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
 
-# (labels [n], clients N, generator, options) -> rows of each client, N arrays of row numbers
-OwnPartition = Callable[[Array, int, Generator, Mapping[str, Any]], Sequence[Any]]
+# (labels [n], clients N, generator, options, perhaps columns=) -> rows of each client, N arrays of row numbers
+OwnPartition = Callable[..., Sequence[Any]]
 
 
 def deal_by_function(
-    function: OwnPartition, labels: Array, clients: int, generator: Generator, options: Mapping[str, Any]
+    function: OwnPartition,
+    labels: Array,
+    clients: int,
+    generator: Generator,
+    options: Mapping[str, Any],
+    *,
+    columns: Mapping[str, Array] | None = None,
 ) -> Cut:
     """The cut that a user's function makes; rows that it gives to nobody are not trained on.
 
     Args:
-        function: The user's.
+        function: The user's; where it has a keyword-only argument `columns`, it gets them.
         labels: Labels `[n]` or targets `[n, q]` of the rows.
         clients: Number of clients, N.
         generator: For its draws: the same in every process, another one for each seed.
         options: What the scenario sets beside the partition's name.
+        columns: Further columns of the rows by name, `[n]` each.
 
     Raises:
         BadInput: It raised, or what it returned is not rows of N clients, each row once.
@@ -45,7 +53,8 @@ def deal_by_function(
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
     with blame_user_code(where):
-        found = function(labels, clients, generator, options)
+        more = {"columns": dict(columns or {})} if _wants_columns(function) else {}
+        found = function(labels, clients, generator, options, **more)
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
         raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
     if len(found) != clients:
@@ -53,6 +62,15 @@ def deal_by_function(
     return cut_of_parts(
         [_check_rows_of(where, i, rows, len(labels)) for i, rows in enumerate(found)], len(labels), where
     )
+
+
+def _wants_columns(function: Callable[..., Any]) -> bool:
+    """Whether a function has a keyword-only argument `columns`."""
+    try:
+        found = inspect.signature(function).parameters.get("columns")
+    except (TypeError, ValueError):  # one without a signature
+        return False
+    return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def cut_of_parts(parts: Sequence[IntArray], rows: int, where: str) -> Cut:

@@ -46,7 +46,7 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 def pack_partition(
     data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
-    """The bytes of a partition's file.
+    """The bytes of a partition's file: `row` counts the training rows, `given_row` the rows that the user gave.
 
     Args:
         data: The data set.
@@ -66,6 +66,9 @@ def pack_partition(
     if known:
         each_row = [of[who] for of, (_, who, _) in zip(known, worlds, strict=True)]
         more["cluster"] = np.concatenate(each_row).astype(np.int32)
+    given = data.columns.get("row", np.empty(0))
+    if given.dtype.kind == "i" and len(given) == len(data.train.y):
+        more["given_row"] = given[row]
     table = pa.table(
         {
             "replicate": np.repeat(np.arange(len(folds)) // each, sizes).astype(np.int32),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.core import native
@@ -55,6 +56,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
     elif address is None:
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
     warn_of_limits(study)
+    warn_of_left_tiers(scenario, study.clients)
     if plot is not None:
         plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
@@ -115,6 +116,7 @@ def _choose_runtime(
     study = build_study(scenario, own)
     if not resume:
         warn_of_limits(study)
+        warn_of_left_tiers(scenario, study.clients)
     chosen = choose_runtime(scenario, study, address)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)

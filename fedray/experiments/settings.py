@@ -16,6 +16,7 @@ import numpy as np
 
 from fedray.assembly import memory
 from fedray.core.method import Local
+from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.stored import StoredShards
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
@@ -31,7 +32,7 @@ def _count_left_rows(shards: StoredShards) -> int:
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Rows of the clients, and what the inputs are, as pairs (name, text)."""
+    """Rows of the clients, what the inputs are, and what is to be predicted, as pairs (name, text)."""
     number, data = study.clients.number, study.shards.data
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
@@ -40,11 +41,13 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
         yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
+    regression = "a regression" if data.outputs == 1 else f"a regression of {data.outputs} targets"
+    yield "target", f"{data.classes:,} classes" if data.classes else regression
     options = scenario.data.options
     target = options.get("target") or []
     kept = {*([target] if isinstance(target, str) else target), options.get("group")}
     kept |= {*data.features, *(name.partition("=")[0] for name in data.features)}  # a category is `column=value`
-    left = tuple(name for name in data.columns if name not in kept)
+    left = tuple(name for name in data.columns if name not in kept | {GIVEN_ROW})
     if data.features and left:
         yield "left out", _name_some(left)
 

@@ -31,7 +31,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     out = merge_keys(out, given)
     data = _part(out, "data")
     if isinstance(data.get("partition", {}), Mapping) and data:
-        natural = data_spec_of(data.get("name")).natural
+        natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
         by_file = "file" in data.get("partition", {})
         partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}

@@ -1,4 +1,4 @@
-"""What a user set by hand and cannot act is refused; what an override or a cell made so is said in one line.
+"""What a user set by hand and cannot act is refused; what an override, a cell or an object made so is said in one line.
 
 A resolved scenario holds every key, so none of them says what a user wanted: it is read without these checks.
 
@@ -81,17 +81,18 @@ def judge_keys(
                 raise BadInput(f"table.{place.name}: {explain_idle_key(one)}")
     for one in idle[""]:
         if all(_holds(idle[place.name], one.key) or not _is_set(place, one.key) for place in places):
-            before = alone() if overrides and one.key not in flatten(overrides) else places[0].scenario
-            if before is not None and (before is places[0].scenario or _stays_idle(one.key, places, before, own)):
+            said_now = one.key in flatten(overrides)
+            before = alone() if overrides and not said_now else places[0].scenario
+            if said_now or (before is not None and _stays_idle(one.key, places, before)):
                 raise BadInput(explain_idle_key(one))
     said = [*_name_idle(places, idle), *_name_limits(places)]
     if said:
         warnings.warn("; ".join(said), ScenarioWarning, stacklevel=3)
 
 
-def _stays_idle(key: str, places: list[Place], before: Scenario, own: Collection[str]) -> bool:
-    """Whether a key could not act before the overrides either."""
-    return _holds(find_idle_keys(places[0].given, before, own), key)
+def _stays_idle(key: str, places: list[Place], before: Scenario) -> bool:
+    """Whether a key could not act without the overrides and the Python objects either."""
+    return _holds(find_idle_keys(places[0].given, before), key)
 
 
 def _holds(idle: list[Idle], key: str) -> bool:

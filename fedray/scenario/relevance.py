@@ -52,6 +52,7 @@ _NOTHING = {  # a key that says "nothing is done" says the truth wherever it sta
 PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
 _MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
 _TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
+_OBJECTS = {"data": "the data are a Python object", "model": "the network is a Python object"}
 _POPULATION = ("clients.", "participation.", "schedule.", "data.partition.", *_MEAN)
 
 
@@ -107,7 +108,8 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """Why a key cannot act; empty if it can."""
     section = key.partition(".")[0]
     if section in own and section != "method":
-        return ""
+        option = key.removeprefix(f"{section}.")
+        return _OBJECTS[section] if option in value_at(scenario, section).options else ""
     spec = method_spec_of(None if "method" in own else scenario.method.name)
     return (
         _by_method(key, scenario, spec)

@@ -183,6 +183,19 @@ def lose(code: LaneCode, out: Tensor, batch: LaneBatch) -> Tensor:
     return (each * batch.weight).sum()
 
 
+def refuse_detached(code: LaneCode) -> None:
+    """Refuses the loss that was computed last: it has no gradient.
+
+    Raises:
+        BadInput: Names the loss.
+    """
+    loss = code.block.local.loss
+    name = "the network's" if loss is None else loss.name
+    raise BadInput(
+        f"local.loss = {name} has no gradient: compute it from the outputs, without detach(), item() or numpy()"
+    )
+
+
 def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
     """Refuses what a loss returned, if it is not one real number for each row."""
     if not isinstance(each, Tensor):

@@ -121,6 +121,8 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
             out = functional_call(net.module, {**code.name_parameters(net.layout, leaf), **held}, (batch.x,))
             check_outputs(net, out, len(batch.x), " in training")
             loss = code.lose(written, out, batch)
+            if not loss.requires_grad:
+                code.refuse_detached(written)
             (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
         return g, loss.detach()
 

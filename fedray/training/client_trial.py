@@ -11,16 +11,17 @@ Example:
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.local import Transform
+from fedray.core.local import LossContext, Transform
 from fedray.core.method import Local
 from fedray.core.types import Net
+from fedray.models.loss import per_sample
 from fedray.training.block import Block
 from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
@@ -38,6 +39,26 @@ def try_code(net: Net, example: Tensor, local: Local) -> None:
         local: Has code.
     """
     train_client_loop(net, _make_block(net, example, local, lanes=1))
+
+
+def mixes_targets(net: Net, local: Local) -> bool:
+    """Whether the user's loss of a row of a regression depends on the other rows: `[B]` and `[B, 1]` make `[B, B]`.
+
+    Args:
+        net: The network.
+        local: Has code, perhaps a loss.
+    """
+    if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
+        return False
+    numbers = torch.from_numpy(rng.normal(rng.keys(1, "code"), 2 * _WIDTH * net.outputs)).float()
+    outputs, targets = numbers.view(2, _WIDTH, net.outputs)
+    targets = targets[:, : net.outputs // 2] if net.objective == "gaussian_nll" else targets
+    context = LossContext(partial(per_sample, net.objective), 0, torch.tensor(0))
+    try:
+        whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
+    except Exception:  # a trial with the network itself tells what is wrong
+        return False
+    return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
 
 
 def find_code_refusal(net: Net, example: Tensor, local: Local) -> str | None:
@@ -68,7 +89,7 @@ def _find_refusal(net: Net, example: Tensor, local: Local) -> str | None:
     except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     loop = train_client_loop(net, block).final
-    change = 1e-6 + (loop - block.start).abs().max()
+    change = 1e-6 + (loop - block.start).nan_to_num().abs().max()
     if not torch.allclose(lanes, loop, rtol=0.0, atol=float(_TOLERANCE * change), equal_nan=True):
         return "its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)"
     return None

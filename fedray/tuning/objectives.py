@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,13 +133,14 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction)
 
 
-def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str) -> None:
+def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
     """Checks that a scenario has numbers for every objective.
 
     Args:
         objectives: of the sweep.
         classes: C of the data; 0 for regression.
         data: name of the data set, for the message.
+        own: names of the user's metrics that the scenario measures.
 
     Raises:
         BadInput: an objective belongs to the other task.
@@ -152,6 +153,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
         ]
     else:
         known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
+    known += own
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:

@@ -212,6 +212,7 @@ def tune(
     modules: tuple[str, ...] = (),
     report: bool = True,
     progress: bool | None = None,
+    **objects: Any,
 ) -> SweepResult:
     """Searches for the best values of a scenario's keys, as `fedray tune` does.
 
@@ -226,11 +227,18 @@ def tune(
         modules: your modules that register names, which every worker imports first.
         report: whether the page of the sweep is drawn.
         progress: whether a line is printed for each finished trial, to stderr; None means in a notebook only.
+        objects: none: other processes and later calls train the trials. Give your data, model or method a name with
+            `fedray.register` in a module, write the name in the scenario, and pass the module.
 
     Raises:
-        BadInput: the sweep or the directory cannot be used.
+        BadInput: the sweep or the directory cannot be used, or an object was passed.
         FedrayError: no trial came to its end; `SweepResult.from_path` has their errors.
     """
+    if objects:
+        raise BadInput(
+            f"fedray.tune takes no {min(objects)}=: what is an object needs a name (fedray.register, in a module that "
+            "modules= names), and keys stand in the sweep"
+        )
     folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "sweep" if out is None else expand_user_path("out", str(out))
     shown = is_in_notebook() if progress is None else progress
 

@@ -86,7 +86,7 @@ def run_sweep(
     refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
     study = build_study(base, own)
-    check_producible(sweep.objectives, study.classes, base.data.name)
+    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
     limit, points = count_planned_trials(sweep, trials)
     journal = folder.absolute() / optuna_study.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written

@@ -21,7 +21,7 @@ from fedray.data.columns import TableColumns, choose_columns, find_row_gaps
 from fedray.data.encoding import encode_inputs, name_inputs
 from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
 from fedray.data.types import Array, Dataset
 
 ENDINGS = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
@@ -152,8 +152,8 @@ def build_table(
 def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str) -> RawRows:
     """The rows of a table that are used."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
+    rows = np.flatnonzero(~gaps)
     if gaps.any():
-        rows = np.flatnonzero(~gaps)
         frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
     x, y = encode_inputs(frame, columns), _read_target(frame, columns)
     group = None
@@ -162,7 +162,8 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     names = name_inputs(columns)
     numbers = {str(column) for column in columns.inputs if column not in columns.categories}
     indicators = np.array([name not in numbers for name in names]) if columns.categories else None
-    return RawRows(x, y, group, keep_columns(frame, columns.inputs), features=names, indicators=indicators)
+    kept = {**({GIVEN_ROW: rows} if len(rows) <= MOST_COUNTED else {}), **keep_columns(frame, columns.inputs)}
+    return RawRows(x, y, group, kept, features=names, indicators=indicators)
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:

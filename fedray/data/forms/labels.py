@@ -62,7 +62,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     kind = _find_kind(parts, task)
     if kind == "targets":
         made = [_as_targets(part) for part in parts]
-        return Labels(made[0], made[1] if test is not None else None, (), _doubt(parts[0], task))
+        return Labels(made[0], made[1] if test is not None else None, (), doubt_targets(parts[0], task))
     remarks: tuple[str, ...] = ()
     if kind == "one-hot":
         parts = [np.asarray(part.argmax(axis=1)) for part in parts]
@@ -134,8 +134,13 @@ def _as_targets(part: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(part.reshape(len(part), -1), dtype=np.float32)
 
 
-def _doubt(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """A word about real numbers that may be meant as classes."""
+def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
+    """A word about real numbers that may be meant as classes: a sentence, or nothing.
+
+    Args:
+        values: The targets of a regression, `[n]` or `[n, q]`; other types than real numbers are no doubt.
+        task: `auto`, `classification` or `regression`, as the user wrote it.
+    """
     if task != "auto" or values.dtype.kind != "f" or values.reshape(len(values), -1).shape[1] > 1:
         return ()
     different = np.unique(values)

@@ -61,6 +61,10 @@ class ReadOptions(NamedTuple):
     seed: int = 0
 
 
+GIVEN_ROW = "row"  # the column that says which of the user's rows a training row is, from 0
+MOST_COUNTED = 5_000_000  # rows up to which there is that column
+
+
 class RawRows(NamedTuple):
     """The rows of one part, as they were found.
 
@@ -130,7 +134,8 @@ def make_dataset(
 
     Args:
         name: For messages and records.
-        train: The rows, of which test rows are drawn if there are no others.
+        train: The rows, of which test rows are drawn if there are no others. The data set has a column `row` with their
+            places here.
         test: The test rows; None or without rows: they are drawn.
         reading: How the rows are read.
         remarks: What was done already that the user should know.
@@ -139,6 +144,8 @@ def make_dataset(
         BadInput: The rows cannot be used as they are; one line with the remedy.
     """
     check_reading(reading)
+    if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
+        train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     parts = [_treat_gaps(part, reading) for part in (train, test) if part is not None and len(part.x)]
     if not parts or not len(train.x):
         raise BadInput(f"data {name}: there are no rows: give some")
