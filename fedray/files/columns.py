@@ -133,6 +133,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "client": _CLIENT,
         "split": Column("text", "", "`train`, `hold_out`, or `server` for rows that the server holds in its place"),
         "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known", needed=False),
+        "given_row": Column("whole", "", "which of the rows that the user gave it is, from 0", needed=False),
     },
 }
 
