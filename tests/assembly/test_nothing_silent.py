@@ -36,7 +36,9 @@ def test_an_option_beside_an_object_is_refused_where_it_was_passed_and_named_whe
         fedray.run({**KEYS, "model": {"hidden": [3]}}, data=(X, CLASSES), model=network)
     with pytest.warns(ScenarioWarning, match="data.limit cannot act, because the data are a Python object"):
         fedray.run({**KEYS, "data": {"limit": 50}}, data=(X, CLASSES))
-    with pytest.raises(BadInput, match="server.momentum = 0.5 cannot act"):  # it could not act without the object either
+    with pytest.raises(
+        BadInput, match="server.momentum = 0.5 cannot act"
+    ):  # it could not act without the object either
         fedray.run({**KEYS, "server": {"momentum": 0.5}}, data=(X, CLASSES))
 
 

@@ -162,7 +162,9 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     names = name_inputs(columns)
     numbers = {str(column) for column in columns.inputs if column not in columns.categories}
     indicators = np.array([name not in numbers for name in names]) if columns.categories else None
-    kept = {**({GIVEN_ROW: rows} if len(rows) <= MOST_COUNTED else {}), **keep_columns(frame, columns.inputs)}
+    kept = keep_columns(frame, columns.inputs)
+    if len(rows) <= MOST_COUNTED:
+        kept.setdefault(GIVEN_ROW, rows)
     return RawRows(x, y, group, kept, features=names, indicators=indicators)
 
 
