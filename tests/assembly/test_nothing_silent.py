@@ -60,8 +60,8 @@ def test_a_loss_of_a_regression_that_mixes_the_rows_is_said() -> None:
     ("loss", "why"),
     [
         (nn.CrossEntropyLoss(), r"it does not take \(outputs, targets, context\)"),
-        (lambda outputs, targets: outputs, r"it does not take \(outputs, targets, context\)"),
-        (LocalLoss(lambda outputs: outputs), r"it does not take \(outputs, targets, context\)"),
+        (lambda outputs, _targets: outputs, r"it does not take \(outputs, targets, context\)"),
+        (LocalLoss(nn.CrossEntropyLoss()), r"it does not take \(outputs, targets, context\)"),
         (lambda o, t, c: c.objective(o.detach(), t), "has no gradient: compute it from the outputs, without detach"),
         (lambda o, t, c: c.objective(o, t) + torch.sqrt(o[:, 0]), "training diverged"),
     ],
