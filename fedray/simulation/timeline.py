@@ -195,7 +195,8 @@ class Timeline:
                 )
             now = queue[0][0]
             if semi:
-                now = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
+                tick = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
+                now = max(now, tick)  # 3 * 0.1 s is a little later than a tick of 0.3 s
             while queue and queue[0][0] <= now:
                 _, client, _, job, last = pop(queue)
                 if last:

@@ -75,6 +75,14 @@ def test_a_tick_that_waits_for_everybody_is_a_round() -> None:
     assert run("fedavg", 2, mode).summary["model_hash"] == in_rounds.summary["model_hash"]
 
 
+def test_a_job_that_rounding_makes_a_little_longer_than_the_tick_arrives_with_it() -> None:
+    pace = Pace(np.array([3 * 0.1]), np.zeros(1), np.zeros(1, bool), np.ones(1, bool))  # 0.30000000000000004
+    line = Timeline(
+        AsyncRule("semi", concurrency=1, tick=0.3), pace, 1, seed=0, assign=lambda _: (np.arange(1), np.zeros(1, int))
+    )
+    assert line.take(3).time == pytest.approx([0.3, 0.6, 0.9])  # it never ended
+
+
 def test_one_client_at_a_time_is_sequential_training() -> None:
     one = {"concurrency": 1, "staleness": "hinge"}
     mixed = run("fedavg", 6, {"mode": "async", "alpha": 1.0, **one})
