@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
@@ -126,9 +126,9 @@ def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
-    """The clients' mean training residual variance in each world, in standardised units.
+    """The mean training residual variance of the clients with rows in each world, in standardised units.
 
-    Each client's is that of its own upload where the uploads answer, else that of the broadcast models.
+    Each client's is that of its own model or upload where those answer, else that of the broadcast models.
 
     Args:
         study: what was trained.
@@ -141,12 +141,64 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
-    factor = 2.0 if study.net.objective == "half_mse" else 1.0
-    if answer.owner is None or not (answer.owner >= 0).any():
+    factor, owner = 2.0 if study.net.objective == "half_mse" else 1.0, find_owners(study, answer)
+    owned = (owner >= 0).any(axis=1)
+    losses = measure_own_losses(study, runtime, answer, owner) if owned.any() else {}
+    if not owned.all():
         pieces = runtime.losses(state, study.method.phase.models)
-        return {world: factor * float(join_pieces(pieces, world).mean()) for world in range(study.worlds)}
-    pieces, found = runtime.losses(answer.state, answer.models), {}
-    for world, owner in enumerate(answer.owner):
-        known = np.flatnonzero((owner >= 0) & (owner < EVALUATED_CLIENTS))
-        found[world] = factor * float(join_pieces(pieces, world)[known, owner[known]].mean())
+        losses |= {
+            world: drop_empty(study, join_pieces(pieces, world), world) for world in np.flatnonzero(~owned).tolist()
+        }
+    return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+
+
+def find_owners(study: Study, answer: Answer) -> IntArray:
+    """The client with rows whose own model or upload each model is, `[R, A]`, -1 where it is nobody's.
+
+    Args:
+        study: what was trained.
+        answer: the models that answer.
+    """
+    if not study.method.one_model_per_client:
+        return np.full((study.worlds, answer.models), -1) if answer.owner is None else answer.owner
+    client = np.arange(answer.models)
+    size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
+    return np.where(np.stack(size) > 0, client, -1)
+
+
+def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
+    """The loss of each model on its owner's rows, by world; of a large population only the owners compute it.
+
+    Args:
+        study: what was trained.
+        runtime: where the losses are computed.
+        answer: the models that answer.
+        owner: the client whose model each one is, `[R, A]`, -1 where it is nobody's.
+
+    Returns:
+        World -> `[j]`, of the models with an owner; without the worlds where no model has one.
+    """
+    found = {}
+    if study.clients.number <= EVALUATED_CLIENTS:
+        asked = [np.arange(study.clients.number)] * study.worlds
+    else:
+        asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
+    pieces = runtime.losses(answer.state, answer.models, clients=asked)
+    for world in np.flatnonzero((owner >= 0).any(axis=1)).tolist():
+        model = np.flatnonzero(np.isin(owner[world], asked[world]))
+        place = np.searchsorted(asked[world], owner[world, model])
+        found[world] = join_pieces(pieces, world)[model, place]
     return found
+
+
+def drop_empty(study: Study, losses: Tensor, world: int) -> Tensor:
+    """The losses `[K, n]` on those of the first n clients of a world that have rows.
+
+    Args:
+        study: what was trained.
+        losses: on the first n clients, `[K, n]`.
+        world: number of the world.
+    """
+    client = np.arange(losses.shape[1])
+    filled = study.shards.sizes(np.full_like(client, world), client) > 0
+    return losses if filled.all() else losses[:, torch.from_numpy(filled)]

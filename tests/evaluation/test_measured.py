@@ -1,0 +1,77 @@
+"""The residual variance of a regression: of models on the rows that they were trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedray
+from fedray.core.types import State
+from fedray.evaluation import measured
+from fedray.runtime.evaluation import mean_losses
+from fedray.runtime.worker import Worker
+
+CUBIC: dict[str, Any] = {"data": {"name": "cubic"}, "local": {"lr": 0.01, "epochs": 2}}
+QUIET: dict[str, Any] = {"runtime": "inline", "report": False, "rounds": 2}
+UNEVEN: dict[str, Any] = {
+    **QUIET,
+    "data": {"partition": {"name": "lognormal", "sigma": 4.0, "min_rows": 0}},
+    "clients": {"number": 8},
+    "local": {"lr": 0.05, "epochs": 10},
+}
+
+
+def line(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of a noisy line."""
+    x = torch.linspace(-1.0, 1.0, n)[:, None]
+    return x, 3.0 * x + torch.from_numpy(np.random.default_rng(0).normal(size=(n, 1))).float()
+
+
+def find_variances(run: fedray.Run, state: State, models: int) -> np.ndarray[Any, Any]:
+    """Mean squared error of each model on each client's rows, `[models, N]`, in standardized units."""
+    losses = mean_losses(Worker(run.study), state, 0, np.arange(run.study.clients.number), models).numpy()
+    found: np.ndarray[Any, Any] = losses * (2.0 if run.study.net.objective == "half_mse" else 1.0)
+    return found
+
+
+def find_filled(run: fedray.Run) -> np.ndarray[Any, Any]:
+    """Which clients have rows, `[N]`."""
+    client = np.arange(run.study.clients.number)
+    filled: np.ndarray[Any, Any] = run.study.shards.sizes(np.zeros_like(client), client) > 0
+    return filled
+
+
+def read_residual(run: fedray.Run) -> float:
+    """The residual variance that a run reports, in standardized units."""
+    return float((run.summary["metrics"]["residual_sd"]["mean"] / run.study.target_scale(0)) ** 2)
+
+
+def test_clients_without_rows_do_not_count_as_clients_without_residuals() -> None:
+    run = fedray.run({**UNEVEN, "method": {"name": "fedavg"}}, data=line(60))
+    variances, filled = find_variances(run, run.progress.state, 1)[0], find_filled(run)
+    assert not filled.all()
+    assert (variances[~filled] == 0.0).all()
+    assert read_residual(run) == pytest.approx(variances[filled].mean())
+
+
+def test_residuals_of_clients_by_themselves_are_those_of_each_model_at_its_own_client() -> None:
+    run = fedray.run({**UNEVEN, "method": {"name": "local_only"}}, data=line(60))
+    variances, filled = find_variances(run, run.progress.state, 8), find_filled(run)
+    assert read_residual(run) == pytest.approx(np.diag(variances)[filled].mean())
+    assert read_residual(run) < 0.9 * variances[:, filled].mean()
+
+
+def test_fedag_finds_its_residuals_wherever_its_clients_are_in_a_large_population(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "EVALUATED_CLIENTS", 2)
+    large = {"clients": {"number": 12}, "participation": {"per_round": 2}, "rounds": 1}
+    run = fedray.run({**QUIET, **CUBIC, **large, "method": {"name": "fedag"}})
+    answer = run.study.answer(run.progress.state)
+    assert answer.owner is not None
+    assert min(answer.owner[0]) >= 2
+    variances = find_variances(run, answer.state, answer.models)
+    assert read_residual(run) == pytest.approx(variances[np.arange(2), answer.owner[0]].mean())
