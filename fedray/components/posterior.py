@@ -49,7 +49,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
     """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
 
     The state keeps `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an empty slot) and
-    `sample_client` `[M, slots]` (-1: no client's). The mean is that of `mean`, bit for bit.
+    `sample_client` `[M, slots]` (its `Flight.sender`; -1: nobody). The mean is that of `mean`, bit for bit.
 
     Args:
         rows: the rows of the state.

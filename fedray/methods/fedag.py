@@ -55,15 +55,16 @@ def fedag(setting: Setting) -> Method:
     if setting.features is not None and setting.models == 1:
         prepare = partial(remember_target_variance, len(setting.seeds)) if setting.options["beta"] == "target" else None
         return Method("fedag", phase, answer_in_closed_form, prepare)
-    return Method("fedag", phase, lambda state: answer_with_sample(state, setting.models))
+    return Method("fedag", phase, lambda state: answer_with_sample(state, setting.models, setting.clients.number))
 
 
-def answer_with_sample(state: State, models: int, name: str = "sample") -> Answer:
+def answer_with_sample(state: State, models: int, clients: int, name: str = "sample") -> Answer:
     """Every member of every model's sample answers (eqs. 4-5).
 
     Args:
         state: keeps the sample `[M, slots, d]` and its weights `[M, slots]`.
         models: K.
+        clients: N.
         name: of the sample in the state.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
@@ -71,7 +72,10 @@ def answer_with_sample(state: State, models: int, name: str = "sample") -> Answe
     per_world = models * slots
     counters = state.counters.repeat_interleave(slots, 0)
     rows = State(sample.flatten(0, 1), counters, {})
-    owner = state.extra[f"{name}_client"].numpy().reshape(-1, per_world) if name == "sample" else None
+    owner = None
+    if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
+        sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
+        owner = np.where(sender < 0, sender, sender % clients)
     return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
 
 

@@ -75,4 +75,6 @@ def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
         federated(setting, assign=permutation),  # lines 2-6: clients train from the global model
         server=teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow),  # lines 7-13
     )
-    return Method(name, phase, lambda state: answer_with_sample(state, setting.models, "teachers"))
+    return Method(
+        name, phase, lambda state: answer_with_sample(state, setting.models, setting.clients.number, "teachers")
+    )

@@ -64,6 +64,17 @@ def test_residuals_of_clients_by_themselves_are_those_of_each_model_at_its_own_c
     assert read_residual(run) < 0.9 * variances[:, filled].mean()
 
 
+def test_a_client_may_be_twice_in_the_buffer_of_fedag() -> None:
+    pace = {"tiers": {"slow": {"number": 1, "seconds_per_step": 10.0}, "fast": {"number": 2}}}
+    buffered = {"participation": {"mode": "buffered", "goal": 3}}
+    run = fedray.run({**QUIET, **CUBIC, **buffered, "method": {"name": "fedag"}, "clients": pace})
+    answer = run.study.answer(run.progress.state)
+    assert answer.owner is not None
+    assert set(answer.owner[0]) == {1, 2}  # a second upload was that of client 4 or 5
+    variances = find_variances(run, answer.state, answer.models)
+    assert read_residual(run) == pytest.approx(variances[np.arange(3), answer.owner[0]].mean())
+
+
 def test_fedag_finds_its_residuals_wherever_its_clients_are_in_a_large_population(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
