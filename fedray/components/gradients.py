@@ -62,13 +62,13 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
 
     Args:
         head: which parameters belong to the head, `[p]`.
-        body: epochs of the body, at most `epochs`.
+        body: epochs of the body, at most `epochs`; it has at least one step.
         epochs: epochs of a local training.
         momentum: of SGD, 0 to 1; what rests has none.
     """
 
     def update(gradient: Tensor, state: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
-        is_body = context.step >= context.steps - context.steps * body // epochs
+        is_body = context.step >= context.steps - (context.steps * body // epochs).clamp(min=1)
         active = (head.to(gradient.device) != is_body).to(gradient)
         velocity = active * (momentum * state + gradient)
         return velocity, velocity

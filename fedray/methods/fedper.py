@@ -13,8 +13,8 @@ Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
        trained: read `personal_accuracy`.
-    3. FedRep: of `local.epochs` the last `body_epochs` train the body; with `local.steps` the same share of the steps.
-       It trains with SGD, and a part that rests has no momentum.
+    3. FedRep: of `local.epochs` the last `body_epochs` train the body; of `local.steps` it is as many tenths, and at
+       least one step. It trains with SGD, and a part that rests has no momentum.
 
 Example:
     >>> import fedray
@@ -54,7 +54,7 @@ def fedrep(setting: Setting) -> Method:
     """As FedPer; a client trains what is private first, and the rest in the last epochs.
 
     Raises:
-        BadInput: clients do not train with SGD, or nothing is private.
+        BadInput: clients do not train with SGD, nothing is private, or no step is left for the head.
     """
     local, body, epochs = setting.local, setting.options["body_epochs"], setting.local.epochs or 10
     if local.optimizer_name != "sgd":
@@ -63,6 +63,8 @@ def fedrep(setting: Setting) -> Method:
         raise BadInput("local.private = [], but FedRep trains a private head first: name it, or choose fedavg")
     if body >= epochs:
         raise BadInput(f"method.body_epochs = {body}, but local.epochs is {epochs}: leave some for the head")
+    if local.steps == 1:
+        raise BadInput("local.steps = 1, but FedRep trains the head, then the body: raise it to 2 at least")
     head = torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
     turns = train_in_turns(head, body, epochs, local.momentum)  # lines 8-11: the head, then the representation
     phase = federated(setting, local=replace(local, momentum=0.0, step=turns))

@@ -132,6 +132,15 @@ def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
         run({"method": {"name": "fedrep"}, "local": {"epochs": 1}})
 
 
+def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() -> None:
+    few = {"method": {"name": "fedrep"}, "local": {"epochs": None, "steps": 2}}
+    head = torch.from_numpy(run({"rounds": 0}, few).study.net.layout.mask(("3",)))
+    before, after = (models(run({"rounds": rounds}, few)) for rounds in (0, 1))
+    assert bool((before != after)[:, ~head].any())
+    with pytest.raises(BadInput, match=r"local\.steps = 1, but FedRep"):
+        run(few, {"local": {"steps": 1}})
+
+
 def test_private_layers_are_refused_where_no_method_reads_them() -> None:
     for method in ("scaffold", "feddyn", "ditto", "lg_fedavg"):
         with pytest.raises(BadInput, match=r"local\.private = .* cannot act"):
