@@ -7,6 +7,7 @@ for each model.
 Deviations:
     1. Option II divides by the steps the client really did, `steps * lr`.
     2. The controls are sent whole where the delta is compressed.
+    3. A control stays as it is where the learning rate is 0 (`local.schedule`).
 
 Example:
     >>> import fedray
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from fedray.components.aggregation import mean
@@ -40,7 +42,8 @@ def scaffold(setting: Setting) -> Method:
 
     def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:
         assert shared is not None
-        return zero_buffers(own - shared - delta / rate, p)  # line 12, option II
+        new = zero_buffers(own - shared - delta / rate, p)  # line 12, option II
+        return torch.where(rate > 0, new, own)  # at a learning rate of 0 no gradient is known
 
     def offset(own: Tensor, shared: Tensor | None) -> Tensor:
         assert shared is not None

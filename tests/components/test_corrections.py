@@ -93,6 +93,15 @@ def test_scaffold_with_partial_participation_keeps_c_the_mean_of_all_clients() -
     assert torch.allclose(controls.mean(0), state.extra["broadcast/control"][0], atol=1e-10)
 
 
+def test_scaffold_keeps_its_controls_where_the_learning_rate_is_0() -> None:
+    study = quadratic_study({"name": "scaffold"}, schedule={"kind": "linear", "rounds": 3})
+    before, after = (train_rounds(study, rounds)[0] for rounds in (3, 4))  # the fourth has a rate of 0
+    assert study.method.phase.local.lr_at(3) == 0.0
+    control = after.extra["broadcast/control"]
+    assert float(control.abs().max()) > 0.0
+    assert torch.equal(control, before.extra["broadcast/control"])  # it was NaN
+
+
 def test_feddyn_is_the_box_of_its_paper() -> None:
     """Three rounds against NumPy, line by line (Acar et al. 2021, Alg. 1)."""
     alpha, lr, steps = 0.2, 0.1, 5
