@@ -140,10 +140,11 @@ def run_round(
     t = progress.round
     plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     jobs = size_jobs(study, phase, plan)
-    steps = jobs.steps * (1 + len(phase.personal))
+    passes = 1 + len(phase.personal)  # each deals its batches anew
+    steps = jobs.steps * passes
     up, down = job_traffic(study, phase, plan, t)
     if phase.steps is None:
-        samples = samples_seen(jobs.size, steps, phase.local.batch_size)
+        samples = samples_seen(jobs.size, jobs.steps, phase.local.batch_size) * passes
     else:
         samples = phase.steps(plan, jobs.size)[1]
     costs = clock.JobCosts(steps, up, down, samples)

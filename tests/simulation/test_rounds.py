@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from small import scenario
 
+import fedray
 from fedray.assembly.study import build_study
 from fedray.core.types import FloatArray, IntArray, Plan, State
 from fedray.runtime.inline import Inline
@@ -65,3 +67,16 @@ def test_late_clients_have_downloaded_and_their_uploads_do_not_count() -> None:
         assert set(table.up_bytes[counted]) == set(table.down_bytes[counted]) == {each}
         assert not table.up_bytes[these].any()
         assert set(table.down_bytes[these]) == {each if status == clock.LATE else 0}
+
+
+@pytest.mark.parametrize("mode", ["sync", "buffered"])
+def test_each_pass_of_ditto_takes_the_virtual_time_of_its_own_batches(mode: str) -> None:
+    """One batch of 16 of 20 rows, twice: 32 samples; the second pass does not go on with the 4 rows that are left."""
+    one_batch = {"epochs": None, "steps": 1, "batch_size": 16}
+    tier = {"seconds_per_step": 0.0, "seconds_per_sample": 1.0, "uplink": 1e15, "downlink": 1e15}
+    changes = {"rounds": 1, "local": one_batch, "clients": {"number": 2, "tiers": {"c": tier}}}
+    sizes = {"data": {"limit": 240, "partition": {"name": "sizes", "sizes": [20, 220], "alpha": None}}}
+    participation = {"participation": {"mode": "buffered", "goal": 2} if mode == "buffered" else {}}
+    for method, seconds in (("fedavg", 16.0), ("ditto", 32.0)):
+        run = fedray.run(scenario(changes, sizes, participation, {"method": {"name": method}}))
+        assert run.clients["sim_seconds"].to_pylist() == pytest.approx([seconds, seconds])
