@@ -1,9 +1,10 @@
-"""The adaptive schedule's memory: a state that keeps the last loss of every client on every model."""
+"""The adaptive schedule's memory: a state that keeps the last loss of every client on every model, and their odds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,3 +63,26 @@ def write_losses(state: State, plan: Plan, loss: FloatArray) -> State:
     losses = state.extra["job_loss"].clone()
     losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
     return state._replace(extra={**state.extra, "job_loss": losses})
+
+
+def find_odds(loss: FloatArray) -> FloatArray:
+    """The odds with which clients draw their models, which grow with the losses.
+
+    They are the losses themselves. At a client with a negative loss (a density may be above 1) they are `exp(loss)`, as
+    shares of the largest: of a Gaussian's negative log likelihood they do not depend on the units of the target.
+
+    Args:
+        loss: The last loss of each client on each model, `[P, K]`, NaN before the first: such a model has the largest
+            odds.
+
+    Returns:
+        `[P, K]`, above 0.
+
+    Example:
+        >>> find_odds(np.array([[1.0, np.nan, 3.0], [0.0, -1.0, -2.0]])).round(2).tolist()
+        [[1.0, 3.0, 3.0], [1.0, 0.37, 0.14]]
+    """
+    most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
+    known = np.where(np.isnan(loss), most, loss)
+    less = np.clip(known, -1e300, 1e300) - np.clip(most, -1e300, 1e300)  # infinity less infinity is no number
+    return np.where((known < 0).any(axis=1, keepdims=True), np.exp(less), known) + 1e-12

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedray.components.adaptive import find_odds
 from fedray.core import rng
 from fedray.core.method import Schedule
 from fedray.core.types import Clients, IntArray, Members, Plan, State
@@ -229,18 +230,17 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 def adaptive(models: int, _rows: str = "client") -> Assignment:
     """Assignment odds grow with a model's last loss at that client (FE-arXiv section 6, sketched as future work).
 
-    Model k is drawn with odds `loss_ik`; a model that the client has not trained yet has the largest odds.
+    Model k is drawn with odds `loss_ik`, or `exp(loss_ik)` at a client with a negative loss (`find_odds`); a model that
+    the client has not trained yet has the largest odds.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
         if state is None or "job_loss" not in state.extra:
-            loss = np.ones((len(drawn.client), models))
+            odds = np.ones((len(drawn.client), models))
         else:
-            loss = state.extra["job_loss"][now.world].numpy()[drawn.client].astype(np.float64)
-            most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
-            loss = np.where(np.isnan(loss), most, loss) + 1e-12
+            odds = find_odds(state.extra["job_loss"][now.world].numpy()[drawn.client].astype(np.float64))
         u = rng.uniform(rng.keys(now.seed, "adaptive", now.t, drawn.client), models)
-        order = np.argsort(np.log(u + 1e-300) / loss, axis=1)[:, ::-1]  # weighted draw without replacement (Efraimidis)
+        order = np.argsort(np.log(u + 1e-300) / odds, axis=1)[:, ::-1]  # weighted draw without replacement (Efraimidis)
         who = np.repeat(np.arange(len(m)), m)
         entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
         return who, order[who, entry]

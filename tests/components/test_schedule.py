@@ -188,6 +188,9 @@ def test_adaptive_prefers_the_models_of_high_loss() -> None:
     np.testing.assert_allclose(shares([4.0, float("nan"), 2.0]), [0.4, 0.4, 0.2], atol=0.05)
     np.testing.assert_allclose(shares([float("nan")] * 3), [1 / 3] * 3, atol=0.05)
     np.testing.assert_allclose(shares([0.0, 0.0, 0.0]), [1 / 3] * 3, atol=0.05)
+    low = -20.0 - float(np.log(8.0))  # densities above 1 have negative losses, whose odds are exp(loss)
+    np.testing.assert_allclose(shares([-20.0, low, low]), [0.8, 0.1, 0.1], atol=0.04)
+    assert shares([0.5, -0.1, -2.0]).argmax() == 0  # the worst model was never drawn
 
 
 def test_a_million_clients_are_sampled_in_no_time_and_space() -> None:
