@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import Kept, exact_sum
+from fedray.core.exact_sum import LIMIT, Kept, exact_sum
 from fedray.core.fitting import CANDIDATES
 from fedray.core.method import Schedule, Server
-from fedray.core.types import IntArray, Layout, Plan, State, Stats
+from fedray.core.types import FloatArray, IntArray, Layout, Plan, State, Stats
 from fedray.models.trees import has_root
 
 SMOOTHING = 1e-10  # of the paper, so that an error of 0 has a finite weight
+_ERRORS, _STEP = "errors/", 16  # names of sums of weights in statistics; of exponents of powers of two
 CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights
 Candidates = Callable[[Tensor], Tensor]  # learners of each client `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
 
@@ -122,10 +124,65 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
     return ask
 
 
-def sum_errors(errors: Tensor, world: IntArray, worlds: int) -> Stats:
-    """The weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong."""
+def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
+    """The weights of a client's rows, divided by a power of two where they are too large to be added.
+
+    Where some clients are absent, the weights of all rows add up to more than 1: a learner that is never wrong on the
+    participants' rows has alpha = 23 and more, and log Z = 0.
+
+    Args:
+        log: Logarithms of the factors by which they have changed, `[n]`.
+        rows: Of all clients.
+
+    Returns:
+        The weights `[n]`, and the exponent b of the power: a multiple of 16, at least 0.
+
+    Example:
+        >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
+        (array([0.25, 0.25]), 0)
+        >>> bound_weights(torch.full((2,), 100 * math.log(2), dtype=torch.float64), rows=4)[1]  # 2^100 / 2^96 each
+        96
+    """
+    with np.errstate(over="ignore"):
+        weights: FloatArray = np.exp(log.numpy()) / rows
+    if weights.sum() < LIMIT:
+        return weights, 0
+    shift = _STEP * math.floor(float(log.max()) / math.log(2.0) / _STEP)
+    return np.exp(log.numpy() - shift * math.log(2.0)) / rows, shift
+
+
+def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
+    """The weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong.
+
+    Args:
+        errors: These sums.
+        world: Of each client, `[J]`.
+        worlds: R.
+        shift: Exponent of the power of two by which they were divided.
+    """
     ones = torch.ones(len(errors), dtype=torch.int64)
-    return {"errors": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
+    return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
+
+
+def join_errors(stats: Stats) -> Tensor:
+    """The sums `[R, 1 + M]` over all clients; in each world divided by the largest of its clients' powers of two.
+
+    Args:
+        stats: Those of `sum_errors`, added.
+
+    Example:
+        >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
+        >>> (join_errors({**both[0], **both[1]}) * 2**16).tolist()
+        [[32768.5, 16384.25]]
+    """
+    sums = {int(name.removeprefix(_ERRORS)): part.value() for name, part in stats.items() if name.startswith(_ERRORS)}
+    joined = torch.zeros_like(next(iter(sums.values())))
+    reached = torch.zeros(len(joined), 1, dtype=torch.float64)
+    for shift in sorted(sums):
+        here = sums[shift][:, :1] > 0
+        joined = torch.where(here, joined * 2.0 ** (reached - shift) + sums[shift], joined)
+        reached = torch.where(here, float(shift), reached)
+    return joined
 
 
 def keep_learners(learners: Tensor, client: int, world: int) -> Stats:
@@ -151,7 +208,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
         if keeps_pool:
             extra[CANDIDATES] = found
         parts, stopped = _copy_parts(state, sizes.layout), extra["stopped"].clone()
-        for world, (total, *wrong) in enumerate(stats["errors"].value().tolist()):
+        for world, (total, *wrong) in enumerate(join_errors(stats).tolist()):
             if not total:  # nobody took part
                 continue
             here = has_root(found[world]).any(1).tolist()

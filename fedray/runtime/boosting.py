@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.boosting import is_chance, keep_learners, samme, sum_errors, weigh_rows
+from fedray.components.boosting import bound_weights, is_chance, keep_learners, samme, sum_errors, weigh_rows
 from fedray.core import rng
 from fedray.core.exact_sum import merge_stats
 from fedray.core.fitting import CANDIDATES
@@ -130,7 +130,7 @@ class LearnerWorker:
         """The learners of a client, `[F, n, 3]`: by the ensemble's weights, later ones by its own (local AdaBoost)."""
         fitting, rows = self.study.method.phase.fitting, self._read(world, client)
         assert fitting is not None
-        weight = self._weigh(t, state, client, world, rows)
+        weight, _ = self._weigh(t, state, client, world, rows)
         learners = torch.zeros(fitting.series, *_tree_shape(fitting.numbers))
         classes, first = len(np.unique(rows.y)), 0.0
         for number in range(fitting.series):
@@ -162,7 +162,7 @@ class LearnerWorker:
     def _count_errors(self, t: int, state: State, client: int, world: int) -> tuple[Stats, float]:
         """Sums of a client's weights: of all its rows, then of those on which each candidate is wrong."""
         rows, asked = self._read(world, client), state.extra[CANDIDATES]
-        weight = self._weigh(t, state, client, world, rows)
+        weight, shift = self._weigh(t, state, client, world, rows)
         fitting = self.study.method.phase.fitting
         assert fitting is not None
         key = (world, client)
@@ -171,11 +171,14 @@ class LearnerWorker:
             self._classes[key] = vote(flat, fitting.classes).numpy().astype(np.int16)  # [n, M]
         wrong = self._classes[key] != rows.y.numpy()[:, None]
         sums = np.concatenate([[weight.sum()], (weight[:, None] * wrong).sum(axis=0)])
-        stats = sum_errors(torch.from_numpy(sums)[None], np.array([world]), self.study.worlds)
+        stats = sum_errors(torch.from_numpy(sums)[None], np.array([world]), self.study.worlds, shift)
         return stats, float(sums[1:].min() / sums[0])
 
-    def _weigh(self, t: int, state: State, client: int, world: int, rows: ClientRows) -> FloatArray:
-        """The weights of a client's rows before round t, `[n]`; those of all clients add up to 1."""
+    def _weigh(self, t: int, state: State, client: int, world: int, rows: ClientRows) -> tuple[FloatArray, int]:
+        """The weights of a client's rows before round t, as `bound_weights` has them.
+
+        Those of all clients add up to 1 where all have taken part.
+        """
         equal = KnownWeights(0, torch.zeros(len(rows.y), dtype=torch.float64))
         known = self._weights.get((world, client), equal)
         known = equal if known.rounds > t else known
@@ -186,8 +189,7 @@ class LearnerWorker:
             wrong = vote(chosen, self.study.classes) != rows.y[:, None]
             known = KnownWeights(t, known.log + weigh_rows(wrong, alpha, scale))
             self._weights[world, client] = known
-        weights: FloatArray = np.exp(known.log.numpy()) / self._count_rows(world)
-        return weights
+        return bound_weights(known.log, self._count_rows(world))
 
     def _forget_other_ensembles(self, t: int, state: State) -> None:
         """Drops what was computed from ensembles that are not the beginning of those that are sent now."""

@@ -76,7 +76,7 @@ def parts(study: Study, state: State) -> dict[str, torch.Tensor]:
 def weights(study: Study, state: State, t: int) -> list[np.ndarray]:
     """The weights of each client's rows before round t, computed afresh."""
     worker = LearnerWorker(study, "cpu")
-    return [worker._weigh(t, state, i, 0, worker._read(0, i)) for i in range(study.clients.number)]
+    return [worker._weigh(t, state, i, 0, worker._read(0, i))[0] for i in range(study.clients.number)]
 
 
 class Addressed(np.random.RandomState):
@@ -221,6 +221,19 @@ def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
     worker.train(3, jobs, states[3])
     found, wanted = (one.train(3, jobs, other)[0]["learners"].rows for one in (worker, fresh))
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize("method", BOOSTED)
+def test_weights_of_absent_clients_may_grow_without_bound(method: str) -> None:
+    """A learner that knows the only class of the only participant has alpha = 25, and is wrong everywhere else."""
+    classes = {"limit": 100, "partition": {"name": "classes", "classes": 1}}
+    rounds = {"rounds": 40, "evaluate": {"every": 40}, "participation": {"per_round": 1}}
+    run = fedray.run(keys(method, {"data": classes, "clients": {"number": 10}}, rounds))
+    named = parts(run.study, run.progress.state)
+    assert bool(torch.isfinite(named["alpha"]).all() & torch.isfinite(named["scale"]).all())
+    assert float((named["alpha"].double() - named["scale"]).clamp(min=0.0).sum()) > 28 * math.log(2)
+    known = weights(run.study, run.progress.state, 40)
+    assert all(0.0 < own.sum() < 2.0**28 for own in known)
 
 
 def test_learners_errors_and_choices_are_counted_as_they_are_sent() -> None:
