@@ -169,4 +169,5 @@ def _keep_rows(data: Dataset) -> Dataset:
         return data
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
     digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
-    return keep_dataset(data.name, [data.class_names, data.features, data.remarks, digests], lambda: data)
+    named = [data.features, data.table] if data.table else data.features
+    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests], lambda: data)

@@ -96,13 +96,18 @@ def _check_inputs(where: str, x: Array) -> None:
     if x.ndim == 3 and x.dtype.kind in "iu":
         raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: images are x[:, None]")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise BadInput(f"{where} has inputs that are NaN or infinite{_find_wrong(x)}: fill them, or drop those rows")
+        wrong = find_wrong_rows(x)
+        raise BadInput(f"{where} has inputs that are NaN or infinite{wrong}: fill them, or drop those rows")
     if x.dtype.kind == "f" and x.dtype.itemsize > 4 and len(x) and np.abs(x).max() > MOST_FLOAT32:
         raise BadInput(f"{where} has inputs beyond what float32 holds ({np.abs(x).max():.3g}): scale them down")
 
 
-def _find_wrong(values: Array) -> str:
-    """Where the first number is that is not finite."""
+def find_wrong_rows(values: Array) -> str:
+    """Where the first number is that is not finite, in brackets.
+
+    Args:
+        values: Numbers `[n, ...]`, of which one is not.
+    """
     rows = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
     return f" ({len(rows)} rows, the first is row {rows[0]})"
 
@@ -121,7 +126,7 @@ def _check_targets(where: str, y: Array) -> None:
     if y.ndim != 2 or y.dtype.kind != "f":
         raise BadInput(f"{where} has targets of type {y.dtype} and shape {list(y.shape)}: give float32, [n, q]")
     if not np.isfinite(y).all():
-        raise BadInput(f"{where} has targets that are NaN or infinite{_find_wrong(y)}: drop those rows")
+        raise BadInput(f"{where} has targets that are NaN or infinite{find_wrong_rows(y)}: drop those rows")
     if len(y) and np.abs(y).max() > MOST_FLOAT32:
         raise BadInput(f"{where} has targets beyond what float32 holds ({np.abs(y).max():.3g}): scale them down")
 

@@ -16,6 +16,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,18 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
         for column in columns.inputs
     ]
     return tuple(name for part in named for name in part)
+
+
+def describe_columns(names: Sequence[str], columns: TableColumns) -> dict[str, tuple[str, ...] | None]:
+    """How the columns of a table are read, as `Dataset.table` keeps it.
+
+    Args:
+        names: Of all columns.
+        columns: How they are read.
+    """
+    values = {name: columns.categories.get(name) for name in columns.inputs}
+    inputs = {str(name): None if found is None else tuple(found) for name, found in values.items()}
+    return {**inputs, **{str(name): () for name in names if name not in columns.inputs}}
 
 
 def _number_values(column: Any, values: list[str]) -> Array:

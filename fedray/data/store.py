@@ -108,7 +108,7 @@ def _stamp_test_file(options: dict[str, Any]) -> Any:
 def _notes(data: Dataset) -> dict[str, Any]:
     """What a stored data set needs beside its rows."""
     values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
-    words = {"class_names": data.class_names, "remarks": data.remarks, "features": data.features}
+    words = {key: getattr(data, key) for key in ("class_names", "remarks", "features", "table")}
     return {"classes": data.classes, **words, **values}
 
 
@@ -121,7 +121,9 @@ def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
     names = tuple(notes["class_names"])
     data = Dataset(name, train.split, test.split, notes["classes"], names, shift, scale, y_shift, y_scale)
     remarks, features = tuple(notes["remarks"]), tuple(notes["features"])
-    return data._replace(columns=train.columns, remarks=remarks, features=features)
+    named = notes["table"] if features else {}  # a file of older versions has none: a table is read again
+    table = {key: None if values is None else tuple(values) for key, values in named.items()}
+    return data._replace(columns=train.columns, remarks=remarks, features=features, table=table)
 
 
 def write_store(

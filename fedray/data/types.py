@@ -89,6 +89,8 @@ class Dataset(NamedTuple):
         noise: Mean variance of y around E[y|x], in original units, if the test targets are E[y|x]; else None.
         remarks: What was done to the rows that the user should know, a sentence each.
         features: Names of the inputs, `f` of them; empty where they have none.
+        table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
+            category, nothing for a column that is no input. Empty where there is no table.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Dataset(NamedTuple):
     noise: float | None = None
     remarks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
 
     @property
     def kind(self) -> InputKind:

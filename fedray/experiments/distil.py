@@ -33,6 +33,7 @@ from fedray.components.fusion import Fusion, ServerRows, follow_teacher
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, Net
+from fedray.data.forms.new_rows import read_inputs
 from fedray.models.net import whole_state_dict
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.study import Study
@@ -56,7 +57,7 @@ class Distilled:
 
     def predict(self, x: Any) -> FloatArray:
         """Probabilities `[n, C]` of raw inputs `[n, *sample]`, as `Run.predict` takes them."""
-        inputs = _standardize(self.study, torch.as_tensor(np.asarray(x)), self.world)
+        inputs = _standardize(self.study, torch.as_tensor(read_inputs(self.study.shards.data, x)), self.world)
         found: FloatArray = ask_model(self.net, self.row, inputs).softmax(-1).numpy()
         return found
 
@@ -101,7 +102,7 @@ def teach_network(
     keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
     scenario = read_scenario(keys, explicit=False)
     net = make_network(scenario, study.shards.data, own if model is None else UserObjects(), worlds=1)
-    inputs = _standardize(study, torch.as_tensor(np.asarray(lesson.x)), lesson.world)
+    inputs = _standardize(study, torch.as_tensor(read_inputs(study.shards.data, lesson.x)), lesson.world)
     seed = int(study.seeds[lesson.world])
     start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
     rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))

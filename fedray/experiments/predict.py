@@ -22,6 +22,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
+from fedray.data.forms.new_rows import read_inputs
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.mixture import read_weights
 from fedray.evaluation.regression import predict_targets
@@ -78,7 +79,7 @@ class Predictor:
         """The answer of the ensemble, or of a client's own models.
 
         Args:
-            x: raw inputs `[n, *sample]`, as the data set stores them.
+            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns it was read from.
             client: a known client, 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
@@ -88,7 +89,8 @@ class Predictor:
             BadInput: an argument does not fit the run.
         """
         study, answer = self.study, self.answer
-        inputs, world = torch.as_tensor(np.asarray(x)), replicate * study.per_replicate + fold
+        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
+        world = replicate * study.per_replicate + fold
         _check(study, inputs, client, replicate, fold)
         rule = read_rule(study, conformal)
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None

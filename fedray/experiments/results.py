@@ -237,7 +237,7 @@ class Run:
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 
         Args:
-            x: inputs `[n, *sample]`, as the data set stores them.
+            x: inputs `[n, *sample]`, as the data set stores them, or a table: its columns are found by name.
             client: a known client's id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3 and 4)
                 instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
             replicate: which replicate answers, from 0.

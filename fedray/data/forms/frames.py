@@ -18,7 +18,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.data.columns import TableColumns, choose_columns, find_row_gaps
-from fedray.data.encoding import encode_inputs, name_inputs
+from fedray.data.encoding import describe_columns, encode_inputs, name_inputs
 from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
@@ -162,10 +162,11 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     names = name_inputs(columns)
     numbers = {str(column) for column in columns.inputs if column not in columns.categories}
     indicators = np.array([name not in numbers for name in names]) if columns.categories else None
+    table = describe_columns(list(frame), columns)
     kept = keep_columns(frame, columns.inputs)
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
-    return RawRows(x, y, group, kept, features=names, indicators=indicators)
+    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table)
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:

@@ -76,6 +76,7 @@ class RawRows(NamedTuple):
         names: Names of the classes, where the form has them.
         features: Names of the inputs, where they have some.
         indicators: Which inputs are 0 or 1 for a category, `[f]`; they are not standardized. None: none.
+        table: Columns of the table that they are of (`Dataset.table`).
     """
 
     x: Array
@@ -85,6 +86,7 @@ class RawRows(NamedTuple):
     names: Sequence[str] = ()
     features: tuple[str, ...] = ()
     indicators: Array | None = None
+    table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
 
     def take(self, rows: IntArray) -> RawRows:
         """Some of the rows, by rising indices."""
@@ -172,7 +174,7 @@ def make_dataset(
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
     remarks = (*remarks, *labels.remarks)
-    return data._replace(columns=train.columns, remarks=remarks, features=train.features)
+    return data._replace(columns=train.columns, remarks=remarks, features=train.features, table=train.table)
 
 
 def draw_test_rows(

@@ -1,0 +1,82 @@
+"""Inputs of rows that a run has not seen, in the form that a user has them, as its data set has its own.
+
+Example:
+    >>> import pandas as pd
+    >>> from fedray.data.adaptation import adapt
+    >>> rows = pd.DataFrame({"age": [31.0, 45.0] * 5, "pulse": [70, 80] * 5, "ill": ["no", "yes"] * 5})
+    >>> data = adapt(rows, target="ill")
+    >>> read_inputs(data, pd.DataFrame({"pulse": [75], "age": [50]})).tolist()
+    [[50.0, 75.0]]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.data.checks import find_wrong_rows
+from fedray.data.columns import GAP, TableColumns, is_text, require_columns
+from fedray.data.encoding import encode_inputs
+from fedray.data.forms.arrays import as_array
+from fedray.data.forms.frames import as_frame, is_frame
+from fedray.data.types import Array, Dataset
+
+REMEDY = "fill them, or drop those rows"
+
+
+def read_inputs(data: Dataset, x: Any) -> Array:
+    """Inputs as the data set has them, `[n, *sample]`, not standardized.
+
+    Args:
+        data: What the run was trained on.
+        x: An array, a tensor, a list of rows, or a table: its columns are found by name and encoded as in training.
+            Columns of the training table that are no inputs, such as its target, are not read.
+
+    Raises:
+        BadInput: They are no numbers, numbers are missing, or columns are not those of the training table.
+    """
+    if is_frame(x):
+        return _encode_table(data, as_frame(x))
+    values = as_array(x, "x")
+    if values.dtype.kind not in "iufb":
+        raise BadInput(f"x is of type {values.dtype}: give numbers, or a table where the run was trained on one")
+    if values.dtype.kind == "f" and values.ndim and not np.isfinite(values).all():
+        raise BadInput(f"x has inputs that are NaN or infinite{find_wrong_rows(values)}: {REMEDY}")
+    if values.dtype.kind == "b":
+        return values.astype(np.float32)
+    return values if values.flags.writeable else values.copy()  # torch warns of others
+
+
+def _encode_table(data: Dataset, frame: Any) -> Array:
+    """The inputs of a table, `[n, f]`, by the names of its columns."""
+    known = data.table or dict.fromkeys(data.features)
+    if not known:
+        raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
+    inputs = [name for name, values in known.items() if values != ()]
+    require_columns(frame, inputs, "x")
+    if unknown := [str(name) for name in frame if name not in known]:
+        raise BadInput(
+            f"x has a column {unknown[0]}, which the training table has not: leave it out (inputs: "
+            f"{', '.join(inputs)[:400]})"
+        )
+    categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
+    for name in inputs:
+        _check_column(name, frame[name], categories.get(name))
+    return encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}))
+
+
+def _check_column(name: str, column: Any, values: list[str] | None) -> None:
+    """Refuses an input with what training had not: missing values, text among numbers, infinity."""
+    gaps = column.isna().to_numpy(dtype=bool)
+    if gaps.any() and (values is None or GAP not in values):
+        where = f"(the first in row {gaps.argmax()})"
+        raise BadInput(f"x: column {name} has {gaps.sum()} missing values {where}: {REMEDY}")
+    if values is not None:
+        return
+    if is_text(column) or column.dtype.kind not in "iufbO":
+        raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
+    numbers = column.to_numpy(dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise BadInput(f"x: column {name} is infinite{find_wrong_rows(numbers)}: {REMEDY}")

@@ -1,0 +1,95 @@
+"""What `Run.predict` takes: arrays as the data set has them, and tables whose columns have names."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedray
+from fedray.core.errors import BadInput
+
+KEYS = {"rounds": 6, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"lr": 0.1}}
+
+
+def run_on(data: Any, **keys: Any) -> fedray.Run:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fedray.run(KEYS, data=data, **keys)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    """Two columns of numbers and one of text; the class follows from `a` and `city`."""
+    draw = np.random.default_rng(0)
+    found = pd.DataFrame({"a": draw.normal(size=300), "b": draw.normal(size=300)})
+    found["city"] = draw.choice(["Rome", "Oslo"], 300)
+    found["y"] = ((found["a"] > 0) == (found["city"] == "Rome")).astype(int)
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(frame: pd.DataFrame) -> fedray.Run:
+    return run_on(frame, data__target="y")
+
+
+def test_columns_of_a_table_were_read_in_the_order_they_happened_to_have(run: fedray.Run, frame: pd.DataFrame) -> None:
+    inputs = frame[["a", "b", "city"]]
+    encoded = np.column_stack([inputs["a"], inputs["b"], inputs["city"] == "Oslo", inputs["city"] == "Rome"])
+    wanted = run.predict(encoded.astype(np.float32)).mean
+    assert wanted.std() > 0.01
+    for given in (inputs, inputs[["city", "b", "a"]], frame):  # the target is no input
+        assert np.array_equal(run.predict(given).mean, wanted)
+
+
+def test_a_loaded_run_reads_a_table_by_its_columns_too(frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    own = run_on(frame, data__target="y")
+    filed = run_on({"name": "table", "path": str(tmp_path / "rows.csv"), "target": "y"})
+    shuffled = frame[["city", "b", "a"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for before, after in ((own, fedray.load(own.path, data=frame)), (filed, fedray.load(filed.path))):
+            assert np.array_equal(after.predict(shuffled).mean, before.predict(frame[["a", "b", "city"]]).mean)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda f: f[["b", "a"]], r"x: the table has no column city: "),
+        (lambda f: f.rename(columns={"a": "aa"}), r"x: the table has no column a: did you mean aa\?"),
+        (lambda f: f.assign(age=1.0), r"x has a column age, which the training table has not: leave it out"),
+        (lambda f: f.assign(b=np.nan), r"x: column b has 300 missing values \(the first in row 0\): fill them, or"),
+        (lambda f: f.assign(city=[None, *f["city"][1:]]), r"x: column city has 1 missing values \(the first in row 0"),
+        (lambda f: f.assign(b="many"), r"x: column b is of type \w+, but held numbers in training: give numbers"),
+        (lambda f: f.assign(b=np.inf), r"x: column b is infinite \(300 rows, the first is row 0\)"),
+        (lambda f: f[["a", "b", "city"]].to_numpy(), r"x is of type object: give numbers"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_line(run: fedray.Run, frame: pd.DataFrame, change: Any, line: str) -> None:
+    with pytest.raises(BadInput, match=line) as caught:
+        run.predict(change(frame))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_numbers_were_answered(run: fedray.Run) -> None:
+    x = np.zeros((3, 4), np.float32)
+    x[2, 1] = np.nan
+    for given in (x, torch.from_numpy(x), x.tolist()):
+        with pytest.raises(BadInput, match=r"x has inputs that are NaN or infinite \(1 rows, the first is row 2\)"):
+            run.predict(given)
+
+
+def test_a_table_for_a_run_on_arrays_is_refused_because_nothing_is_known_of_columns(frame: pd.DataFrame) -> None:
+    on_arrays = run_on((frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()))
+    with pytest.raises(BadInput, match=r"x is a table, but the data of this run name no columns: give an array"):
+        on_arrays.predict(frame[["a", "b"]])
+    halves = [(part[["a", "b"]], part["y"]) for part in (frame[:200], frame[200:])]
+    on_pairs = run_on(tuple(halves))  # tables of numbers: their names are known
+    swapped = on_pairs.predict(frame[["b", "a"]]).mean
+    assert np.array_equal(swapped, on_pairs.predict(frame[["a", "b"]].to_numpy(np.float32)).mean)
