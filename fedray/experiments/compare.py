@@ -39,7 +39,7 @@ class Comparison:
 
     Attributes:
         pairs: the paired difference of each score, for each run after the first.
-        notes: what must be known first: lengths and seeds that differ, too few seeds.
+        notes: what must be known first: data, lengths and seeds that differ, too few seeds.
     """
 
     def __init__(self, runs: Sequence[ReadRun]) -> None:
@@ -48,12 +48,12 @@ class Comparison:
         Args:
             runs: what the run directories say, at least two.
         """
-        from fedray.report.compare import COMPARED_METRICS
-        from fedray.report.pairs import compare_with_first, list_pairing_notes
+        from fedray.report.compare import COMPARED_METRICS, list_caveats
+        from fedray.report.pairs import compare_with_first
 
         self._runs = list(runs)
         self.pairs: list[RunPair] = compare_with_first(self._runs, COMPARED_METRICS)
-        self.notes: list[str] = list_pairing_notes(self._runs)
+        self.notes: list[str] = list_caveats(self._runs)
 
     @property
     def dataframe(self) -> Any:

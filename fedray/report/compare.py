@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedray.metrics.paired import compare_paired
 from fedray.report import curves, style
 from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
+from fedray.report.same_data import list_data_notes
 from fedray.report.sheets import ScoreCell
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
@@ -208,18 +210,15 @@ def _is_apart(run: ReadRun, other: ReadRun, name: str) -> bool:
     return bool(abs(entries[0]["mean"] - entries[1]["mean"]) > 2 * error)
 
 
-def list_caveats(runs: list[ReadRun]) -> list[str]:
-    """What a reader must know before the runs are compared: other lengths, seeds, or data.
+def list_caveats(runs: Sequence[ReadRun]) -> list[str]:
+    """What a reader must know before the runs are compared: other data, lengths, or seeds.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
         >>> list_caveats(runs)[0]
         'The runs differ in their data: a a, b b. Their scores cannot be compared.'
     """
-    data = [flat.get("data.name", flat.get("data", "unknown")) for flat in (_flat(run.scenario) for run in runs)]
-    each = ", ".join(f"{run.name} {name}" for run, name in zip(runs, data, strict=True))
-    other = [f"The runs differ in their data: {each}. Their scores cannot be compared."] if len(set(data)) > 1 else []
-    return [*other, *list_pairing_notes(runs)]
+    return [*list_data_notes(runs), *list_pairing_notes(runs)]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

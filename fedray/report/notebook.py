@@ -15,9 +15,9 @@ from html import escape
 
 from fedray.core.text import TOTALS, format_number, format_total, is_share, name_score
 from fedray.report import curves, style
-from fedray.report.compare import COMPARED_METRICS, find_differences, format_cell
+from fedray.report.compare import COMPARED_METRICS, find_differences, format_cell, list_caveats
 from fedray.report.page import list_run_facts
-from fedray.report.pairs import RunPair, list_pairing_notes
+from fedray.report.pairs import RunPair
 from fedray.report.read import ReadRun
 
 # The colours of the figures follow those of JupyterLab where it sets them, dark or light.
@@ -68,7 +68,7 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> str:
         rows.append(
             [name_score(pair.metric, unit=True), f"{pair.run} - {pair.baseline}", *means, mean, interval, pairs_of]
         )
-    notes = [*list_pairing_notes(runs), "Differences over shared seeds; *: the 95 % interval leaves zero out."]
+    notes = [*list_caveats(runs), "Differences over shared seeds; *: the 95 % interval leaves zero out."]
     head = ["score", "runs", "mean", "mean of the other", "difference", "95 % interval", "pairs"]
     text = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return f"<div>{_table(['key', *names], keys) if keys else ''}{_table(head, rows)}{text}</div>"

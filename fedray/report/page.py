@@ -46,9 +46,9 @@ MEAN_NOTE = (
 )
 COST_NOTE = "Means over the n replicates and folds of a run, its wall time divided by their number."
 PAIR_NOTE = (
-    "Each run less the first one, over the seeds that both have: same rows, clients and first models. Student's 95 % "
-    "interval over the seeds, at the last round of the shortest run (at equal virtual time where a run has no rounds); "
-    "blue or shaded: zero lies outside of it."
+    "Each run less the first one, over the seeds that both have: same rows, clients and first models, unless a note "
+    "above says otherwise. Student's 95 % interval over the seeds, at the last round of the shortest run (at equal "
+    "virtual time where a run has no rounds); blue or shaded: zero lies outside of it."
 )
 MOMENT_NOTE = (
     "Each run less the first one at the same virtual second: the last score that each had by then, seed by seed. Line: "

@@ -19,7 +19,7 @@ Example:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,6 +85,7 @@ class ReadRun:
         pictures: the arrays of `pictures.npz`, as the module says.
         client_scores: one row per evaluated round, replicate, fold and recorded client (`evaluate.clients`); None
             where none were recorded.
+        identity: digests of what it began with (`identity.json`); empty where there is none.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ReadRun:
     clients: pa.Table | None
     pictures: dict[str, NDArray[Any]]
     client_scores: pa.Table | None = None
+    identity: dict[str, Any] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:
@@ -193,6 +195,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         clients=read_parts(folder, "clients"),
         pictures=read_pictures(folder / "pictures.npz"),
         client_scores=read_parts(folder, "client_scores"),
+        identity=began,
     )
 
 
