@@ -48,11 +48,11 @@ class Comparison:
         Args:
             runs: what the run directories say, at least two.
         """
-        from fedray.report.compare import COMPARED_METRICS, list_caveats
+        from fedray.report.compare import list_caveats, list_compared_metrics
         from fedray.report.pairs import compare_with_first
 
         self._runs = list(runs)
-        self.pairs: list[RunPair] = compare_with_first(self._runs, COMPARED_METRICS)
+        self.pairs: list[RunPair] = compare_with_first(self._runs, list_compared_metrics(self._runs))
         self.notes: list[str] = list_caveats(self._runs)
 
     @property

@@ -43,6 +43,20 @@ COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95
 COMPARED_METRICS += ("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width")
 
 
+def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
+    """The scores in which runs are compared: the usual ones, and the user's own metrics that all of them have.
+
+    Example:
+        >>> own = {"own": {"metrics": ["minority"]}}
+        >>> runs = [ReadRun(name, own, "", {}, {}, {"minority": np.zeros(1)}, None, None, {}) for name in ("a", "b")]
+        >>> list_compared_metrics(runs)[-1]
+        'minority'
+    """
+    own = [name for name in curves.list_own_metrics(runs[0].scenario) if name not in COMPARED_METRICS]
+    each = [{*run.rounds, *run.summary.get("metrics", {})} & {*curves.list_own_metrics(run.scenario)} for run in runs]
+    return (*COMPARED_METRICS, *(name for name in dict.fromkeys(own) if all(name in known for known in each)))
+
+
 def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
     """The headline metric of every run that has it, in one picture.
 
@@ -113,7 +127,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 
 def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: final metrics with mean +- sd; the best of each is marked, and what cannot be told from it."""
-    metrics = [name for name in COMPARED_METRICS if any(_mean(run, name) is not None for run in runs)]
+    metrics = [name for name in list_compared_metrics(runs) if any(_mean(run, name) is not None for run in runs)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_score(name) for name in metrics)]
     return head, [

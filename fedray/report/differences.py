@@ -16,6 +16,7 @@ from fedray.core.text import is_share, name_score
 from fedray.metrics.names import lower_is_better
 from fedray.metrics.paired import PairedDifference
 from fedray.report import style
+from fedray.report.compare import COMPARED_METRICS, list_compared_metrics
 from fedray.report.pairs import RunPair, compare_with_first
 from fedray.report.read import ReadRun
 from fedray.report.sheets import ScoreCell
@@ -61,8 +62,8 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     """Header and rows: every score that a run shares with the first one, and the paired difference."""
     first = runs[0].name
     head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
-    rows = []
-    for pair in (pair for metric in SHOWN_METRICS for pair in compare_with_first(runs, [metric])):
+    rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
+    for pair in (pair for metric in (*SHOWN_METRICS, *own) for pair in compare_with_first(runs, [metric])):
         found = pair.difference
         if found is None:
             continue

@@ -15,7 +15,7 @@ from html import escape
 
 from fedray.core.text import TOTALS, format_number, format_total, is_share, name_score
 from fedray.report import curves, style
-from fedray.report.compare import COMPARED_METRICS, find_differences, format_cell, list_caveats
+from fedray.report.compare import find_differences, format_cell, list_caveats, list_compared_metrics
 from fedray.report.page import list_run_facts
 from fedray.report.pairs import RunPair
 from fedray.report.read import ReadRun
@@ -77,11 +77,11 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> str:
 def _list_scores(run: ReadRun) -> list[list[str]]:
     """Rows of the table of a run: name, mean with deviation, number; an interrupted run shows its last round."""
     rows = []
-    metrics = run.summary.get("metrics", {})
-    for name in (name for name in COMPARED_METRICS if name in metrics):
+    metrics, known = run.summary.get("metrics", {}), list_compared_metrics([run])
+    for name in (name for name in known if name in metrics):
         rows.append([name_score(name, unit=True), format_cell(run, name), str(metrics[name].get("n", ""))])
     if not metrics:
-        for name in COMPARED_METRICS:
+        for name in known:
             curve = run.curve(name)
             if curve is not None:
                 text = f"{_format(name, float(curve.mean[-1]))} after round {curve.round[-1]:.0f}"

@@ -10,6 +10,8 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
+from fedray.report import compare, differences
+from fedray.report.read import read_run
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +80,28 @@ def test_one_run_cannot_be_compared(runs: dict[str, fedray.Run]) -> None:
             fedray.compare(wrong)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="names = "):
         fedray.compare([runs["slow"], runs["fedavg"]], names=["a", "a"])
+
+
+def test_own_metrics_of_all_runs_were_not_compared() -> None:
+    def minority(scored: Any) -> float:
+        return float((scored.prediction.argmax(1)[scored.targets == 2] == 2).mean())
+
+    def doubt(scored: Any) -> float:
+        return float(1 - scored.prediction.max(1).mean())
+
+    keys = scenario({"rounds": 1, "report": False})
+    runs = [
+        fedray.run(keys, method=method, metrics=metrics)
+        for method, metrics in (("fedavg", [minority, doubt]), ("fedprox", [minority]))
+    ]
+    found = fedray.compare(runs)
+    (row,) = found.dataframe.query("metric == 'minority'").to_dict("records")
+    assert row["baseline_mean"] == runs[0].metrics["minority"] and row["run_mean"] == runs[1].metrics["minority"]
+    assert "doubt" not in set(found.dataframe["metric"])  # the second run has none
+    with pytest.raises(BadInput, match=r"the scores are .*, minority"):
+        found.plot("meen")
+    read = [read_run(run.path) for run in runs]
+    head = compare.make_comparison_table(read)[0]
+    assert "minority" in head and "doubt" not in head
+    assert "minority" in {row[0].text for row in differences.make_difference_table(read)[1]}
+    assert "minority" in runs[0]._repr_html_()
