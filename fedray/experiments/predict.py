@@ -22,6 +22,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
+from fedray.data.client_names import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.mixture import read_weights
@@ -74,13 +75,13 @@ class Predictor:
             self.worker.private.restore(private)
 
     def predict(
-        self, x: Any, *, client: int | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
+        self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
     ) -> Prediction:
         """The answer of the ensemble, or of a client's own models.
 
         Args:
             x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns it was read from.
-            client: a known client, 0 to N - 1, whose weights or models answer; None: everybody's.
+            client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
             conformal: keys of `predict.conformal` in the place of the scenario's.
@@ -91,7 +92,8 @@ class Predictor:
         study, answer = self.study, self.answer
         inputs = torch.as_tensor(read_inputs(study.shards.data, x))
         world = replicate * study.per_replicate + fold
-        _check(study, inputs, client, replicate, fold)
+        _check(study, inputs, replicate, fold)
+        client = None if client is None else find_client(client, study.client_names, study.clients.number)
         rule = read_rule(study, conformal)
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
         rows, counters = answer.state.models[models], answer.state.counters[models]
@@ -142,7 +144,7 @@ class Predictor:
         return weights
 
 
-def _check(study: Study, inputs: Tensor, client: int | None, replicate: int, fold: int) -> None:
+def _check(study: Study, inputs: Tensor, replicate: int, fold: int) -> None:
     """Raises `BadInput` where the arguments of `predict` do not fit the run."""
     if tuple(inputs.shape[1:]) != study.input_shape:
         raise BadInput(
@@ -152,5 +154,3 @@ def _check(study: Study, inputs: Tensor, client: int | None, replicate: int, fol
         raise BadInput(
             f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
         )
-    if client is not None and not 0 <= client < study.clients.number:
-        raise BadInput(f"client = {client}, but the run has clients 0 to {study.clients.number - 1}")

@@ -226,7 +226,7 @@ class Run:
     def predict(
         self,
         x: Any,
-        client: int | None = None,
+        client: int | str | None = None,
         replicate: int = 0,
         fold: int = 0,
         *,
@@ -238,8 +238,8 @@ class Run:
 
         Args:
             x: inputs `[n, *sample]`, as the data set stores them, or a table: its columns are found by name.
-            client: a known client's id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3 and 4)
-                instead of equal ones, or its own models where the method keeps some (Ditto, LG-FedAvg, `local_only`).
+            client: a known client's name or id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3
+                and 4) instead of equal ones, or its own models where the method keeps some (Ditto, `local_only`).
             replicate: which replicate answers, from 0.
             fold: which of the folds that were run answers, from 0.
             conformal: keys of `predict.conformal` in place of the scenario's, such as `{"alpha": 0.2}`; nothing trains.
@@ -256,7 +256,7 @@ class Run:
         x: Any,
         model: Mapping[str, Any] | None = None,
         *,
-        client: int | None = None,
+        client: int | str | None = None,
         replicate: int = 0,
         steps: int = 2000,
         lr: float = 1e-3,

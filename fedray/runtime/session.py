@@ -185,6 +185,8 @@ def _manifest(
     size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
     size["partition"] = describe_partition(study)
     size["class_names"] = list(study.shards.data.class_names)
+    if names := study.client_names:
+        size["client_names"] = list(names)
     write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
 
 

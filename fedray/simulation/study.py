@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer, Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray, Lanes, Net, State
+from fedray.data.client_names import name_clients
 from fedray.data.shards import Shards
 from fedray.metrics.conformal import ConformalRule
 from fedray.metrics.ensemble import AverageKind
@@ -201,6 +202,12 @@ class Study:
     def per_replicate(self) -> int:
         """Worlds of one replicate: its folds."""
         return len(set(self.folds.tolist()))
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """What the clients are called, N names; empty where their data do not say it."""
+        data = self.scenario.get("data")
+        return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
     def local(self, local: Local, world: int) -> Local:
         """How the clients of a world train: with the world's own learning rate, if it has one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,30 @@ def test_a_table_for_a_run_on_arrays_is_refused_because_nothing_is_known_of_colu
     on_pairs = run_on(tuple(halves))  # tables of numbers: their names are known
     swapped = on_pairs.predict(frame[["b", "a"]]).mean
     assert np.array_equal(swapped, on_pairs.predict(frame[["a", "b"]].to_numpy(np.float32)).mean)
+
+
+def test_the_names_of_clients_were_lost(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    each = {name: (draw.normal(size=(80, 3)).astype(np.float32), [0, 1] * 40) for name in ("Rome", "Oslo")}
+    keys = {**KEYS, "rounds": 1, "clients": {}, "method": "local_only"}
+    run = fedray.run(keys, data=each, out=tmp_path / "run")
+    assert json.loads((run.path / "manifest.json").read_text())["study"]["client_names"] == ["Rome", "Oslo"]
+    x = each["Rome"][0][:5]
+    found = [run.predict(x, client=client).mean for client in ("Rome", 0, "Oslo")]
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+    assert np.array_equal(fedray.load(run.path, data=each).predict(x, client="Oslo").mean, found[2])
+    with pytest.raises(BadInput, match=r"client = 'Roma': there is no such client: did you mean Rome\? \(Rome, Oslo\)"):
+        run.predict(x, client="Roma")
+    with pytest.raises(BadInput, match=r"client = 1.5: give its name, or a number from 0 to 1"):
+        run.predict(x, client=1.5)  # type: ignore[arg-type]
+
+
+def test_clients_without_names_and_clients_of_a_column_are_told_apart(run: fedray.Run, frame: pd.DataFrame) -> None:
+    with pytest.raises(BadInput, match=r"client = 'Rome', but the clients of this run have no names: give 0 to 4"):
+        run.predict(frame, client="Rome")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        natural = {"target": "y", "group": "city", "partition": {"name": "natural"}}
+        given = {f"data__{key}": value for key, value in natural.items()}
+        by_city = fedray.run({**KEYS, "rounds": 1, "clients": {}}, data=frame, **given)
+    assert by_city.study.client_names == ("Oslo", "Rome")
