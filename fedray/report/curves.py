@@ -31,6 +31,10 @@ LEAST_POINTS = 6  # of a curve whose beginning may lie outside of the axis
 LEAST_EMPTY = 0.1  # of an axis, before its beginning is left out too
 LEAST_WINDOW = 0.15  # of the way from the first value to the best one, below the worst end
 MOST_MEMBER_LINES = 50
+BAND_NOTE = (
+    "Line: mean of the replicates and folds; band: one standard deviation of them up and down, no confidence interval."
+)
+WORLDS_BAND = "worlds"  # the mark of such a band
 
 
 def figure_rounds(run: ReadRun) -> Figure | None:
@@ -151,7 +155,7 @@ def draw_mean_line(
     if len(curve.values) > 1:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd
         alpha = 0.09 if width < 1.5 else 0.16
-        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=style.BAND)
+        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=style.BAND, gid=WORLDS_BAND)
 
 
 def label_headline(axes: Axes, metric: str) -> None:

@@ -42,6 +42,7 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     svg = _draw_curve(run)
     if svg:
         parts.append(f"<div style='{_COLORS}'>{svg}</div>")
+        parts.append(f"<p>{escape(curves.BAND_NOTE)}</p>" if run.worlds > 1 else "")
     return "".join(parts) + "</div>"
 
 

@@ -55,7 +55,6 @@ MOMENT_NOTE = (
     "mean; band: Student's 95 % interval over the seeds."
 )
 CLASS_NOTE = "Line: Wilson's 95 % interval for the test samples of the class. Replicate 0."
-BAND_NOTE = "Line: mean of the replicates and folds; band: one standard deviation."
 LOSS_NOTE = (
     "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
     "model is still learning while it is measured."
@@ -191,7 +190,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
 def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Section:
     """The pictures of the runs with one headline metric."""
     draws: list[tuple[str, Callable[[], Figure | None], str]] = [
-        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), BAND_NOTE)
+        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), curves.BAND_NOTE)
         for what in ("rounds", "bytes", "seconds")
     ]
     if metric == runs[0].metric:
@@ -229,7 +228,7 @@ def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], notes: list[s
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
     several |= {losses.figure_losses, groups.figure_tier_rounds}
     for draw, note in draws:
-        text = f"{note} {BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
+        text = f"{note} {curves.BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
         table = partial(TABLES[draw], run) if draw in TABLES else None
         yield from _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes, table)
 

@@ -101,6 +101,8 @@ def _use_own_colors(figure: Figure) -> None:
     title = str(figure.get_label())
     if title:
         figure.suptitle(title, fontsize=10.5, x=0.01, ha="left", wrap=True)
+    if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
+        figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=style.MUTED, wrap=True)
     figure.draw_without_rendering()  # so that all ticks are there
     for artist in figure.findobj():
         for what in ("color", "facecolor", "edgecolor"):

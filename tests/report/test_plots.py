@@ -13,6 +13,7 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
+from fedray.report.curves import BAND_NOTE
 from fedray.report.plots import SHOWN, list_plots
 from fedray.report.read import read_run
 
@@ -79,3 +80,10 @@ def test_a_run_shows_itself_as_a_table_and_its_curve(run: fedray.Run, tmp_path: 
     cut = fedray.load(copy_run(run, tmp_path / "<cut>", None))
     html = cut._repr_html_()
     assert "Not finished." in html and "fedray resume" in html and "<cut>" not in html and "after round" in html
+
+
+def test_a_band_was_drawn_that_nothing_defined(run: fedray.Run) -> None:
+    figures = [run.plot("accuracy"), run.plot("nll"), fedray.compare([run, run], ["a", "b"]).plot()]
+    assert [figure.get_supxlabel() for figure in figures] == [BAND_NOTE] * 3
+    assert BAND_NOTE in run._repr_html_()
+    assert run.plot("confusion").get_supxlabel() == ""  # it has no band
