@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fedray.assembly.own_rules import take_rules
 from fedray.assembly.own_training import check_training, take_training
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
 from fedray.data.adaptation import adapt, is_plain, maps_clients, names_data, take_data_options
 from fedray.data.types import Dataset
 from fedray.experiments.live import show_if_wanted
@@ -242,6 +244,7 @@ def resume(
     wait_for: Mapping[str, float] | None = None,
     rounds: int | None = None,
     progress: bool | None = None,
+    **overrides: Any,
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
@@ -262,11 +265,16 @@ def resume(
         wait_for: what the cluster must have before the run goes on.
         rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
         progress: whether phases and rounds are printed to stderr; None means in a notebook only.
+        overrides: no other key of a scenario may change; one that is given is refused.
 
     Raises:
         BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
         FedrayError: the run failed.
     """
+    for name in overrides:
+        near = [] if "__" in name else list(inspect.signature(resume).parameters)
+        remedy = suggest_nearest(name, near, "leave it out, or start a new run")
+        raise BadInput(f"resume: {name.replace('__', '.')} cannot change while a run goes on, only rounds: {remedy}")
     import_modules(modules)
     folder = expand_user_path("path", str(path))
     own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))

@@ -172,7 +172,7 @@ def load_yaml(path: Path) -> Any:
         if path.is_dir():
             raise BadInput(f"{where} is a directory: name a scenario file in it")
         if not path.exists():
-            raise BadInput(f"{where} does not exist: check the path, or see `fedray list`")
+            raise BadInput(f"{where} does not exist: check the path, or see `fedray scenarios` for those of fedray")
         if not path.is_file():
             raise BadInput(f"{where} is not a regular file: give a YAML file")
         with path.open("rb") as file:

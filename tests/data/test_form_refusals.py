@@ -38,7 +38,9 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
     ((X, X, Y, Y), {}, "data is a tuple of 4 .*: give a pair"),
     ("mnist", {}, r"data is text: give pathlib.Path\('mnist'\)"),
     ((X, Y[:50]), {}, "data has 60 inputs, but 50 labels"),
-    ((NAN, Y), {}, "rows have missing inputs: write data.missing: mean, or drop"),
+    ((NAN, Y), {}, r"\d of 60 rows have missing inputs \(the first is row \d+\): write data.missing: mean, or drop"),
+    (((X, Y), (NAN, Y)), {}, r"of 60 test rows have missing inputs \(the first is row \d+\): write data.missing"),
+    (((NAN, Y), (X, Y)), {}, r"of 60 training rows have missing inputs \(the first is row \d+\): write data.mis"),
     (
         (X, np.array(["a", None, "b"] * 20, dtype=object)),
         {},

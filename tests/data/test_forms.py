@@ -189,7 +189,7 @@ def test_missing_inputs_get_the_mean_of_the_training_rows_or_their_rows_are_drop
     x = np.arange(80.0).reshape(40, 2)
     x[::4, 1] = np.nan
     y = np.array(["a", "b"] * 20)
-    with pytest.raises(BadInput, match=r"10 of 40 rows have missing inputs: write data.missing: mean, or drop"):
+    with pytest.raises(BadInput, match=r"10 of 40 rows have missing inputs \(the first is row \d\): write data.mis"):
         adapt((x, y))
     mean, dropped = adapt((x, y), missing="mean"), adapt((x, y), missing="drop")
     whole = np.concatenate([mean.train.x, mean.test.x])

@@ -6,11 +6,14 @@ import gzip
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import originals
+import pandas as pd
 import pytest
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data import catalogue
+from fedray.data.adaptation import adapt
 from fedray.data.catalogue import load_data
 
 
@@ -94,3 +97,23 @@ def test_fetch_says_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
         catalogue.download_data("uci/yacht", tmp_path)
     assert not list((tmp_path / "UCI").rglob("*.txt"))
+
+
+def test_files_that_are_no_tables_are_told_which_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "z.npz", x=np.zeros(3))
+    with pytest.raises(BadInput, match=r"z.npz: .npz files are no tables: load it, and give its arrays, data=\(x, y\)"):
+        adapt(tmp_path / "z.npz")
+    (tmp_path / "z.bin").write_bytes(bytes(range(256)))
+    with pytest.raises(BadInput, match=r"z.bin is no table that is read: give CSV \(.csv, .* Parquet .* and Feather"):
+        adapt(tmp_path / "z.bin")
+
+
+def test_a_semicolon_was_taken_for_a_part_of_a_name(tmp_path: Path) -> None:
+    file, frame = tmp_path / "t.csv", pd.DataFrame({"a": np.arange(40) / 7, "b": range(40), "kind": ["no", "yes"] * 20})
+    for mark in (";", "\t", "|"):
+        frame.to_csv(file, index=False, sep=mark)
+        data = adapt(file, target="kind")
+        assert data.features == ("a", "b") and data.class_names == ("no", "yes")
+    frame.to_csv(file, index=False, sep=";", decimal=",")
+    with pytest.raises(BadInput, match=r"column a has numbers with commas: convert it once, .* sep=';', decimal=','"):
+        adapt(file, target="kind")

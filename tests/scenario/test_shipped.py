@@ -38,6 +38,8 @@ def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_unknown_name_is_one_line() -> None:
     with pytest.raises(BadInput, match=r"quickstrat: did you mean quickstart\? there is no such file"):
         find_scenario_file("quickstrat")
+    with pytest.raises(BadInput, match=r"nope.yaml does not exist: check the path, or see `fedray scenarios`"):
+        read_scenario("nope.yaml")
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("tune/")])

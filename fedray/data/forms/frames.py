@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.columns import TableColumns, choose_columns, find_row_gaps
+from fedray.data.columns import TableColumns, choose_columns, find_row_gaps, is_text
 from fedray.data.encoding import describe_columns, encode_inputs, name_inputs
 from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
@@ -28,6 +28,9 @@ ENDINGS = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "
 ENDINGS |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
 OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
+ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
+READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
+DELIMITERS = ";\t|"  # beside the comma
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
@@ -104,6 +107,8 @@ def read_frame(file: Path, key: str = "path") -> Any:
             f"data.{key} = {file}: {ending} files are not read: convert it once, pandas.read_{OTHER_FILES[ending]}(...)"
             ".to_parquet(...)"
         )
+    if ending in ARRAY_FILES:
+        raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
     kind = ENDINGS.get(ending, "csv")
     try:
         if kind == "parquet":
@@ -111,11 +116,34 @@ def read_frame(file: Path, key: str = "path") -> Any:
         elif kind == "feather":
             frame = pd.read_feather(file)
         else:
-            frame = pd.read_csv(file, sep="\t" if kind == "tsv" else ",")
+            frame = _read_csv(file, "\t" if kind == "tsv" else ",")
+    except BadInput:
+        raise
     except Exception as error:  # pyarrow and pandas raise many kinds
+        if ending not in ENDINGS:
+            raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
         raise explain_damage("table", file, error) from error
     frame = as_frame(frame)
     frame.attrs["file"] = file.name  # for messages
+    return frame
+
+
+def _read_csv(file: Path, delimiter: str) -> Any:
+    """A file of text; where its first line has no such delimiter, but another one, that one is meant."""
+    import pandas as pd
+
+    names = list(pd.read_csv(file, sep=delimiter, nrows=0))
+    found = [mark for mark in DELIMITERS if len(names) == 1 and mark in str(names[0])]
+    if len(found) != 1:
+        return pd.read_csv(file, sep=delimiter)
+    frame = pd.read_csv(file, sep=found[0])
+    for column in frame:
+        values = frame[column].dropna().astype(str)
+        if is_text(frame[column]) and len(values) and values.str.fullmatch(r"\s*[-+]?\d+,\d+\s*").all():
+            raise BadInput(
+                f"data.path = {file}: column {column} has numbers with commas: convert it once, pandas.read_csv(..., "
+                f"sep={found[0]!r}, decimal=',').to_parquet(...)"
+            )
     return frame
 
 

@@ -3,9 +3,9 @@
 Example:
     >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
     >>> y = np.array(["no", "yes"] * 20)
-    >>> make_dataset("mine", RawRows(x, y), None, ReadOptions())
+    >>> make_dataset("mine", RawRows(x, y), None, ReadOptions())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    fedray.core.errors.BadInput: data: 10 of 40 rows have missing inputs: write data.missing: mean, or drop (those rows)
+    fedray.core.errors.BadInput: data: 10 of 40 rows have missing inputs (the first is row 1): write data.missing: ...
     >>> data = make_dataset("mine", RawRows(x, y), None, ReadOptions(missing="drop"))
     >>> data.class_names, len(data.train.y), len(data.test.y)
     (('no', 'yes'), 24, 6)
@@ -148,7 +148,9 @@ def make_dataset(
     check_reading(reading)
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
-    parts = [_treat_gaps(part, reading) for part in (train, test) if part is not None and len(part.x)]
+    given = [part for part in (train, test) if part is not None and len(part.x)]
+    words = ("training ", "test ") if len(given) > 1 else ("",)
+    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
     if not parts or not len(train.x):
         raise BadInput(f"data {name}: there are no rows: give some")
     train, test = parts[0], parts[1] if len(parts) > 1 else None
@@ -199,21 +201,24 @@ def draw_test_rows(
     return keep, rest
 
 
-def _treat_gaps(part: RawRows, reading: ReadOptions) -> RawRows:
-    """RawRows without gaps, except for inputs that are filled when the training rows are known."""
+def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
+    """RawRows without gaps, except for inputs that are filled when the training rows are known.
+
+    `word` says which rows they are, where there are several kinds.
+    """
     if len(part.x) != len(part.y):
         raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
     no_label = _find_gaps(part.y)
     no_input = _find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
     if no_label.any() and reading.missing != "drop":
         raise BadInput(
-            f"data: {no_label.sum()} of {len(no_label)} rows have no label (the first is row {no_label.argmax()}): "
-            "write data.missing: drop, or fill them"
+            f"data: {no_label.sum()} of {len(no_label)} {word}rows have no label (the first is row "
+            f"{no_label.argmax()}): write data.missing: drop, or fill them"
         )
     if no_input.any() and reading.missing == "refuse":
         raise BadInput(
-            f"data: {no_input.sum()} of {len(no_input)} rows have missing inputs: write data.missing: mean, or drop "
-            "(those rows)"
+            f"data: {no_input.sum()} of {len(no_input)} {word}rows have missing inputs (the first is row "
+            f"{no_input.argmax()}): write data.missing: mean, or drop (those rows)"
         )
     gaps = no_label | no_input
     if not gaps.any():
