@@ -23,6 +23,10 @@ class ScenarioWarning(UserWarning):
     """Something in a scenario does less than its author may think. The command line prints it as one line."""
 
 
+class Unwritable(FedrayError):
+    """A file cannot be written, or its directory is gone: the machine's fault, and the same work may succeed later."""
+
+
 class Lost(FedrayError):
     """State that only a worker held was lost with it.
 

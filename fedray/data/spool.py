@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.core.errors import FedrayError
+from fedray.core.errors import Unwritable
 from fedray.core.types import IntArray
 
 LARGE_BYTES = 1 << 26  # from which on rows go to a file
@@ -78,7 +78,7 @@ class Spool:
         try:
             self._file.write(np.ascontiguousarray(piece).data)
         except OSError as error:
-            raise FedrayError(
+            raise Unwritable(
                 f"cannot write rows to {tempfile.gettempdir()} ({error.strerror}): free some space or set TMPDIR"
             ) from error
 

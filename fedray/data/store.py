@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import FedrayError
+from fedray.core.errors import Unwritable
 from fedray.data.catalogue import check_data_options, find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
@@ -164,7 +164,7 @@ def write_store(
                 writer.write_batch(batch)
     except OSError as error:
         why = error.strerror or error
-        raise FedrayError(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
+        raise Unwritable(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
 
 
 class _PieceFile:

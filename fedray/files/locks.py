@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 
 LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
 
@@ -33,12 +33,12 @@ def hold_lock(path: Path, taken: BadInput | FedrayError) -> Iterator[int]:
         The descriptor of the file: a child process that has it keeps the lock too.
 
     Raises:
-        FedrayError: the file cannot be written.
+        Unwritable: the file cannot be written.
     """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _try_lock(handle):

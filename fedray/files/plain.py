@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, Unwritable
 from fedray.core.text import quote_value
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     The directory is not made: that of a run may have been moved away, and must not begin again at its old place.
 
     Raises:
-        FedrayError: The file cannot be written.
+        Unwritable: The file cannot be written.
     """
     try:
         replace_file(path, data)
     except FileNotFoundError:
-        raise FedrayError(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
+        raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
     except OSError as error:
-        raise FedrayError(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -115,26 +115,26 @@ def make_parent(path: Path) -> None:
     """Makes the directory that a file given by the user goes to, and those above it.
 
     Raises:
-        FedrayError: It cannot be made.
+        Unwritable: It cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FedrayError(f"cannot make {path.parent}: {error.strerror}: choose another --out") from None
+        raise Unwritable(f"cannot make {path.parent}: {error.strerror}: choose another --out") from None
 
 
 def make_folder(path: Path) -> None:
     """Makes a folder of a run directory, which is there itself.
 
     Raises:
-        FedrayError: It cannot be made.
+        Unwritable: It cannot be made.
     """
     try:
         path.mkdir(exist_ok=True)
     except FileNotFoundError:
-        raise FedrayError(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
+        raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
     except OSError as error:
-        raise FedrayError(f"cannot make {path}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot make {path}: {error.strerror}: free space or choose another --out") from None
 
 
 def sync_to_disk(path: Path) -> None:

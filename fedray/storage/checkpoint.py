@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedray.core.errors import Damaged, FedrayError
+from fedray.core.errors import Damaged, FedrayError, Unwritable
 from fedray.core.types import IntArray, Layout, State
 from fedray.files.bounded import say_damaged
 from fedray.files.parts import PartSums, find_checkpoints, read_totals
@@ -105,10 +105,10 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) 
         part.replace(final)
         sync_to_disk(final.parent)
     except FileNotFoundError:
-        raise FedrayError(f"cannot write {final}: {final.parent} is gone: was it moved or deleted?") from None
+        raise Unwritable(f"cannot write {final}: {final.parent} is gone: was it moved or deleted?") from None
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise FedrayError(
+        raise Unwritable(
             f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
         ) from None
     finally:

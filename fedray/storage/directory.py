@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, Unwritable
 from fedray.files import plain
 from fedray.files.locks import hold_lock
 from fedray.files.parts import TABLES, list_parts, refuse_links
@@ -69,17 +69,17 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
     A run whose driver was killed may write for some seconds more: resuming waits for it.
 
     Yields:
-        A function to call before each write: it raises `FedrayError` where the directory was moved or deleted.
+        A function to call before each write: it raises `Unwritable` where the directory was moved or deleted.
 
     Raises:
         BadInput: another process writes it, or it holds symbolic links.
-        FedrayError: it cannot be written.
+        Unwritable: it cannot be written.
     """
     refuse_links(out)
     try:
         confirm_place = watch_place(out)
     except OSError as error:
-        raise FedrayError(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
     taken = BadInput(f"{out} is being written by another process: let it finish, or stop it")
     with hold_lock(out / ".lock", taken):
         _drop_unfinished_files(out)
@@ -87,7 +87,7 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
 
 
 def watch_place(out: Path) -> Callable[[], None]:
-    """A function that raises `FedrayError` where the directory was moved or deleted since now.
+    """A function that raises `Unwritable` where the directory was moved or deleted since now.
 
     Raises:
         OSError: it is not there.
@@ -97,13 +97,13 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def _confirm_place(out: Path, began: tuple[int, int]) -> None:
-    """Raises `FedrayError` where a path no longer leads to the directory that it led to."""
+    """Raises `Unwritable` where a path no longer leads to the directory that it led to."""
     try:
         now = out.stat()
     except OSError:
         now = None
     if now is None or (now.st_dev, now.st_ino) != began:
-        raise FedrayError(
+        raise Unwritable(
             f"{out} was moved or deleted while it was written: nothing more is written there; go on where it is now "
             "(`fedray resume` for a run)"
         )

@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.core.errors import Damaged, DamageWarning, FedrayError
+from fedray.core.errors import Damaged, DamageWarning, Unwritable
 from fedray.files.parts import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
 from fedray.files.plain import name_kind
 from fedray.files.sealed import read_or_explain, read_sealed
@@ -134,5 +134,5 @@ def _move_aside(out: Path, paths: list[Path]) -> Path:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
     except OSError as error:
-        raise FedrayError(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
+        raise Unwritable(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
     return place

@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, Unwritable
 from fedray.files.bounded import name_file
 from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.study_storage import explain_entries, explain_storage
@@ -115,6 +115,22 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optun
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
+
+
+def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, set[int]]:
+    """A trial of a study for the worker that trains it, and the steps that it has reported already.
+
+    Raises:
+        Unwritable: the storage cannot be used.
+    """
+    with explain_storage(location.storage):
+        try:
+            storage = open_storage(location.storage)
+        except BadInput as error:  # it was good when the sweep began
+            raise Unwritable(str(error)) from None
+        study = optuna.load_study(study_name=location.name, storage=storage, pruner=make_pruner(location))
+        known = {frozen.number: frozen for frozen in study.get_trials(deepcopy=False)}[number]
+        return optuna.Trial(study, known._trial_id), set(known.intermediate_values)
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.experiments.reopen import reopen_study
 from fedray.scenario.schema import Scenario
 from fedray.scenario.yaml_text import load_yaml
@@ -214,6 +214,8 @@ def _look_up(job: TrialTask, run: Path) -> Outcome:
     """A trial's outcome, read from a training that is done."""
     try:
         return Outcome("complete", look_up_values(job, run))
+    except Unwritable:
+        raise
     except FedrayError as error:
         return Outcome("failed", [], error=str(error))
 
@@ -247,9 +249,9 @@ def _finish(state: SearchState, future: Future[list[Outcome]]) -> None:
     trials = state.running.pop(future)
     try:
         outcomes = future.result()
-    except FedrayError as error:  # Ray is gone
-        raise FedrayError(f"{error}: the same command with --resume goes on") from error
-    except Exception as error:  # what a trial raises is an outcome; here the worker died
+    except FedrayError as error:  # Ray is gone, or the machine has a fault: its trials stay unfinished
+        raise FedrayError(f"{error}; then the same command with --resume goes on") from error
+    except Exception as error:  # what a training raises is an outcome; here the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
     for running, outcome in zip(trials, outcomes, strict=True):
         _finish_trial(state, running, outcome)

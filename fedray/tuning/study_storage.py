@@ -4,11 +4,12 @@ Example:
     >>> with explain_storage("sqlite:///study.db"):
     ...     raise OSError(5, "Input/output error")
     Traceback (most recent call last):
-    fedray.core.errors.FedrayError: the storage of the sweep (sqlite://...) cannot be used (Input/output error): ...
+    fedray.core.errors.Unwritable: the storage of the sweep (sqlite://...) cannot be used (Input/output error): ...
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from pathlib import Path
 
 import optuna
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.text import show_line
 from fedray.files.bounded import name_file
 from fedray.files.sealed import read_or_explain
 
 REMEDY = "bring it back, then --resume"
+IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql", "MySQLdb")
 
 
@@ -39,7 +41,7 @@ def explain_storage(storage: str) -> Iterator[None]:
         storage: a journal file or a storage URL.
 
     Raises:
-        FedrayError: the storage cannot be used.
+        Unwritable: the storage cannot be used.
     """
     try:
         yield
@@ -55,17 +57,17 @@ def explain_storage(storage: str) -> Iterator[None]:
         raise _say_lost(storage, error) from None
 
 
-def _say_lost(storage: str, error: BaseException) -> FedrayError:
+def _say_lost(storage: str, error: BaseException) -> Unwritable:
     while error.__cause__ is not None:  # Optuna's own text is about its users' mistakes
         error = error.__cause__
     why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    return FedrayError(
-        f"the storage of the sweep ({name_storage(storage)}) cannot be used ({show_line(why)}): {REMEDY}"
-    )
+    full = getattr(error, "errno", None) in IS_FULL or "disk is full" in why  # SQLite has no numbers
+    remedy = "free space, then --resume" if full else REMEDY
+    return Unwritable(f"the storage of the sweep ({name_storage(storage)}) cannot be used ({show_line(why)}): {remedy}")
 
 
 def watch_storage(storage: str) -> Callable[[], None]:
-    """A function that raises a `FedrayError` once the file of a storage was deleted or replaced.
+    """A function that raises `Unwritable` once the file of a storage was deleted or replaced.
 
     Optuna goes on with a new, empty journal where the old one was deleted, and SQLite with a file without a name.
 
@@ -77,7 +79,7 @@ def watch_storage(storage: str) -> Callable[[], None]:
 
     def confirm() -> None:
         if path is not None and began is not None and _identify_file(path) != began:
-            raise FedrayError(f"the storage of the sweep, {name_file(path)}, was deleted or replaced: {REMEDY}")
+            raise Unwritable(f"the storage of the sweep, {name_file(path)}, was deleted or replaced: {REMEDY}")
 
     return confirm
 

@@ -26,12 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import optuna
-
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import FedrayError
+from fedray.core.errors import FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
@@ -49,8 +47,10 @@ from fedray.storage import directory, identity, tables
 from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.mending import mend_run_directory
 from fedray.training.joint import JointTraining
+from fedray.tuning.faults import refuse_fault
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
-from fedray.tuning.optuna_study import StudyLocation, make_pruner, open_storage
+from fedray.tuning.optuna_study import StudyLocation, open_trial
+from fedray.tuning.study_storage import explain_storage
 
 NO_RESULT = ("runtime", "table", "published", "report", "loggers", "checkpoint")  # sections that change no number
 OutcomeState = Literal["complete", "pruned", "failed"]
@@ -138,7 +138,7 @@ def train_jobs(jobs: Sequence[TrialTask]) -> list[Outcome]:
 
 
 def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
-    """What became of one job; a failure is an outcome, not an exception."""
+    """What became of one job; a failure of the training is an outcome, and one of the machine ends the sweep."""
     prepare_process()
     use_one_thread()
     try:
@@ -157,9 +157,10 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
         return Outcome(state, compute_values(job.objectives, histories), seconds, rounds, last["wall_seconds"])
-    except FedrayError as error:
-        return Outcome("failed", [], error=str(error))
     except Exception as error:  # one bad corner of the space must not end the sweep
+        refuse_fault(error, job.folder)
+        if isinstance(error, FedrayError):
+            return Outcome("failed", [], error=str(error))
         with suppress(FedrayError):
             plain.write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
@@ -211,7 +212,7 @@ def _make_directory(job: TrialTask) -> None:
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():
-        raise FedrayError(f"{job.folder.parent} is gone: was the directory of the sweep moved or deleted?")
+        raise Unwritable(f"{job.folder.parent} is gone: was the directory of the sweep moved or deleted?")
     if job.folder.exists():  # a crash before the scenario was written: nothing to keep
         shutil.rmtree(job.folder)
     if job.before is None:
@@ -228,11 +229,8 @@ def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:
     """A function (round, rows) that reports the first objective's metric once an age, and says whether to stop."""
     if job.location is None:
         return lambda _round, _rows: False
-    storage = open_storage(job.location.storage)
-    study = optuna.load_study(study_name=job.location.name, storage=storage, pruner=make_pruner(job.location))
-    number = {frozen.number: frozen._trial_id for frozen in study.get_trials(deepcopy=False)}[job.trial]
-    trial = optuna.Trial(study, number)
-    reported = set(storage.get_trial(number).intermediate_values)
+    location = job.location
+    trial, reported = open_trial(location, job.trial)
     age, last = job.scenario.method.models, 0
 
     def report(round: int, rows: Sequence[Row]) -> bool:
@@ -243,9 +241,10 @@ def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:
         last = step
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
-        if step not in reported:
-            trial.report(compute_pruning_value(job.objectives[0], rows), step)
-        return trial.should_prune() and round < job.scenario.rounds
+        with explain_storage(location.storage):
+            if step not in reported:
+                trial.report(compute_pruning_value(job.objectives[0], rows), step)
+            return trial.should_prune() and round < job.scenario.rounds
 
     return report
 

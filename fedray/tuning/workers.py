@@ -21,7 +21,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.spread import refuse_other_seats
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep_file import Sweep
@@ -103,7 +103,10 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
 def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
     """Trains the jobs at once, in this process."""
     future: Future[list[Outcome]] = Future()
-    future.set_result(train_jobs(jobs))
+    try:
+        future.set_result(train_jobs(jobs))
+    except FedrayError as error:
+        future.set_exception(error)
     return future
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -16,6 +18,7 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
+from fedray.files import plain
 from fedray.files.parts import find_checkpoints
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
@@ -306,6 +309,29 @@ def test_a_score_that_was_not_measured_is_one_line() -> None:
     accuracy = objectives.read_objective("o", "accuracy")
     with pytest.raises(FedrayError, match=r"accuracy was not measured"):
         objectives.compute_values([accuracy], [[{"round": 0}]])
+
+
+@pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 1)])
+def test_a_full_disk_made_trials_failed_for_good(
+    place: Any, name: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the sweep, whether it is fedray that met it or a library, and the trials are trained later."""
+    found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", trials=None)
+    true, calls = getattr(place, name), itertools.count()
+
+    def write(*given: Any, **how: Any) -> Any:
+        if "trials" in str(given) and next(calls) >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return true(*given, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, write)
+        with pytest.raises(FedrayError, match="No space left on device.*free space.*--resume goes on") as caught:
+            run(found, tmp_path / "s")
+    assert "\n" not in str(caught.value)
+    assert not any(trial.state.is_finished() for trial in opened(tmp_path / "s").trials)
+    _, trials = run(found, tmp_path / "s", resume=True)
+    assert list_outcomes(trials) == list_outcomes(run(found, tmp_path / "whole")[1])
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from sweeps import LR, run, sweep
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.tuning.study_storage import explain_storage
 from fedray.tuning.tune import run_sweep
 
 SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid")
@@ -84,6 +86,13 @@ def test_a_storage_that_is_lost_in_mid_sweep_is_one_line(lost: str, tmp_path: Pa
     with pytest.raises(FedrayError, match=r"study\.journal|is gone|was moved or deleted") as caught:
         run_sweep(sweep({"local.lr": LR}, trials=3), out, say=lose, report=False)
     assert "\n" not in str(caught.value) and "memory" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[Errno 28] No space left on device", "database or disk is full"])
+def test_a_full_disk_of_the_storage_is_not_to_be_brought_back(text: str) -> None:
+    error = OSError(errno.ENOSPC, "No space left") if "28" in text else sqlite3.OperationalError(text)
+    with pytest.raises(Unwritable, match="free space, then --resume"), explain_storage("sqlite:///study.db"):
+        raise error
 
 
 def test_a_database_that_somebody_else_has_locked_is_one_line(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
 
 from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import FedrayError
 from fedray.runtime import environment
 from fedray.runtime.ray.cluster import GONE, explain_error
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray
@@ -118,7 +119,8 @@ def _pass_on(
     elif isinstance(error, RayError) and not isinstance(error, RayTaskError):
         threading.Thread(target=_find_cause, args=(connection, future, error, again), daemon=True).start()
     else:
-        end_all([future], error)
+        cause = getattr(error, "cause", None)  # Ray adds the worker's traceback to the text of an error
+        end_all([future], cause if isinstance(cause, FedrayError) else error)
 
 
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
