@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.spread import refuse_other_seats
+from fedray.process.ending import current_ending
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep_file import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
@@ -62,15 +63,50 @@ def make_workers(
     elif number == 1:
         yield _train_here
     else:
-        others = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+        with _open_pool(number) as submit:
+            yield submit
+
+
+@contextmanager
+def _open_pool(number: int) -> Iterator[Submit]:
+    """A pool of processes; what is interrupted in them is resumed from its checkpoint."""
+    _start_tracker()
+    others, ending = set(multiprocessing.active_children()), current_ending()
+    pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+
+    def submit(jobs: list[TrialTask]) -> Future[list[Outcome]]:
+        # A terminal sends Ctrl-C to children too. A blocked signal stays blocked in a child that begins meanwhile
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            yield lambda jobs: pool.submit(train_jobs, jobs)
-            pool.shutdown()
-        finally:  # an error or Ctrl-C: what was interrupted is resumed from its checkpoint
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
+            return pool.submit(train_jobs, jobs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def kill_workers() -> None:
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+
+    ending.hooks.append(kill_workers)
+    try:
+        yield submit
+        pool.shutdown()
+    finally:  # after an error or Ctrl-C there may be some
+        ending.hooks.remove(kill_workers)
+        kill_workers()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start_tracker() -> None:
+    """Starts the process that removes semaphores which an ended process has left, and keeps it from warning of them."""
+    given = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if given is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = given
 
 
 def _trains_on_ray(base: Scenario, address: str | None) -> bool:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sweeps import LR, sweep
 
+from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput
+from fedray.scenario import yaml_text
 from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.workers import refuse_idle_actors
 
@@ -40,3 +48,27 @@ def test_actors_that_cannot_train_are_one_line(keys: dict[str, Any], line: str) 
 def test_on_a_cluster_trials_may_span_actors() -> None:
     assert confirm({"overrides": {"runtime": "ray"}, "together": 1}) == 2
     assert confirm({"overrides": {"runtime": "auto"}}, address="auto") == 2
+
+
+@pytest.mark.parametrize("moment", ["a worker begins", pytest.param("it trains", marks=pytest.mark.slow)])
+def test_ctrl_c_of_a_terminal_printed_the_tracebacks_of_the_workers(moment: str, tmp_path: Path) -> None:
+    """A terminal sends it to the whole process group; workers that still import, and those that train, say nothing."""
+    file, out = tmp_path / "sweep.yaml", tmp_path / "out"
+    file.write_text(yaml_text.write_yaml(sweep({"local.lr": LR}, jobs=2, overrides={"rounds": 10_000})))
+    command = [sys.executable, "-m", "fedray", "tune", str(file), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    try:
+        while process.poll() is None and not (
+            any((out / "trials").glob("*/rounds.parquet"))
+            if moment == "it trains"
+            else sum("spawn_main" in one.command for one in list_tree()) == 2
+        ):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=120)  # until the last process of the group has ended
+    finally:
+        process.kill()
+    lines = [line for line in said.splitlines() if "training the trials" not in line]
+    assert (process.returncode, len(lines)) == (130, 1), said
+    assert lines[0].startswith("fedray: ended by SIGINT; ")
