@@ -26,7 +26,7 @@ from fedray.process.child import start_child, stop_children
 from fedray.process.ending import current_ending
 from fedray.runtime.environment import PARTS_VARIABLE
 from fedray.scenario.loader import NamedCell, dump_scenario
-from fedray.storage.directory import watch_place
+from fedray.storage.directory import LOCK, watch_place
 
 DONE = "summary.json"
 Children = list["subprocess.Popen[str]"]
@@ -137,7 +137,7 @@ def _remove_unborn(folder: Path) -> None:
     """Removes what a run that was killed while it made its directory left: empty folders and unfinished files."""
     if not folder.is_dir() or folder.is_symlink():
         return
-    for path in folder.glob(".*.part"):
+    for path in (*folder.glob(".*.part"), folder / LOCK):
         path.unlink(missing_ok=True)
     for path in (folder / "checkpoints", folder):
         with suppress(OSError):

@@ -20,43 +20,59 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files import plain
-from fedray.files.locks import hold_lock
+from fedray.files.locks import hold_lock, is_locked
 from fedray.files.parts import TABLES, list_parts, refuse_links
 
+LOCK = ".lock"
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
-    """Makes a fresh run directory.
+    """Makes a fresh run directory; of several processes one makes it.
 
     Raises:
         BadInput: the directory holds something already.
     """
-    if out.exists() and (not out.is_dir() or not all(map(_is_unborn, out.iterdir()))):
-        what = "another run" if (out / "scenario.yaml").exists() else "other files"
-        raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
+    _refuse_taken(out)
     try:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
-    plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
+    with hold_lock(out / LOCK, _say_taken(out)):
+        _refuse_taken(out)  # another process may have been faster
+        plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
+
+
+def _refuse_taken(out: Path) -> None:
+    """Refuses a directory that holds more than what is left of a run that was never made."""
+    if out.exists() and (not out.is_dir() or not all(map(_is_unborn, out.iterdir()))):
+        what = "another run" if (out / "scenario.yaml").exists() else "other files"
+        raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
+
+
+def _say_taken(out: Path) -> BadInput:
+    return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
 def _is_unborn(path: Path) -> bool:
     """Whether an entry of a directory is all that is left of a run that was ended before it had a scenario."""
     if path.name == "checkpoints":
         return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    if path.name == LOCK:
+        return path.is_file() and not path.is_symlink()
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
-    """Removes what `make_run_directory` made, unless rows were recorded: bad input leaves no directory behind.
+    """Removes what `make_run_directory` made: bad input leaves no directory behind.
+
+    A directory stays where rows were recorded, or where another process writes it meanwhile.
 
     Args:
         out: the run directory.
         fresh: whether it did not exist before; else it is only emptied.
     """
-    if (out / "rounds.parquet").exists():
+    if (out / "rounds.parquet").exists() or is_locked(out / LOCK):
         return
     for path in [out] if fresh else out.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -80,8 +96,7 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
         confirm_place = watch_place(out)
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
-    taken = BadInput(f"{out} is being written by another process: let it finish, or stop it")
-    with hold_lock(out / ".lock", taken):
+    with hold_lock(out / LOCK, _say_taken(out)):
         _drop_unfinished_files(out)
         yield confirm_place
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,43 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
     refuse_taken(tmp_path / "run", force=True)
     with directory.lock_run_directory(tmp_path / "run"), pytest.raises(BadInput, match="being written by another"):
         remove_run(tmp_path / "run")
+    assert (tmp_path / "run" / "scenario.yaml").is_file()
+
+
+def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both saw that it was empty; the one that comes to write later is refused."""
+    from fedray.files import locks
+    from fedray.storage import directory
+
+    true = locks.hold_lock
+
+    @contextmanager
+    def wait(path: Path, taken: BadInput) -> Iterator[int]:
+        with true(path, taken) as handle:
+            (path.parent / "scenario.yaml").write_text("theirs")  # while this one waited
+            yield handle
+
+    monkeypatch.setattr(directory, "hold_lock", wait)
+    with pytest.raises(BadInput, match="holds another run"):
+        directory.make_run_directory(tmp_path / "run", "rounds: 1")
+    assert (tmp_path / "run" / "scenario.yaml").read_text() == "theirs"
+
+
+def test_a_run_that_lost_its_directory_to_another_process_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedray.experiments import run
+    from fedray.storage import directory
+
+    def train(_scenario: object, out: Path, *_: object, **__: object) -> dict[str, object]:
+        held.enter_context(directory.lock_run_directory(out))  # `fedray resume` of another process was faster
+        return run_inline(_scenario, out, *_, **__)  # type: ignore[arg-type]
+
+    run_inline = run.run_inline
+    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(run, "run_inline", train)
+    with ExitStack() as held, pytest.raises(BadInput, match="being written by another"):
+        fedray.run(scenario({"rounds": 1, "report": False}), out=tmp_path / "run")
     assert (tmp_path / "run" / "scenario.yaml").is_file()
 
 

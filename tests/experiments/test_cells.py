@@ -36,6 +36,7 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     cells = [{"name": "bad", "overrides": bad}, {"name": "good", "overrides": {"rounds": 1}}]
     given, out = write(tmp_path, cells), tmp_path / "table"
     (out / "cells" / "good" / "checkpoints").mkdir(parents=True)  # left by a run that was killed while it made it
+    (out / "cells" / "good" / ".lock").touch()
     result = run_command("table", given, "--out", out, "-q")
     assert result.status == 1
     text = (out / "table.md").read_text()
