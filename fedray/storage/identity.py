@@ -170,7 +170,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
         rounds: how many there will be in all.
 
     Raises:
-        BadInput: the run has done more, or its rounds have parts.
+        BadInput: the run has done more, its rounds have parts, or a run that was long at once would be another.
     """
     tree, began = load_yaml(out / "scenario.yaml"), read_identity(out)
     if not isinstance(tree, dict):
@@ -181,15 +181,11 @@ def extend_rounds(out: Path, rounds: int) -> None:
         raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
     if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
         raise BadInput(f"--rounds {rounds}: an ensemble of learners has as many places as rounds: start a new run")
-    stopped = read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it").get("stopped") if done else None
-    if stopped and rounds > done:
-        raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
-    if rounds > done and _rate_has_ended(tree, rounds):
-        raise BadInput(
-            f"--rounds {rounds}: local.schedule ends with a learning rate of 0: start a new run with a longer one"
-        )
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
+    if rounds > done:
+        totals = read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
+        _refuse_longer(tree, totals, rounds)
     refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
     if began:
         write_sealed(out / IDENTITY_FILE, {**began, "rounds": rounds})
@@ -198,13 +194,35 @@ def extend_rounds(out: Path, rounds: int) -> None:
         (out / "summary.json").unlink(missing_ok=True)  # of the shorter run
 
 
-def _rate_has_ended(tree: Mapping[str, Any], rounds: int) -> bool:
-    """Whether the learning rate of a scenario is 0 in the last of so many rounds."""
+def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:
+    """Refuses to make a run longer that would not be the run that was so long at once.
+
+    Args:
+        tree: the scenario of the run.
+        totals: of its newest checkpoint; empty where it has none.
+        rounds: how many rounds there would be.
+    """
+    done, stopped = totals.get("round", 0), totals.get("stopped")
+    if stopped:
+        raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
     local = tree.get("local")
     keys: Any = local.get("schedule") if isinstance(local, dict) else None
-    if not isinstance(keys, dict) or keys.get("kind") not in ("cosine", "linear") or keys.get("floor"):
-        return False
-    return rounds > int(keys.get("rounds") or rounds)
+    if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear"):
+        end = int(keys.get("rounds") or rounds)
+        if rounds > end and not keys.get("floor"):
+            raise BadInput(
+                f"--rounds {rounds}: local.schedule ends with a learning rate of 0: start a new run with a longer one"
+            )
+        if rounds > end == tree.get("rounds"):  # what it is without a number of its own
+            raise BadInput(f"--rounds {rounds}: local.schedule falls over this run's {end} rounds: start a new run")
+    rules = tree.get("evaluate")
+    every, seconds = (rules.get(key) for key in ("every", "every_seconds")) if isinstance(rules, dict) else (1, None)
+    seen = [round for rows in totals.get("courses", {}).values() for _, round in rows]
+    if done in seen and (seconds or done % (every or 1)):  # it was measured because it was the last
+        raise BadInput(
+            f"--rounds {rounds}: the best value that stop or checkpoint.best knows is of round {done}, which a longer "
+            "run does not evaluate: start a new run"
+        )
 
 
 def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:

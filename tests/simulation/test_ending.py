@@ -155,6 +155,29 @@ def test_what_has_ended_by_a_rule_is_not_made_longer(tmp_path: Path) -> None:
         fedray.resume(ended.path, rounds=4)
 
 
+def test_a_falling_rate_with_a_floor_fell_over_the_rounds_of_the_shorter_run(tmp_path: Path) -> None:
+    """One that has rounds of its own falls as in a run that was long at once."""
+    rate = {"kind": "cosine", "floor": 0.1}
+    short = run({"rounds": 2, "local": {"schedule": rate}}, out=tmp_path / "default")
+    with pytest.raises(BadInput, match="local.schedule falls over this run's 2 rounds: start a new run"):
+        fedray.resume(short.path, rounds=4)
+    keys = {"local": {"schedule": {**rate, "rounds": 3}}}
+    longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "own").path, rounds=4)
+    assert same(longer, run({"rounds": 4}, keys))
+
+
+@pytest.mark.parametrize("rule", [{"stop": {"metric": "tooth", "patience": 3}}, {"checkpoint": {"best": "tooth"}}])
+def test_a_longer_run_remembered_a_round_that_it_would_not_have_evaluated(rule: dict[str, Any], tmp_path: Path) -> None:
+    """The last round of the shorter run is measured beside the others; where it is the best, the run stays short."""
+    keys = {"rounds": 4, "evaluate": {"every": 3}, **rule}
+    short = run(keys, out=tmp_path / "best", metrics={"tooth": sawtooth([0.1, 0.2, 0.3])})
+    with pytest.raises(BadInput, match="the best value .* knows is of round 4, which a longer run does not evaluate"):
+        fedray.resume(short.path, rounds=6, metrics={"tooth": sawtooth([0.4])})
+    own: dict[str, Any] = {"metrics": {"tooth": sawtooth([0.1, 0.5, 0.3, 0.4])}}
+    longer = fedray.resume(run(keys, out=tmp_path / "worse", **own).path, rounds=6, **own)
+    assert longer.rounds["tooth"].to_pylist() == [0.1, 0.5, 0.3, 0.4]
+
+
 @pytest.mark.parametrize(
     ("keys", "own", "line"),
     [
