@@ -80,7 +80,9 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
 
 
 def _name_in_use(name: str) -> BadInput:
-    return BadInput(f"name = {name} is a study of this storage: choose another, or --resume")
+    return BadInput(
+        f"name = {name} is a study of this storage: choose another, or --resume with the --out of its sweep"
+    )
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optuna.Study:

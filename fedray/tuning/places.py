@@ -21,10 +21,12 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
         resume: whether the sweep in it goes on.
 
     Raises:
-        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
+        BadInput: it holds a sweep that is not to go on, or something else than a sweep, or no sweep to go on with.
     """
     if (folder / COPY).is_file():
         if not resume:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
+    elif resume:
+        raise BadInput(f"--out {folder} holds no sweep to resume: give the --out of the sweep, or drop --resume")
     elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
         raise BadInput(f"--out {folder} holds other files: choose another directory")

@@ -196,6 +196,8 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is not None and not journal.is_file():
             raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
+        if journal is None and (folder / optuna_study.JOURNAL).is_file():
+            raise BadInput(f"{folder} keeps its study in {optuna_study.JOURNAL}: leave out --storage")
         return
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
