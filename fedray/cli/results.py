@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ import click
 from fedray.cli import options
 from fedray.core.errors import BadInput
 from fedray.experiments.phases import log
-from fedray.files.plain import confirm_writable
+from fedray.files.plain import confirm_writable, make_parent, write_atomically
 from fedray.own_code.user_modules import import_modules
 from fedray.process.quickly import import_quickly
 
@@ -74,5 +75,8 @@ def plot_command(folder: Path, name: str, out: Path | None, dpi: int) -> None:
     with import_quickly():
         from fedray.api import load
 
-    load(folder).plot(name).savefig(target, dpi=dpi, bbox_inches="tight")
+    picture = io.BytesIO()
+    load(folder).plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
+    make_parent(target)
+    write_atomically(target, picture.getvalue())
     click.echo(str(target))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,25 @@ def test_plot_draws_a_picture_of_the_report(run: fedray.Run, tmp_path: Path) -> 
     for name, out, remedy in (("accurracy", "b.png", "did you mean accuracy"), ("accuracy", "b.gif", "ends so")):
         wrong = run_command("plot", run.path, name, "--out", tmp_path / out)
         assert wrong.status == 2 and remedy in wrong.err and not (tmp_path / out).exists()
+
+
+def test_a_picture_was_written_in_place(run: fedray.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a link too, and what was there before was lost where the disk was full."""
+    there, link = tmp_path / "new" / "folder" / "a.png", tmp_path / "link.png"
+    assert run_command("plot", run.path, "accuracy", "--out", there, "--dpi", "40").status == 0
+    before = there.read_bytes()
+    link.symlink_to(there)
+    through = run_command("plot", run.path, "bytes", "--out", link, "--dpi", "40")
+    assert (through.status, "it is a symbolic link" in through.err) == (1, True)
+
+    def fill(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fill)
+    full = run_command("plot", run.path, "bytes", "--out", there, "--dpi", "40")
+    assert (full.status, full.err.count("\n")) == (1, 1)
+    assert "No space left on device: free space or choose another --out" in full.err
+    assert (there.read_bytes(), [path.name for path in there.parent.iterdir()]) == (before, ["a.png"])
 
 
 def test_export_is_plain_torch(run: fedray.Run, tmp_path: Path) -> None:
