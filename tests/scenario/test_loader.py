@@ -142,6 +142,10 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("table: {name: a}", ["table = {'name': 'a'} is not a list"]),
     ("table: [{overrides: {}}]", ["table[0].name is missing"]),
     ("table: [{name: ../x}]", ["table[0].name = '../x' cannot be a directory name"]),
+    (
+        "table: [{name: a}, {name: a.yaml}]",
+        ["table[1].name = 'a.yaml' ends in .yaml, as the file of a cell does: leave"],
+    ),
     ("table: [{name: a}, {name: A}]", ["table[1].name = 'A' is the name of another cell"]),
     ("table: [{name: a, overrides: {local.lrr: 1}}]", ["table.a: local.lrr is not a key", "local.lr?"]),
     ("table: [{name: a, overrides: {rounds: 1, table: []}}]", ["table.a: table cannot be set by a cell"]),
