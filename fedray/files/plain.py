@@ -220,6 +220,22 @@ def expand_user_path(key: str, text: str) -> Path:
     return path
 
 
+def describe_missing(path: Path, what: str) -> str:
+    """What to do about a path of a scenario where nothing is: a relative one counts from the working directory.
+
+    Args:
+        path: The path.
+        what: Should be there.
+
+    Example:
+        >>> describe_missing(Path("/data/mine.csv"), "file")
+        'there is no such file: correct it'
+    """
+    if path.is_absolute():
+        return f"there is no such {what}: correct it"
+    return f"there is no such {what} in {Path.cwd()}: correct it, or start from the folder where the run began"
+
+
 def confirm_writable(key: str, folder: Path) -> None:
     """Writes and removes a small file where a directory is, or where it will be made: said before hours of training.
 

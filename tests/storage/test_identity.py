@@ -259,3 +259,23 @@ def test_a_million_generated_clients_are_not_read(monkeypatch: pytest.MonkeyPatc
     digests = describe_study(given, UserObjects(), study)["data"]
     assert "generated clients" in digests
     assert "the clients' rows" not in digests
+
+
+def test_a_relative_path_of_data_did_not_say_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run goes on where it began; elsewhere one line says so."""
+    (tmp_path / "there").mkdir()
+    rows = "".join(f"{n},{n % 7},{n % 2}\n" for n in range(60))
+    (tmp_path / "mine.csv").write_text(f"a,b,y\n{rows}")
+    monkeypatch.chdir(tmp_path)
+    keys = {"data": {"name": "table", "path": "mine.csv", "target": "y"}, "clients": {"number": 2}}
+    few = {"rounds": 1, "method": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": [4]}, "runtime": "inline"}
+    run = fedray.run({**few, **keys, "report": False}, out=tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "there")
+    with pytest.raises(FedrayError) as told:
+        fedray.resume(run.path, rounds=2)
+    assert f"data.path = mine.csv: there is no such file in {tmp_path / 'there'}: " in str(told.value)
+    assert "start from the folder where the run began" in str(told.value)
+    monkeypatch.chdir(tmp_path)
+    assert fedray.resume(run.path, rounds=2).summary["rounds"] == 2
