@@ -117,7 +117,7 @@ def test_clients_without_names_and_clients_of_a_column_are_told_apart(run: fedra
         run.predict(frame, client="Rome")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        natural = {"target": "y", "group": "city", "partition": {"name": "natural"}}
+        natural: dict[str, Any] = {"target": "y", "group": "city"}
         given = {f"data__{key}": value for key, value in natural.items()}
         by_city = fedray.run({**KEYS, "rounds": 1, "clients": {}}, data=frame, **given)
     assert by_city.study.client_names == ("Oslo", "Rome")
