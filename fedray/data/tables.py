@@ -27,7 +27,7 @@ from fedray.data.forms.frames import build_table, read_frame
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.moments import column_moments
 from fedray.data.types import Dataset, Split, regression
-from fedray.files.plain import describe_missing, expand_user_path
+from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def find_uci_folder(name: str, root: Path | None) -> Path:
@@ -127,7 +127,7 @@ def find_table_file(path: str | Path | None, key: str = "path") -> Path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", str(path))
     if not file.is_file() and not (key == "path" and file.is_dir()):
-        raise BadInput(f"data.{key} = {path}: {describe_missing(file, 'file')}")
+        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
     return file
 
 

@@ -220,7 +220,7 @@ def expand_user_path(key: str, text: str) -> Path:
     return path
 
 
-def describe_missing(path: Path, what: str) -> str:
+def explain_missing_path(path: Path, what: str) -> str:
     """What to do about a path of a scenario where nothing is: a relative one counts from the working directory.
 
     Args:
@@ -228,7 +228,7 @@ def describe_missing(path: Path, what: str) -> str:
         what: Should be there.
 
     Example:
-        >>> describe_missing(Path("/data/mine.csv"), "file")
+        >>> explain_missing_path(Path("/data/mine.csv"), "file")
         'there is no such file: correct it'
     """
     if path.is_absolute():

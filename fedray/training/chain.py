@@ -82,7 +82,7 @@ class ChainBuilder:
         """The whole chain, where `value` is what the module returns."""
         if value is not self.link:
             raise Unread("returns something other than what its last layer gives")
-        if self.dropping != find_dropout(self.modules[""]):
+        if self.dropping != [part for part in self.modules.values() if find_dropout(part) == [part]]:
             raise Unread("calls its dropout layers in another order than it holds them")
         return Chain(tuple(self.layers), tuple(self.names), self.log_softmax)
 

@@ -13,6 +13,11 @@ from fedray.core.errors import BadInput
 COPY = "sweep.yaml"  # in the directory of the sweep
 
 
+def has_sweep(folder: Path) -> bool:
+    """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
+    return (folder / COPY).is_file()
+
+
 def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     """Refuses a directory that a sweep cannot be written to.
 
@@ -21,12 +26,10 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
         resume: whether the sweep in it goes on.
 
     Raises:
-        BadInput: it holds a sweep that is not to go on, or something else than a sweep, or no sweep to go on with.
+        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
     """
-    if (folder / COPY).is_file():
+    if has_sweep(folder):
         if not resume:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-    elif resume:
-        raise BadInput(f"--out {folder} holds no sweep to resume: give the --out of the sweep, or drop --resume")
     elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
         raise BadInput(f"--out {folder} holds other files: choose another directory")

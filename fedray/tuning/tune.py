@@ -36,7 +36,7 @@ from fedray.simulation.study import Study
 from fedray.storage import directory, identity
 from fedray.tuning import optuna_study, study_storage
 from fedray.tuning.objectives import check_producible
-from fedray.tuning.places import COPY, refuse_taken_sweep
+from fedray.tuning.places import COPY, has_sweep, refuse_taken_sweep
 from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
@@ -81,7 +81,7 @@ def run_sweep(
     """
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
-    sweep, base = _read_sweep(source, own, folder if resume else None)
+    sweep, base = _read_sweep(source, own, folder if (resume := resume and has_sweep(folder)) else None)
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
     refuse_idle_actors(sweep, base, address)
     log.info("reading the data")

@@ -196,10 +196,12 @@ def test_own_rules_that_return_something_else_are_one_line(kind: str, function: 
 
 def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "selection.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block, schedule = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert all(f"`{name}`" in page or f"name: {name}," in page for name in SELECTION_SPECS)
     with forgetting_names():
-        exec(compile(block, "block", "exec"), {"__name__": "__main__"})
+        names = {"__name__": "__main__"}
+        exec(compile(block, "block", "exec"), names)
+        exec(compile(schedule, "schedule", "exec"), names)
         tiers = {"fast": {"share": 0.5}, "slow": {"share": 0.5, "spread": 1.0}}
         keys = scenario(PARTIAL, {"clients": {"tiers": tiers}, "rounds": 2})
         run = fedray.run(keys, participation={"selection": "slowest_first"}, out=tmp_path / "run")

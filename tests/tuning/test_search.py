@@ -370,7 +370,7 @@ def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
         run(found, tmp_path / "url", resume=True)
     with pytest.raises(BadInput, match="is a study of this storage"):
         run(found, tmp_path / "twice", storage=url)
-    with pytest.raises(BadInput, match="holds no sweep to resume: give the --out of the sweep"):
+    with pytest.raises(BadInput, match="is a study of this storage: choose another, or --resume with the --out of"):
         run(found, tmp_path / "twice", storage=url, resume=True)  # it trained the trials of a sweep that still ran
     with pytest.raises(BadInput, match="journal keeps its study in study.journal: leave out --storage"):
         run(found, tmp_path / "journal", storage=url, resume=True)

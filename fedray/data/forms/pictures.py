@@ -26,7 +26,7 @@ from fedray.core.errors import BadInput
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
 from fedray.data.spool import PIECE_BYTES, Spool
 from fedray.data.types import Array, Dataset
-from fedray.files.plain import describe_missing, expand_user_path
+from fedray.files.plain import expand_user_path, explain_missing_path
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 TEST_PARTS = ("test", "val", "valid", "validation")
@@ -52,7 +52,7 @@ def find_picture_folder(path: str | Path | None) -> Path:
         raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
     folder = expand_user_path("data.path", str(path))
     if not folder.is_dir():
-        raise BadInput(f"data.path = {path}: {describe_missing(folder, 'folder')}")
+        raise BadInput(f"data.path = {path}: {explain_missing_path(folder, 'folder')}")
     return folder
 
 
