@@ -70,7 +70,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
         first.set_result(training.train_jobs([jobs[first]]))
         return {first}, None
 
-    monkeypatch.setattr("fedray.tuning.tune.make_workers", lambda *_: nullcontext(submit))
+    monkeypatch.setattr("fedray.tuning.tune.make_workers", lambda *_, **__: nullcontext(submit))
     monkeypatch.setattr(search, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
     found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None, together=1)
