@@ -26,7 +26,7 @@ from fedray.data.cut import Cut, Dealt, share_with_server, withhold
 from fedray.data.dealing import Generator
 from fedray.data.generated import GeneratedShards
 from fedray.data.label_noise import LabelNoise, split_options
-from fedray.data.own_partition import deal_by_function, find_partition
+from fedray.data.own_partition import deal_by_function, find_partition, wants_columns
 from fedray.data.partition_file import read_partition
 from fedray.data.shards import Shards
 from fedray.data.shifts import Shifts, draw_clusters, split_shifts
@@ -176,9 +176,10 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     if clients is None and (function is not None or name not in partition.BY_VALUE):
         raise BadInput("clients.number is missing: give the number of clients")
     if function is not None:
+        wanted = wants_columns(function)
 
         def deal(rows: IntArray | slice, draw: Generator) -> Cut:
-            columns = {name: values[rows] for name, values in data.columns.items()}
+            columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
             return deal_by_function(function, data.train.y[rows], clients or 0, draw, options, columns=columns)
 
         return deal

@@ -40,12 +40,12 @@ def deal_by_function(
     """The cut that a user's function makes; rows that it gives to nobody are not trained on.
 
     Args:
-        function: The user's; where it has a keyword-only argument `columns`, it gets them.
+        function: The user's.
         labels: Labels `[n]` or targets `[n, q]` of the rows.
         clients: Number of clients, N.
         generator: For its draws: the same in every process, another one for each seed.
         options: What the scenario sets beside the partition's name.
-        columns: Further columns of the rows by name, `[n]` each.
+        columns: Further columns of the rows by name, `[n]` each, where the function wants them; None: it does not.
 
     Raises:
         BadInput: It raised, or what it returned is not rows of N clients, each row once.
@@ -53,7 +53,7 @@ def deal_by_function(
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
     with blame_user_code(where):
-        more = {"columns": dict(columns or {})} if _wants_columns(function) else {}
+        more = {} if columns is None else {"columns": columns}
         found = function(labels, clients, generator, options, **more)
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
         raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
@@ -64,7 +64,7 @@ def deal_by_function(
     )
 
 
-def _wants_columns(function: Callable[..., Any]) -> bool:
+def wants_columns(function: Callable[..., Any]) -> bool:
     """Whether a function has a keyword-only argument `columns`."""
     try:
         found = inspect.signature(function).parameters.get("columns")

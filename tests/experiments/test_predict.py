@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small import run_quietly
 
 import fedray
 from fedray.core.errors import BadInput
@@ -18,10 +20,7 @@ from fedray.core.errors import BadInput
 KEYS = {"rounds": 6, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"lr": 0.1}}
 
 
-def run_on(data: Any, **keys: Any) -> fedray.Run:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fedray.run(KEYS, data=data, **keys)
+run_on = partial(run_quietly, KEYS)
 
 
 @pytest.fixture(scope="module")

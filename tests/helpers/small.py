@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import shutil
+import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -77,6 +78,13 @@ def copy_run(run: fedray.Run, to: Path, last_round: int | None) -> Path:
     for name in ("summary.json", "report.html", "pictures.npz"):
         (to / name).unlink(missing_ok=True)
     return to
+
+
+def run_quietly(keys: Mapping[str, Any], data: Any, **more: Any) -> fedray.Run:
+    """A run on data of one's own, without what is said of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fedray.run(keys, data=data, **more)
 
 
 class CommandResult(NamedTuple):

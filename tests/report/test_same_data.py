@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from small import run_quietly
 
 import fedray
 from fedray.report.page import render_many
@@ -16,10 +17,7 @@ from fedray.report.same_data import list_data_notes
 KEYS = {"rounds": 1, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"epochs": 1}}
 
 
-def run_on(data: Any, **keys: Any) -> fedray.Run:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fedray.run(KEYS, data=data, **keys)
+run_on = partial(run_quietly, KEYS)
 
 
 @pytest.fixture(scope="module")
