@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -136,8 +136,8 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 def int8(layout: Layout) -> Compress:
     """One byte a parameter, one float32 scale a tensor: `round(x / s) s` with `s = max |x| / 127`."""
     d = layout.trainable
-    edges = [int(e) for e in np.cumsum((0, *layout.sizes)) if e <= d]
-    bytes_ = d + 4 * (len(edges) - 1) + _buffers(layout)
+    edges = list(accumulate(layout.sizes[: layout.trainable_tensors], initial=0))
+    bytes_ = d + 4 * layout.trainable_tensors + _buffers(layout)
 
     def apply(uploads: Uploads) -> Compressed:
         delta = uploads.delta.clone()

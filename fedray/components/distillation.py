@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -60,8 +59,7 @@ def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.K
     net.module.eval()
     target = average_teachers(net, how, x, teachers)
     tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
-    ends = np.cumsum(net.layout.sizes)
-    params = [t.requires_grad_() for t, end in zip(tensors, ends, strict=True) if end <= net.layout.trainable]
+    params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
     velocity = [torch.zeros_like(p) for p in params]
     total, kept = torch.zeros_like(teachers[0], dtype=torch.float64), 0
     for epoch in range(how.epochs):

@@ -132,7 +132,7 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
     """
     net.module.eval()
     tensors = [view.clone() for view in net.layout.views(start).values()]
-    params = [t.requires_grad_() for t in tensors[: _count_trainable(net)]]
+    params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
     optimizer = torch.optim.Adam(params, how.lr)
     course = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, how.steps))
     best, best_step, best_score = start, 0, _score(net, start, rows)
@@ -155,15 +155,6 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
             if step - best_step >= how.patience:
                 break
     return best
-
-
-def _count_trainable(net: Net) -> int:
-    """How many tensors of a row are trained: they come first."""
-    numbers, count = 0, 0
-    for size in net.layout.sizes:
-        numbers += size
-        count += numbers <= net.layout.trainable
-    return count
 
 
 def _score(net: Net, row: Tensor, rows: ServerRows) -> float:

@@ -23,8 +23,7 @@ from fedray.core.types import Layout
 
 def trained_layers(layout: Layout) -> tuple[str, ...]:
     """The modules that own trainable tensors, in the order of the row."""
-    trained = np.cumsum(layout.sizes) <= layout.trainable
-    return tuple(dict.fromkeys(n.rpartition(".")[0] for n, own in zip(layout.names, trained, strict=True) if own))
+    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in layout.names[: layout.trainable_tensors]))
 
 
 def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +81,11 @@ class Layout:
     def d(self) -> int:
         """Length of a row: parameters and float buffers."""
         return sum(self.sizes)
+
+    @cached_property
+    def trainable_tensors(self) -> int:
+        """How many of the tensors are trained; they come first."""
+        return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """The tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""

@@ -31,7 +31,6 @@ from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
 from fedray.own_code.user_code import name_type
 from fedray.training.block import Block
-from fedray.training.optimizer import count_trainable_tensors
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # (parameters and buffers `[d]`, inputs `[B, ...]`) -> outputs, evaluating
 Watched = list[Tensor]  # what the last layer was given
@@ -81,14 +80,14 @@ class Gradients(NamedTuple):
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
     """The trainable tensors of a vector `[p]` by name."""
-    k = count_trainable_tensors(layout)
+    k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
 
 
 def last_layer(layout: Layout) -> str:
     """The name of the last module that owns trainable tensors."""
-    return layout.names[count_trainable_tensors(layout) - 1].rpartition(".")[0]
+    return layout.names[layout.trainable_tensors - 1].rpartition(".")[0]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from fedray.models import dropout
 from fedray.models.loss import per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, to_channels_last
-from fedray.training.optimizer import count_trainable_tensors, make_optimizer
+from fedray.training.optimizer import make_optimizer
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -50,7 +50,7 @@ def train_loop(net: Net, block: Block) -> Trained:
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses; `last`: channels are last."""
-    layout, k = net.layout, count_trainable_tensors(net.layout)
+    layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
     named = dict(zip(layout.names, tensors, strict=True))

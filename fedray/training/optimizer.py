@@ -16,7 +16,6 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -84,11 +83,6 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 def is_plain_sgd(local: Local) -> bool:
     """Whether the update is linear in the gradient of the same step: SGD without momentum."""
     return local.optimizer == "sgd" and not local.momentum
-
-
-def count_trainable_tensors(layout: Layout) -> int:
-    """How many of the layout's tensors are trainable (they come first)."""
-    return sum(end <= layout.trainable for end in accumulate(layout.sizes))
 
 
 def _make_adam(lr: float) -> _Move:
