@@ -181,6 +181,19 @@ def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
     return Kept(dict(zip(keys, values, strict=True)))
 
 
+def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
+    """The client and the value of each kept upload by row of the state, in the order of rows and of clients.
+
+    Example:
+        >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
+        {1: [(7, 'c')], 5: [(4, 'a'), (9, 'b')]}
+    """
+    found: dict[int, list[tuple[int, Tensor]]] = {}
+    for world, model, client in sorted(kept.rows):
+        found.setdefault(world * rows.models + model, []).append((client, kept.rows[world, model, client]))
+    return found
+
+
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
     """The state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
 

@@ -17,7 +17,6 @@ Example:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.components.aggregation import Rows, keep_uploads
+from fedray.components.aggregation import Rows, group_uploads, keep_uploads
 from fedray.components.distillation import ask_model, loss_to_teachers
 from fedray.core import rng
 from fedray.core.method import Server
@@ -230,8 +229,5 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
     """The uploaded models of each row of the state, `[S, d]`, in the order of their clients."""
-    kept, found = stats["uploads"].rows, defaultdict(list)
-    for key in sorted(kept):
-        row = key[0] * rows.models + key[1]
-        found[row].append(before.models[row] + kept[key])
-    return {row: torch.stack(each) for row, each in found.items()}
+    found = group_uploads(rows, stats["uploads"])
+    return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

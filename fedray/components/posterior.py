@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, Weighting, keep_uploads, mean, upload_weights
+from fedray.components.aggregation import Rows, Weighting, group_uploads, keep_uploads, mean, upload_weights
 from fedray.core import rng
 from fedray.core.exact_sum import exact_sum
 from fedray.core.method import Server
@@ -91,16 +91,11 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
     """The sample whose members are the uploads; a model that nobody trained keeps the one it had."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
-    kept = stats["uploads"].rows
-    filled: dict[int, int] = {}
-    for key in sorted(kept):
-        row = key[0] * rows.models + key[1]
-        slot = filled.setdefault(row, 0)
-        if slot == 0:
-            sample[row], weight[row], client[row] = 0.0, 0.0, -1
-        sample[row, slot] = state.models[row] + kept[key]
-        weight[row, slot], client[row, slot] = 1.0, key[2]
-        filled[row] += 1
+    for row, each in group_uploads(rows, stats["uploads"]).items():
+        sample[row], weight[row], client[row] = 0.0, 0.0, -1
+        for slot, (sender, delta) in enumerate(each):
+            sample[row, slot] = state.models[row] + delta
+            weight[row, slot], client[row, slot] = 1.0, sender
     return {"sample": sample, "sample_weight": weight, "sample_client": client}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, apply_delta, group_totals, keep_uploads, no_extra
+from fedray.components.aggregation import Rows, apply_delta, group_totals, group_uploads, keep_uploads, no_extra
 from fedray.core.errors import Overflow
 from fedray.core.exact_sum import LIMIT
 from fedray.core.method import Server
@@ -41,11 +41,9 @@ def robust_server(rows: Rows, center: Center, *, columns: bool) -> Server:
         }
 
     def step(state: State, stats: Stats, _t: int) -> State:
-        kept = stats["each"].rows
         delta = torch.zeros(state.models.shape, dtype=torch.float64)
-        for r, k in sorted({key[:2] for key in kept}):
-            deltas = torch.stack([kept[key] for key in sorted(kept) if key[:2] == (r, k)])
-            delta[r * rows.models + k] = center(deltas)
+        for row, each in group_uploads(rows, stats["each"]).items():
+            delta[row] = center(torch.stack([sent for _, sent in each]))
         return apply_delta(state, delta, stats)
 
     return Server(no_extra, reduce, step, keeps=True, columns=columns)
