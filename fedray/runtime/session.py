@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedray.core import errors
 from fedray.core.errors import FedrayError
 from fedray.evaluation.drift import measure_drift
@@ -28,6 +30,7 @@ from fedray.evaluation.report_data import write_report_data
 from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
 from fedray.files.sealed import write_sealed
 from fedray.simulation.asynchronous import choose_advance
+from fedray.simulation.ending import collect_values
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import Study
@@ -162,12 +165,10 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 
 def take_snapshot(study: Study, progress: Progress) -> Snapshot:
     """Describes where a run stands for a live display; metrics are means over replicates and folds."""
-    names = dict.fromkeys(k for row in progress.metrics for k, v in row.items() if isinstance(v, float))
-    values = {n: [row[n] for row in progress.metrics if n in row] for n in names}
     return {
         "round": progress.round,
         "rounds": study.rounds,
-        "metrics": {n: sum(v) / len(v) for n, v in values.items()},
+        "metrics": {name: float(np.mean(values)) for name, values in collect_values(progress.metrics).items()},
         "up_bytes": int(progress.up_bytes.sum()),
         "down_bytes": int(progress.down_bytes.sum()),
         "sim_seconds": float(progress.sim_seconds.max()),

@@ -12,7 +12,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ class Course(NamedTuple):
     best: list[list[float]]
 
 
-def read_value(row: dict[str, Any], name: str, key: str) -> float | None:
+def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
     """The value of a metric in a row; None where it was not measured in this round.
 
     Args:
@@ -56,6 +56,21 @@ def read_value(row: dict[str, Any], name: str, key: str) -> float | None:
         raise BadInput(f"{key} = {name}: this run has no such metric: choose one of {known}")
     value: float | None = row[name]
     return value
+
+
+def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The values of every metric in the rows of the worlds, without the worlds that do not have it.
+
+    Example:
+        >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
+        {'accuracy': [0.5, 0.75], 'nll': [1.0]}
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, float):
+                found.setdefault(name, []).append(value)
+    return found
 
 
 def follow_course(course: Course, values: Sequence[float | None], round: int, min_delta: float) -> bool:
@@ -157,9 +172,8 @@ def _ask(
         state = progress.state
         return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 
-    rows = progress.metrics if measured else []
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float))
-    scores = {name: float(np.mean([row[name] for row in rows if row.get(name) is not None])) for name in names}
+    found = collect_values(progress.metrics if measured else [])
+    scores = {name: float(np.mean(values)) for name, values in found.items()}
     said = callback(progress.round, scores, models)
     if said is not None and not isinstance(said, bool | np.bool_):
         raise BadInput(f"a callback returned {name_type(said)}: return True to end the run, or nothing")

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 from fedray.metrics.names import reaches_target
-from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics
+from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics, read_value
 from fedray.simulation.interfaces import Progress, Recorder, Runtime
 from fedray.simulation.study import Evaluation, Study
 
@@ -47,7 +46,7 @@ class Measuring:
         progress.metrics = self.evaluate(progress)
         progress.wall_seconds = time.perf_counter() - self.began
         if target is not None and progress.metrics:
-            meets_target(progress.metrics[0], target, "target")
+            meets_target(progress.metrics[0], target)
         self.recorder.evaluated(progress, progress.metrics)
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
@@ -105,21 +104,16 @@ def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> b
     return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
 
 
-def meets_target(row: Mapping[str, Any], target: tuple[str, float], key: str = "stop_at") -> bool:
-    """Whether a row of metrics has reached a target.
+def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
+    """Whether a row of metrics has reached the target of a scenario.
 
     Args:
         row: Metrics by name; None where one was not measured in this round.
         target: The name of a metric and the value to reach.
-        key: The key of `evaluate` in the scenario that sets the target, for the error message.
 
     Raises:
         BadInput: There is no such metric in this run.
     """
-    name, value = target
-    if name not in row:
-        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
-        raise BadInput(f"evaluate.{key}.metric = {name}: this run has no such metric: choose one of {known}")
-    if row[name] is None:  # not measured in this round
-        return False
-    return reaches_target(name, row[name], value)
+    name, wanted = target
+    value = read_value(row, name, "evaluate.target.metric")
+    return value is not None and reaches_target(name, value, wanted)

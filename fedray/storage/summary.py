@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.simulation.ending import BEST
+from fedray.simulation.ending import BEST, collect_values
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
 from fedray.simulation.study import Study
@@ -31,10 +31,9 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
         {'mean': 9.0, 'sd': None, 'n': 1}
     """
     metrics: dict[str, dict[str, float | int | None]] = {}
-    for name in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, float)):
-        values = np.array([row[name] for row in rows if name in row])
-        sd = float(values.std(ddof=1)) if len(values) > 1 else None
-        metrics[name] = {"mean": float(values.mean()), "sd": sd, "n": len(values)}
+    for name, values in collect_values(rows).items():
+        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        metrics[name] = {"mean": float(np.mean(values)), "sd": sd, "n": len(values)}
     return metrics
 
 
