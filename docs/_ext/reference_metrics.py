@@ -10,13 +10,12 @@ from pathlib import Path
 import yaml
 from md_pieces import begin_sentence
 
+from fedray.core.scores import NUMBERED, find_score
 from fedray.files.columns import Column
-from fedray.metrics.catalogue import _PATTERNS, SCORES
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.catalogue import SCORES
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 FORMULAS: dict[str, str] = yaml.safe_load((REFERENCE / "metrics.yaml").read_text())
-NEITHER = ("entropy", "disagreement", "coverage_", "noise", "conformal_coverage", "conformal_threshold", "residual_sd")
 INTRO = (REFERENCE / "metrics_intro.md").read_text().strip()
 
 
@@ -32,15 +31,16 @@ def formula_of(name: str) -> str:
 def write_metric(name: str, column: Column) -> str:
     """The entry of a score."""
     facts = [f":Unit: {column.unit or 'none'}"]
-    if not name.startswith(NEITHER):
-        facts.append(f":Better: {'lower' if lower_is_better(name) else 'higher'}")
+    score = find_score(name)
+    if score is None or score.lower is not None:
+        facts.append(f":Better: {'lower' if score is not None and score.lower else 'higher'}")
     text = begin_sentence(column.text)
     return f"(metric-{name.lower()})=\n### {name}\n\n{text}\n\n$$\n{formula_of(name)}\n$$\n\n" + "\n".join(facts)
 
 
 def list_scores() -> dict[str, Column]:
     """Every score that an evaluation of fedray makes, also those whose names have numbers in them."""
-    numbered = {name: Column("number", unit, text) for name, (unit, text) in _PATTERNS.items()}
+    numbered = {name: Column("number", unit, text) for name, (unit, text) in NUMBERED.items()}
     return {**SCORES, **numbered}
 
 

@@ -7,64 +7,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedray.core.scores import NATS, SHARE, SQUARED, TARGET, find_score
+
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one before
 TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
-PERCENT_METRICS = (  # names of shares begin with one of these
-    "accuracy", "personal_accuracy", "personal_p10", "personal_worst", "disagreement", "coverage",
-    "conformal_coverage",
-)  # fmt: skip
-
-SCORE_NAMES = {  # what people read; pages, tables, the live view and the summary have no other names
-    "accuracy": "accuracy",
-    "accuracy_average": "plain average's accuracy",
-    "accuracy_mean": "members' mean accuracy",
-    "accuracy_min": "worst member's accuracy",
-    "accuracy_max": "best member's accuracy",
-    "personal_accuracy": "personalized accuracy",
-    "personal_p10": "personalized accuracy, 10th percentile",
-    "personal_worst": "personalized accuracy, worst client",
-    "personal_rmse": "personalized RMSE",
-    "personal_rmse_p90": "personalized RMSE, 90th percentile",
-    "personal_rmse_worst": "personalized RMSE, worst client",
-    "f1_weighted": "weighted F1",
-    "f1_macro": "macro F1",
-    "rmse": "RMSE",
-    "rmse_mean": "members' mean RMSE",
-    "rmse_min": "best member's RMSE",
-    "rmse_max": "worst member's RMSE",
-    "nll": "NLL",
-    "nll_residual": "NLL with residual noise",
-    "nll_none": "NLL without noise",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "entropy": "entropy",
-    "disagreement": "disagreement",
-    "crps": "CRPS",
-    "coverage_95": "95 % coverage",
-    "sharpness": "sharpness",
-    "conformal_coverage": "coverage of the sets",
-    "conformal_coverage_clients": "coverage of the sets, known clients",
-    "conformal_coverage_client_worst": "coverage of the sets, worst client",
-    "conformal_coverage_class_worst": "coverage of the sets, worst class",
-    "conformal_size": "labels in a set",
-    "conformal_size_clients": "labels in a set, known clients",
-    "conformal_width": "width of the intervals",
-    "conformal_width_clients": "width of the intervals, known clients",
-    "conformal_threshold": "threshold of the sets",
-    "conformal_bytes": "bytes for the threshold",
+TOTAL_NAMES = {  # of a run
     "up_bytes": "uplink",
     "down_bytes": "downlink",
     "sim_seconds": "virtual time",
     "wall_seconds": "wall time of the rounds",
 }
-TOTALS = ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")  # of a run
-SCORE_UNITS = {
-    "rmse": "target units",
-    "crps": "target units",
-    "sharpness": "target units",
-    "nll": "nats",
-    "entropy": "nats",
-}
+TOTALS = tuple(TOTAL_NAMES)
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
@@ -79,9 +32,10 @@ def name_score(name: str, *, unit: bool = False) -> str:
         ('NLL (nats)', 'held-out personalized accuracy', 'rounds to target')
     """
     inner = name.removeprefix("hold_out_")
-    text = SCORE_NAMES.get(inner, inner.replace("_", " "))
-    found = SCORE_UNITS.get(inner.removeprefix("personal_").partition("_")[0]) if unit else None
-    return ("held-out " if inner != name else "") + text + (f" ({found})" if found else "")
+    found = find_score(inner)
+    text = TOTAL_NAMES.get(inner, inner.replace("_", " ")) if found is None else found.name
+    behind = f" ({found.unit})" if unit and found is not None and found.unit in (NATS, TARGET, SQUARED) else ""
+    return ("held-out " if inner != name else "") + text + behind
 
 
 def format_score(value: Mapping[str, Any], worlds: int) -> str:
@@ -172,7 +126,8 @@ def format_number(value: float, name: str = "") -> str:
 
 def is_share(name: str) -> bool:
     """Whether a metric is a share, 0 to 1, that is written in percent."""
-    return name.removeprefix("hold_out_").startswith(PERCENT_METRICS)
+    found = find_score(name)
+    return found is not None and found.unit == SHARE
 
 
 def quote_value(value: object, most: int = 60) -> str:

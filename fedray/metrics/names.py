@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedray.core.scores import find_score
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
-
-LOWER_IS_BETTER = (  # beginnings of names
-    *("nll", "rmse", "brier", "ece", "crps", "sharpness", "width", "personal_rmse"),
-    *("conformal_size", "conformal_width", "conformal_bytes"),
-)
 
 
 def fits_task(name: str, classes: int) -> bool:
@@ -38,7 +34,8 @@ def lower_is_better(name: str) -> bool:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
         [False, True, True, False]
     """
-    return name.removeprefix("hold_out_").startswith(LOWER_IS_BETTER) or name.endswith(("_error", "_loss"))
+    found = find_score(name)
+    return name.endswith(("_error", "_loss")) if found is None else bool(found.lower)
 
 
 def reaches_target(name: str, value: float, target: float) -> bool:

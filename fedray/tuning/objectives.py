@@ -17,16 +17,8 @@ from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"
-PERSONAL = {
-    "personal_accuracy": "mean accuracy of the known clients",
-    "personal_p10": "their 10th percentile",
-    "personal_worst": "the worst of them",
-}
-PERSONAL_TARGETS = {
-    "personal_rmse": "mean RMSE of the known clients",
-    "personal_rmse_p90": "their 90th percentile",
-    "personal_rmse_worst": "the worst of them",
-}
+PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
+PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
 SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
 CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from fake_runs import write_run
 
-from fedray.core.text import SCORE_NAMES, name_score
+from fedray.core.scores import SCORES
+from fedray.core.text import TOTALS, name_score
 from fedray.experiments.live import describe_snapshot
 from fedray.report import compare, differences
 from fedray.report.cards import make_cards
@@ -98,7 +99,7 @@ def test_runs_of_different_rounds_and_replicates_are_not_compared_without_a_word
 
 
 def test_a_score_has_one_name_in_the_live_view_the_report_and_the_comparison() -> None:
-    assert len(set(SCORE_NAMES.values())) == len(SCORE_NAMES)
+    assert len({name_score(name) for name in (*SCORES, *TOTALS)}) == len(SCORES) + len(TOTALS)
     run = finished("a", 0.9, None, 1, up_bytes=2e6, down_bytes=1e6, sim_seconds=1.0, wall_seconds=2.0)
     snapshot = {"round": 1, "rounds": 1, "metrics": {"accuracy": 0.9}, "up_bytes": 2e6, "wall_seconds": 2.0}
     assert f"{name_score('accuracy')} 0.9000  {name_score('up_bytes')} 2 MB" in describe_snapshot(snapshot)

@@ -1,0 +1,154 @@
+"""The scores of fedray: the unit of each, whether lower values are better, what people read, and what it is.
+
+Example:
+    >>> find_score("hold_out_rmse_mean")[:3]
+    ('target units', True, "members' mean RMSE")
+    >>> find_score("rmse_of_ours") is None  # a metric of your own, or a mistake
+    True
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+SHARE, NATS, TARGET, SQUARED, LABELS = "share", "nats", "target units", "squared target units", "labels"
+HIGHER, LOWER, NEITHER = False, True, None
+
+
+class Score(NamedTuple):
+    """A score of fedray.
+
+    Attributes:
+        unit: Its unit; empty without one. What is a share, 0 to 1, is written in percent.
+        lower: Whether lower values are better; None: neither is.
+        name: What pages, tables, the live view and the summary call it.
+        text: What it is.
+    """
+
+    unit: str
+    lower: bool | None
+    name: str
+    text: str
+
+
+SCORES = {
+    "accuracy": Score(SHARE, HIGHER, "accuracy", "rows that are answered right"),
+    "f1_weighted": Score(SHARE, HIGHER, "weighted F1", "F1, the mean over the classes by their frequency"),
+    "f1_macro": Score(SHARE, HIGHER, "macro F1", "F1, the plain mean over the classes"),
+    "nll": Score(NATS, LOWER, "NLL", "negative log likelihood of a row"),
+    "brier": Score("", LOWER, "Brier score", "Brier score of a row, summed over the classes: 0 to 2"),
+    "ece": Score(
+        SHARE,
+        LOWER,
+        "calibration error",
+        "expected calibration error: mean distance of confidence and accuracy, in 15 bins",
+    ),
+    "entropy": Score(NATS, NEITHER, "entropy", "entropy of the answer"),
+    "disagreement": Score(SHARE, NEITHER, "disagreement", "pairs of members and rows with different classes"),
+    "rmse": Score(TARGET, LOWER, "RMSE", "root mean squared error"),
+    "crps": Score(TARGET, LOWER, "CRPS", "continuous ranked probability score"),
+    "coverage_50": Score(SHARE, NEITHER, "coverage 50", "targets inside the central 50 % interval"),
+    "coverage_90": Score(SHARE, NEITHER, "coverage 90", "targets inside the central 90 % interval"),
+    "coverage_95": Score(SHARE, NEITHER, "95 % coverage", "targets inside the central 95 % interval"),
+    "width_95": Score(TARGET, LOWER, "width 95", "mean width of the 95 % interval"),
+    "sharpness": Score(TARGET, LOWER, "sharpness", "mean predicted standard deviation"),
+    "sharpness_geometric": Score(
+        TARGET, LOWER, "sharpness geometric", "geometric mean of the predicted standard deviations"
+    ),
+    "nll_none": Score(NATS, LOWER, "NLL without noise", "negative log likelihood without observation noise"),
+    "nll_residual": Score(
+        NATS, LOWER, "NLL with residual noise", "negative log likelihood with the residual variance as noise"
+    ),
+    "residual_sd": Score(TARGET, NEITHER, "residual sd", "root of the clients' mean training residual variance"),
+    "bias2": Score(SQUARED, LOWER, "bias2", "squared bias of the replicates' mean answer"),
+    "variance": Score(SQUARED, LOWER, "variance", "variance of the answer over the replicates"),
+    "noise": Score(SQUARED, NEITHER, "noise", "noise of a toy's test targets"),
+    "accuracy_average": Score(
+        SHARE, HIGHER, "plain average's accuracy", "accuracy of the plain average of a stack's sub models"
+    ),
+    "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
+    "personal_accuracy": Score(
+        SHARE,
+        HIGHER,
+        "personalized accuracy",
+        "mean accuracy of the known clients, each with its own weights or models",
+    ),
+    "personal_p10": Score(
+        SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile over the known clients"
+    ),
+    "personal_worst": Score(SHARE, HIGHER, "personalized accuracy, worst client", "accuracy of the worst known client"),
+    "personal_rmse": Score(
+        TARGET, LOWER, "personalized RMSE", "mean RMSE of the known clients, each with its own weights or models"
+    ),
+    "personal_rmse_p90": Score(
+        TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile over the known clients"
+    ),
+    "personal_rmse_worst": Score(TARGET, LOWER, "personalized RMSE, worst client", "RMSE of the worst known client"),
+    "cluster_ari": Score(
+        "",
+        HIGHER,
+        "cluster ari",
+        "adjusted Rand index of the clients' best models and their true clusters: 1 equal, 0 by chance",
+    ),
+    "conformal_coverage": Score(SHARE, NEITHER, "coverage of the sets", "rows whose answer is in their conformal set"),
+    "conformal_coverage_clients": Score(
+        SHARE,
+        NEITHER,
+        "coverage of the sets, known clients",
+        "the same of known clients, weighted by their withheld rows",
+    ),
+    "conformal_coverage_client_worst": Score(
+        SHARE, NEITHER, "coverage of the sets, worst client", "the same of the worst known client"
+    ),
+    "conformal_coverage_class": Score(SHARE, NEITHER, "conformal coverage class", "the same of each class, a list"),
+    "conformal_coverage_class_worst": Score(
+        SHARE, NEITHER, "coverage of the sets, worst class", "the same of the worst class"
+    ),
+    "conformal_size": Score(LABELS, LOWER, "labels in a set", "mean size of the conformal sets"),
+    "conformal_size_clients": Score(
+        LABELS, LOWER, "labels in a set, known clients", "the same of known clients, weighted by their withheld rows"
+    ),
+    "conformal_width": Score(TARGET, LOWER, "width of the intervals", "mean width of the conformal intervals"),
+    "conformal_width_clients": Score(
+        TARGET,
+        LOWER,
+        "width of the intervals, known clients",
+        "the same of known clients, weighted by their withheld rows",
+    ),
+    "conformal_threshold": Score("", NEITHER, "threshold of the sets", "the largest score inside of a conformal set"),
+    "conformal_bytes": Score(
+        "bytes",
+        LOWER,
+        "bytes for the threshold",
+        "that all clients send once for the threshold of a model; not in `up_bytes`",
+    ),
+}
+_DERIVED = {  # of accuracy and rmse: what it is, and its name where higher and where lower values are better
+    "min": ("least of the members", "worst member's", "best member's"),
+    "mean": ("mean over the members", "members' mean", "members' mean"),
+    "max": ("largest of the members", "best member's", "worst member's"),
+    "last3": ("mean of the last 3 evaluated rounds", "last 3 rounds' mean", "last 3 rounds' mean"),
+}
+NUMBERED = {
+    r"accuracy_base_\d+": (SHARE, "accuracy of one base of a stack"),
+    r"accuracy_base_\d+_fold_\d+": (SHARE, "accuracy of one base's sub models that leave a fold out"),
+}
+
+
+def find_score(name: str) -> Score | None:
+    """A score of fedray by its name; None for any other name, such as that of a metric of a user's own.
+
+    Args:
+        name: As in `rounds.parquet`: with `hold_out_` before it on held-out rows; accuracy and RMSE also with `_min`,
+            `_mean` or `_max` over the members, and with `_last3` over the last rounds.
+    """
+    inner = name.removeprefix("hold_out_")
+    base, _, over = inner.rpartition("_")
+    if base in ("accuracy", "rmse") and over in _DERIVED:
+        score, (what, *names) = SCORES[base], _DERIVED[over]
+        return score._replace(name=f"{names[bool(score.lower)]} {score.name}", text=f"{what}: {score.text}")
+    for pattern, (unit, text) in NUMBERED.items():
+        if re.fullmatch(pattern, inner):
+            return Score(unit, HIGHER, inner.replace("_", " "), text)
+    return SCORES.get(inner)
