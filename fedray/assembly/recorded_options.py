@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 
 
 class RecordedOptions:
@@ -65,6 +65,6 @@ class RecordedOptions:
 def refuse_unread(name: str, options: RecordedOptions) -> None:
     """Raises `BadInput` for the first option that a method did not read while it was composed."""
     for key in options.unread():
-        near = find_nearest(key, tuple(options.asked))
-        remedy = f"did you mean method.{near}?" if near else "leave it out, or declare it in fedray.register"
+        otherwise = "leave it out, or declare it in fedray.register"
+        remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix="method.")
         raise BadInput(f"method.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")

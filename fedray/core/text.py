@@ -177,17 +177,18 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
     return lower[inside[0]] if inside else None
 
 
-def suggest_nearest(word: str, known: Iterable[str], otherwise: str) -> str:
+def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
     """The end of a message about an unknown word: the known word that is closest, or another remedy.
 
     Args:
-        word: What the user wrote.
+        word: What the user wrote; nothing is close to what is no text.
         known: The words that would have been right.
         otherwise: The remedy where none of them is close.
+        prefix: What stands before a known word in the message, such as the section of a key.
 
     Example:
         >>> suggest_nearest("digit", ["digits", "mnist"], "choose one of digits, mnist")
         'did you mean digits?'
     """
-    near = find_nearest(word, known)
-    return f"did you mean {near}?" if near else otherwise
+    near = find_nearest(word, known) if isinstance(word, str) else None
+    return f"did you mean {prefix}{near}?" if near else otherwise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import find_nearest, quote_value, suggest_nearest
 from fedray.scenario import names
 from fedray.scenario.validators import Check, real, whole
 
@@ -51,8 +51,8 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
 def _option(path: str, name: str, key: str, value: Any) -> Any:
     table = CLASSIFIERS[name][1]
     if key not in table:
-        near, word = find_nearest(str(key), table), quote_value(key).strip("'")
-        remedy = f"did you mean {path}.{near}?" if near else f"choose one of {', '.join(table)}"
+        remedy = suggest_nearest(str(key), table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
+        word = quote_value(key).strip("'")
         raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
     try:
         return table[key](value)

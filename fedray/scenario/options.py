@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import names
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.spec import REQUIRED, NameSpec, Option
@@ -35,10 +35,9 @@ def fold_options(
         if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
             remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
-        near = find_nearest(name, names.known_names(kind)) if isinstance(name, str) else None
-        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(names.known_names(kind))}"
-        if not near:
-            remedy += ", or --import the module that registers it"
+        known = names.known_names(kind)
+        otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
+        remedy = suggest_nearest(name, known, otherwise)
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
@@ -189,6 +188,5 @@ def explain_unknown_key(
     elif alias:
         remedy = f"did you mean {alias}?"
     else:
-        near = find_nearest(key, keys)
-        remedy = f"did you mean {lead}{near}?" if near else f"choose one of {', '.join(keys)}"
+        remedy = suggest_nearest(key, keys, f"choose one of {', '.join(keys)}", prefix=lead)
     return f"{lead}{word} is not a key of {where}: {remedy}"

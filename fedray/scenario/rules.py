@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.scenario import names
 from fedray.scenario.asynchronous import check_asynchronous
@@ -100,8 +100,7 @@ def _check_schedule(scenario: Scenario) -> None:
     kind = scenario.schedule.kind
     if not names.is_known("schedule", kind):
         known = names.known_names("schedule")
-        near = find_nearest(kind, known)
-        remedy = f"did you mean {near}?" if near else "choose one, or --import the module that registers it"
+        remedy = suggest_nearest(kind, known, "choose one, or --import the module that registers it")
         raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
 
 

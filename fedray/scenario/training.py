@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from fedray.core.text import find_nearest
+from fedray.core.text import suggest_nearest
 from fedray.scenario import names
 from fedray.scenario.spec import Needs
 from fedray.scenario.validators import Check, either, flag, list_of, maybe, means, one_of, real, text, whole
@@ -48,8 +48,7 @@ def named(kind: names.NameKind) -> Check:
         known = names.known_names(kind)
         if isinstance(value, str) and value in known:
             return value
-        near = find_nearest(value, known) if isinstance(value, str) else None
-        remedy = f"did you mean {near}?" if near else f"--import the module that registers the {kind}"
+        remedy = suggest_nearest(value, known, f"--import the module that registers the {kind}")
         raise ValueError(f"is not one of {', '.join(known)}: {remedy}" if known else f"is not known: {remedy}")
 
     return check

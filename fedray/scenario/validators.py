@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 
 Check = Callable[[Any], Any]
 AnyCheck = TypeVar("AnyCheck", bound=Check)
@@ -146,8 +146,7 @@ def one_of(*words: str) -> Check:
     def check(value: Any) -> str:
         if isinstance(value, str) and value in words:
             return value
-        near = find_nearest(value, words) if isinstance(value, str) else None
-        raise ValueError(f"is not one of {', '.join(words)}" + (f": did you mean {near}?" if near else ": choose one"))
+        raise ValueError(f"is not one of {', '.join(words)}: {suggest_nearest(value, words, 'choose one')}")
 
     return check
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
@@ -196,8 +196,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
         raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
     for key, value in given.items():
         if key not in table:
-            near = find_nearest(str(key), table)
-            remedy = f"did you mean {prefix}{near}?" if near else f"it has {', '.join(table)}"
+            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
             raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
         try:
             table[key][1](value)
