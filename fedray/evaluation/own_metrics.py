@@ -50,9 +50,8 @@ def score_own_metrics(
         return {}
     x, y = study.split(split, world)
     members, prediction = _answer_rows(study, world, outputs, split, answer)
-    where = world // study.per_replicate, int(study.folds[world])
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
-    scored = Scored(prediction, targets, members, x.numpy(), split, *where)
+    scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world))
     return {name: read_metric(name, function, scored) for name, function in metrics.items()}
 
 

@@ -195,7 +195,7 @@ class Run:
         paths = []
         for m, state in enumerate(self.models):
             world, k = divmod(m, study.method.phase.models)
-            replicate, fold = world // study.per_replicate, int(study.folds[world])
+            replicate, fold = study.place(world)
             path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
             make_parent(path)
             write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))

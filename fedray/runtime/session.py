@@ -194,7 +194,7 @@ def _manifest(
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
     """The summary of a run that has come to its end, after its drift scores and the data of its pictures, if drawn."""
     log.info("scoring the trained models")
-    models = checkpoint.hash_model(study.net.layout, progress.state, study.method.phase.models, study.folds)
+    models = checkpoint.hash_model(study, progress.state)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
     if pictures:
         drift = measure_drift(study, runtime, progress.state)

@@ -126,7 +126,7 @@ class Study:
         clients: The population.
         shards: The clients' data in every world.
         seeds: Seed of each world, `[worlds]`.
-        folds: Fold of each world, `[worlds]`; the replicate of a world is `world // number of folds`.
+        folds: Fold of each world, `[worlds]`; the folds of a replicate lie side by side.
         rounds: Length of the run.
         input_shape: Shape of one network input.
         classes: C; 0 for regression.
@@ -202,6 +202,10 @@ class Study:
     def per_replicate(self) -> int:
         """Worlds of one replicate: its folds."""
         return len(set(self.folds.tolist()))
+
+    def place(self, world: int) -> tuple[int, int]:
+        """The replicate and the fold of a world."""
+        return world // self.per_replicate, int(self.folds[world])
 
     @property
     def client_names(self) -> tuple[str, ...]:

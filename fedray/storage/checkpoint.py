@@ -28,12 +28,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedray.core.errors import Damaged, FedrayError, Unwritable
-from fedray.core.types import IntArray, Layout, State
+from fedray.core.types import State
 from fedray.files.bounded import say_damaged
 from fedray.files.parts import PartSums, find_checkpoints, read_totals
 from fedray.files.plain import hash_tensors, open_plain, sync_to_disk
 from fedray.files.sealed import SEAL, seal_entries, tell_apart
 from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Study
 
 
 def save_checkpoint(
@@ -205,23 +206,22 @@ def read_checkpoint_parts(folder: Path, round: int) -> PartSums | None:
     return found
 
 
-def hash_model(layout: Layout, state: State, models: int, folds: IntArray) -> str:
+def hash_model(study: Study, state: State) -> str:
     """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
 
     The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
     model; trainable parameters, float buffers, counters, each in the order of the module.
 
     Args:
-        layout: names and shapes of the numbers of one model.
+        study: what was trained.
         state: the models of all worlds.
-        models: K, models of each world.
-        folds: fold of each world, `[worlds]`.
     """
     tensors: dict[str, torch.Tensor] = {}
-    per_replicate = len(np.unique(folds))
+    layout = study.net.layout
     for m in range(len(state.models)):
-        world, k = divmod(m, models)
-        label = f"{world // per_replicate}/{folds[world]}/{k}"
+        world, k = divmod(m, study.method.phase.models)
+        replicate, fold = study.place(world)
+        label = f"{replicate}/{fold}/{k}"
         for name, value in layout.views(state.models[m]).items():
             tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
         for name, count in zip(layout.counters, state.counters[m], strict=True):

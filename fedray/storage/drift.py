@@ -57,7 +57,7 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
     for world, drift in enumerate(worlds):
         client = np.arange(len(drift.total))
         samples = study.shards.sizes(np.full_like(client, world), client)
-        tables.append(make_drift_table(world // study.per_replicate, int(study.folds[world]), samples, drift))
+        tables.append(make_drift_table(*study.place(world), samples, drift))
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
 
 

@@ -46,7 +46,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     found = []
     rows = read_table(out, "rounds").to_pylist()
     for world in range(study.worlds):
-        where = (world // study.per_replicate, int(study.folds[world]))
+        where = study.place(world)
         course = [row for row in rows if (row["replicate"], row["fold"]) == where]
         values: dict[str, float] = {}
         for name in ("accuracy", "rmse"):

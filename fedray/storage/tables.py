@@ -113,7 +113,8 @@ class RunRecorder:
             found: the scores.
         """
         n = len(found.client)
-        where = {"replicate": world // self.study.per_replicate, "fold": int(self.study.folds[world]), "round": round}
+        replicate, fold = self.study.place(world)
+        where = {"replicate": replicate, "fold": fold, "round": round}
         self._scores.append(
             {
                 **{name: np.full(n, value) for name, value in where.items()},
@@ -128,15 +129,17 @@ class RunRecorder:
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
         """Keeps the metrics of a round, and shows them to whoever watches."""
         for world, row in enumerate(rows):
-            where = {"replicate": world // self.study.per_replicate, "fold": int(self.study.folds[world])}
+            replicate, fold = self.study.place(world)
             totals = {
+                "replicate": replicate,
+                "fold": fold,
                 "round": progress.round,
                 "sim_seconds": float(progress.sim_seconds[world]),
                 "wall_seconds": progress.wall_seconds,
                 "up_bytes": int(progress.up_bytes[world]),
                 "down_bytes": int(progress.down_bytes[world]),
             }
-            self._rounds.append({**where, **totals, **row})
+            self._rounds.append({**totals, **row})
         self._watch(progress)
         if self._buffered > FLUSH_ROWS or time.monotonic() - self._flushed > 20:
             self.flush(progress.round)

@@ -286,7 +286,7 @@ def score_models(
     runtime = Inline(study, device_of(gpus, scenario.clients.device))
     runtime.restore(private)
     rows = make_evaluator(study, runtime, test=test)(progress)
-    return [row for w, row in enumerate(rows) if replicate in (None, w // study.per_replicate)]
+    return [row for w, row in enumerate(rows) if replicate in (None, study.place(w)[0])]
 
 
 def look_up_values(job: TrialTask, folder: Path) -> list[float]:

@@ -39,6 +39,14 @@ def run(fold: Any, **keys: Any) -> fedray.Run:
     return fedray.run(scenario, data=make_folds())
 
 
+def test_the_worlds_are_the_folds_of_one_replicate_after_another() -> None:
+    study = build_study(
+        read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}}),
+        UserObjects(data=make_folds()),
+    )
+    assert [study.place(world) for world in range(study.worlds)] == [(r, f) for r in range(2) for f in range(FOLDS)]
+
+
 def test_folds_of_equal_rows_are_trained_from_different_first_models_and_batches() -> None:
     """All folds of a replicate started alike, so their spread left out that of the first models and the batches."""
     scenario = read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}})
