@@ -64,15 +64,18 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
     for pair in (pair for metric in (*SHOWN_METRICS, *own) for pair in compare_with_first(runs, [metric])):
-        found = pair.difference
-        if found is None:
-            continue
-        means = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
-        interval = f"{show_score(pair.metric, found.low, True)} to {show_score(pair.metric, found.high, True)}"
-        cells = [name_score(pair.metric, unit=True), pair.run, *means, show_score(pair.metric, found.mean, True)]
-        cells += [interval if found.n > 1 else "none: one pair", count_pairs(found)]
-        rows.append([ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)])
+        if pair.difference is not None:
+            rows.append(make_pair_row(name_score(pair.metric, unit=True), pair, pair.difference))
     return head, rows
+
+
+def make_pair_row(label: str, pair: RunPair, found: PairedDifference) -> list[ScoreCell]:
+    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs."""
+    shown = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
+    mean, low, high = (show_score(pair.metric, value, True) for value in found[:3])
+    interval = f"{low} to {high}" if found.n > 1 else "none: one pair"
+    cells = [label, pair.run, *shown, mean, interval, count_pairs(found)]
+    return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]
 
 
 def tell_difference(pair: RunPair) -> str:

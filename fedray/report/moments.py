@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.text import choose_unit, format_seconds, is_share, name_score
 from fedray.report import style
-from fedray.report.differences import count_pairs, show_score
+from fedray.report.differences import make_pair_row
 from fedray.report.pairs import SECONDS, RunPair, compare_with_first, find_axis, find_common_end
 from fedray.report.read import ReadRun
 from fedray.report.sheets import ScoreCell
@@ -93,11 +93,6 @@ def make_moment_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCe
     rows = []
     for at, pairs in compare_moments(runs, metric, SHOWN_MOMENTS):
         for pair in pairs:
-            if (found := pair.difference) is None:
-                continue
-            means = [show_score(metric, value) for value in (pair.run_mean, pair.baseline_mean)]
-            interval = f"{show_score(metric, found.low, True)} to {show_score(metric, found.high, True)}"
-            cells = [format_seconds(at), pair.run, *means, show_score(metric, found.mean, True)]
-            cells += [interval if found.n > 1 else "none: one pair", count_pairs(found)]
-            rows.append([ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)])
+            if pair.difference is not None:
+                rows.append(make_pair_row(format_seconds(at), pair, pair.difference))
     return head, rows
