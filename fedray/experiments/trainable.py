@@ -31,7 +31,6 @@ from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Snapshot, run_session
 from fedray.runtime.worker_info import name_lanes, worker_facts
-from fedray.scenario.identity import IDENTITY_FILE
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
@@ -50,8 +49,8 @@ class Reports(Protocol):
     def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
         """Takes the metrics of a round, and the run directory where it is whole."""
 
-    def go_on(self, out: Path) -> bool:
-        """Copies the run directory from which the trial goes on; False where it begins."""
+    def go_on(self, out: Path, scenario_text: str) -> bool:
+        """Makes the run directory from the one that the trial goes on from; False where it begins."""
 
 
 class Trial(NamedTuple):
@@ -126,19 +125,10 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None
     scenario = replace(record_objects(scenario, trial.own), runtime="inline", report=False, loggers=[], checkpoint=kept)
     with tempfile.TemporaryDirectory(prefix="fedray-trial-") as scratch:
         out = Path(scratch) / "run"
-        _make_directory(scenario, out, reports)
+        if not reports.go_on(out, dump_scenario(scenario)):
+            directory.make_run_directory(out, dump_scenario(scenario))
         with explain_run(scenario, out, trial.own):
             _run(trial, scenario, out, reports)
-
-
-def _make_directory(scenario: Scenario, out: Path, reports: Reports) -> None:
-    """The run directory of a trial; one that another trial has left goes on with the keys of this one."""
-    if not reports.go_on(out):
-        directory.make_run_directory(out, dump_scenario(scenario))
-    elif (out / "scenario.yaml").read_text() != dump_scenario(scenario):
-        (out / "scenario.yaml").write_text(dump_scenario(scenario))
-        for name in (IDENTITY_FILE, "manifest.json"):
-            (out / name).unlink(missing_ok=True)
 
 
 def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:

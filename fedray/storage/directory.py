@@ -22,6 +22,7 @@ from fedray.core.errors import BadInput, Unwritable
 from fedray.files import plain
 from fedray.files.locks import hold_lock, is_locked
 from fedray.files.parts import TABLES, list_parts, refuse_links
+from fedray.scenario.identity import IDENTITY_FILE
 
 LOCK = ".lock"
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
@@ -41,6 +42,22 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
     with hold_lock(out / LOCK, _say_taken(out)):
         _refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
+
+
+def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
+    """Copies a run that goes on in a directory of its own; under other keys its identity and manifest stay behind.
+
+    The scenario is written last: a directory that has one is whole.
+
+    Args:
+        source: the run directory, which nobody writes.
+        out: the new one, which does not exist yet.
+        scenario_text: the keys with which it goes on.
+    """
+    same = (source / "scenario.yaml").read_bytes() == scenario_text.encode()
+    stale = () if same else ("manifest.json", IDENTITY_FILE)
+    shutil.copytree(source, out, ignore=shutil.ignore_patterns("scenario.yaml", LOCK, *stale))
+    plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
 
 def _refuse_taken(out: Path) -> None:

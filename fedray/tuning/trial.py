@@ -38,7 +38,6 @@ from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
-from fedray.scenario.identity import IDENTITY_FILE
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
@@ -218,9 +217,7 @@ def _make_directory(job: TrialTask) -> None:
     if job.before is None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
-    left_out = shutil.ignore_patterns("scenario.yaml", ".lock", "manifest.json", IDENTITY_FILE)
-    shutil.copytree(job.before, job.folder, ignore=left_out)
-    plain.write_atomically(job.folder / "scenario.yaml", dump_scenario(job.scenario).encode())
+    directory.adopt_run(job.before, job.folder, dump_scenario(job.scenario))
     if identity.read_identity(job.before):
         identity.write_identity(job.folder, describe_study(job.scenario, job.own, reopen_study(job.before, job.own)))
 

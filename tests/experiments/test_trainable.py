@@ -17,6 +17,7 @@ from fedray.core.errors import BadInput
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
 from fedray.scenario.loader import read_scenario
+from fedray.storage.directory import adopt_run
 
 KEYS = scenario({"rounds": 4, "data": {"hold_out": 0.25}, "evaluate": {"every": 2}})
 Reported = list[dict[str, float]]
@@ -37,9 +38,9 @@ class Tune:
         if len(self.reported) == self.enough:
             raise SystemExit(0)  # as Tune ends a trial
 
-    def go_on(self, out: Path) -> bool:
+    def go_on(self, out: Path, scenario_text: str) -> bool:
         if self.start is not None:
-            shutil.copytree(self.start, out)
+            adopt_run(self.start, out, scenario_text)
         return self.start is not None
 
 

@@ -7,12 +7,13 @@ Example:
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+
+from fedray.storage import directory
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
@@ -26,18 +27,19 @@ def report(metrics: Mapping[str, float], folder: Path | None) -> None:
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
-def go_on(out: Path) -> bool:
-    """Copies the checkpoint from which Tune wants this trial to go on; False where it begins.
+def go_on(out: Path, scenario_text: str) -> bool:
+    """Makes a run directory of the checkpoint from which Tune wants this trial to go on; False where it begins.
 
     Args:
         out: The run directory, which does not exist yet.
+        scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
     """
     untyped: Any = tune
     checkpoint = untyped.get_checkpoint()
     if checkpoint is None:
         return False
     with checkpoint.as_directory() as folder:
-        shutil.copytree(folder, out, ignore=shutil.ignore_patterns(".lock"))
+        directory.adopt_run(Path(folder), out, scenario_text)
     return True
 
 
