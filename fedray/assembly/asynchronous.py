@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import torch
 
@@ -22,7 +21,7 @@ from fedray.core.method import Method
 from fedray.core.types import Clients
 from fedray.methods.setting import Setting
 from fedray.scenario.schema import Scenario
-from fedray.simulation.async_rule import AsyncRule, Mode, Staleness
+from fedray.simulation.async_rule import AsyncRule
 
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
 
@@ -38,12 +37,12 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
     if keys.mode == "sync":
         return None
     return AsyncRule(
-        mode=cast(Mode, keys.mode),
+        mode=keys.mode,
         concurrency=min(clients.number, keys.concurrency or clients.number),
         goal=keys.goal,
         tick=keys.tick,
         alpha=keys.alpha,
-        staleness=cast(Staleness, keys.staleness),
+        staleness=keys.staleness,
         a=keys.staleness_a,
         b=keys.staleness_b,
         dropout=keys.dropout,

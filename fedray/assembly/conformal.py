@@ -8,14 +8,13 @@ Example:
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS
 from fedray.data.shards import Shards
-from fedray.metrics.conformal import ConformalRule, QuantileKind, ScoreKind, find_pooled_rank
+from fedray.metrics.conformal import ConformalRule, find_pooled_rank
 from fedray.metrics.fedcp_qq import choose_ranks
 from fedray.scenario.conformal import ConformalKeys
 
@@ -35,14 +34,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
     if (score == "regression") == bool(classes):
         has, remedy = ("classes", "lac, aps or raps") if classes else ("real targets", "regression")
         raise BadInput(f"predict.conformal.score = {score}, but {data} has {has}: choose {remedy}, or leave it at auto")
-    return ConformalRule(
-        keys.alpha,
-        cast(ScoreKind, score),
-        cast(QuantileKind, keys.quantile),
-        keys.penalty,
-        keys.k_reg,
-        keys.relative_error,
-    )
+    return ConformalRule(keys.alpha, score, keys.quantile, keys.penalty, keys.k_reg, keys.relative_error)
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:

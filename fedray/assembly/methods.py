@@ -33,9 +33,8 @@ from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.adaptive import remember_losses
 from fedray.components.schedule import KINDS, Assignment
-from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.errors import BadInput, ScenarioWarning
-from fedray.core.local import RateKind, RateSchedule
+from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
 from fedray.data.shards import Shards
@@ -81,12 +80,10 @@ def make_setting(
         assign=choose_assignment(scenario, own),
         rows=scenario.schedule.rows,
         local=add_own_code(local, scenario, own.training),
-        weighting=scenario.server.weighting,  # type: ignore[arg-type]
+        weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
-        optimizer=Optimizer(
-            cast(ServerOptimizerKind, scenario.server.optimizer), scenario.server.lr, scenario.server.momentum
-        ),
+        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
         hold_out=scenario.data.hold_out > 0,
         compress=lambda layout: make_compression(scenario, layout, devices),
         participants=(
@@ -262,5 +259,4 @@ def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
     """
     if keys.kind == "step" and not keys.at:
         raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")
-    kind = cast(RateKind, keys.kind)
-    return RateSchedule(kind, keys.rounds or max(1, rounds), keys.floor, keys.warmup, tuple(keys.at), keys.gamma)
+    return RateSchedule(keys.kind, keys.rounds or max(1, rounds), keys.floor, keys.warmup, tuple(keys.at), keys.gamma)

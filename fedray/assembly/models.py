@@ -21,7 +21,7 @@ from fedray.assembly import memory
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Net, Objective
+from fedray.core.types import Net
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.dropout import find_dropout
@@ -45,8 +45,8 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     Raises:
         BadInput: the network does not fit the data, or this machine cannot hold the models.
     """
-    objective: Objective = scenario.model.objective  # type: ignore[assignment]
-    if scenario.model.objective == "auto":
+    objective = scenario.model.objective
+    if objective == "auto":
         objective = "cross_entropy" if data.classes else "mse"
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     if (objective == "cross_entropy") != bool(data.classes):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, limit_rows
 from fedray.files.plain import expand_user_path
 from fedray.metrics import names
-from fedray.metrics.ensemble import AverageKind
 from fedray.scenario.loader import to_plain
 from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
@@ -269,7 +268,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
     return Evaluation(
         every=scenario.evaluate.every,
         every_seconds=scenario.evaluate.every_seconds,
-        average=cast(AverageKind, scenario.predict.average),  # the schema has checked it
+        average=scenario.predict.average,
         gamma=gamma if scenario.evaluate.personal or math.isfinite(gamma) else None,
         noise=scenario.predict.noise,
         stop_at=(stop.metric, stop.value) if stop else None,

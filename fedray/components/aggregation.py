@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -25,9 +24,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.exact_sum import Counts, Kept, Largest, exact_sum
 from fedray.core.method import Server
-from fedray.core.types import State, Stats, Tier, Uploads
-
-Weighting = Literal["uniform", "examples"]
+from fedray.core.types import State, Stats, Tier, Uploads, Weighting
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, Weighting, group_uploads, keep_uploads, mean, upload_weights
+from fedray.components.aggregation import Rows, group_uploads, keep_uploads, mean, upload_weights
 from fedray.core import rng
 from fedray.core.exact_sum import exact_sum
 from fedray.core.method import Server
-from fedray.core.types import State, Stats, Uploads
+from fedray.core.types import State, Stats, Uploads, Weighting
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,13 @@ of its optimizer.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from fedray.components.aggregation import Rows, place_change, step_and_move, trained_models
 from fedray.core.method import Server
-from fedray.core.types import State, Stats
+from fedray.core.types import ServerOptimizerKind, State, Stats
 
-ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
 BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
+Draw = Literal["rows", "weights", "bootstrap"]
 
 
 class Fitting(NamedTuple):
@@ -29,7 +30,7 @@ class Fitting(NamedTuple):
     options: Mapping[str, Any]
     leaves: int
     classes: int
-    draw: Literal["rows", "weights", "bootstrap"]
+    draw: Draw
     series: int
     numbers: int
 

@@ -42,6 +42,13 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Members = Callable[[IntArray], NDArray[np.bool_]]  # of clients `[J]`: whether they belong to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
+Weighting = Literal["uniform", "examples"]  # of uploads
+ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
+Mode = Literal["semi", "buffered", "async"]  # when the server steps where clients do not wait for each other
+Staleness = Literal["constant", "polynomial", "hinge"]
+AverageKind = Literal["probabilities", "logits", "outputs"]  # what the answers of an ensemble are averaged as
+ScoreKind = Literal["lac", "aps", "raps", "regression"]  # of conformal sets
+QuantileKind = Literal["exact", "sketch", "qq"]
 Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
 
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).

@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedray.components import robust as centers
-from fedray.components.aggregation import Rows, Weighting, by_tier, mean, paper_eq2
+from fedray.components.aggregation import Rows, by_tier, mean, paper_eq2
 from fedray.components.compression import dense
 from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
-from fedray.core.types import Layout
+from fedray.core.types import Layout, Weighting
 from fedray.methods.setting import Setting
 
 Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model

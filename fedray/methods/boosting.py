@@ -55,7 +55,7 @@ from fedray.components.boosting import (
 from fedray.components.boosting_traffic import Sent, bagging_traffic, boosting_traffic
 from fedray.components.compression import dense
 from fedray.core.errors import BadInput
-from fedray.core.fitting import Fitting
+from fedray.core.fitting import Draw, Fitting
 from fedray.core.method import Local, Method, Phase
 from fedray.methods.base import make_schedule
 from fedray.methods.setting import Setting
@@ -132,8 +132,7 @@ def _sizes(setting: Setting, size: Ensemble) -> Sizes:
     return Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
-def _fitting(setting: Setting, size: Ensemble, *, draw: str) -> Fitting:
+def _fitting(setting: Setting, size: Ensemble, *, draw: Draw) -> Fitting:
     """What a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
-    one = Fitting(options, size.leaves, size.classes, "rows", series=1, numbers=size.tree_numbers)
-    return one._replace(draw=draw)  # type: ignore[arg-type]  # the scenario has checked it
+    return Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

@@ -13,13 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, Weighting
+from fedray.components.aggregation import Rows
 from fedray.components.fusion import Student
 from fedray.components.schedule import Assignment, Informed, Participation
-from fedray.components.server_optimizer import ServerOptimizerKind
 from fedray.core.method import Compress, Local, Walk
 from fedray.core.rng import Keys
-from fedray.core.types import Clients, Layout
+from fedray.core.types import Clients, Layout, ServerOptimizerKind, Weighting
 from fedray.models.boosting import Ensemble
 from fedray.models.stacking import Stack
 

@@ -33,11 +33,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import Rows, Weighting, by_tier
+from fedray.components.aggregation import Rows, by_tier
 from fedray.components.compression import keep_by_tier, top_k
 from fedray.components.schedule import permutation
 from fedray.core.method import Compress, Method, Server
-from fedray.core.types import Layout
+from fedray.core.types import Layout, Weighting
 from fedray.methods.base import federated, merge_uploads
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server

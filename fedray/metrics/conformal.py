@@ -31,16 +31,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 from fedray.metrics.fedcp_qq import choose_ranks, list_ranks
 from fedray.metrics.sketch import find_ranked_score, merge_sketches, pack_sketch, sketch_scores
 
-ScoreKind = Literal["lac", "aps", "raps", "regression"]
-QuantileKind = Literal["exact", "sketch", "qq"]
 NUMBER_BYTES = 8  # of a score that a client sends
 
 

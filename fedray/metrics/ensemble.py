@@ -6,16 +6,14 @@ computed in float64.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedray.core.errors import BadInput
-from fedray.core.types import FloatArray
+from fedray.core.types import AverageKind, FloatArray
 from fedray.metrics.arrays import to_floats
-
-AverageKind = Literal["probabilities", "logits", "outputs"]
 
 
 def probabilities(logits: ArrayLike) -> FloatArray:

@@ -8,11 +8,12 @@ Example:
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.core.types import Mode, Staleness
 from fedray.scenario.spec import Needs
 from fedray.scenario.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
 
@@ -129,12 +130,12 @@ class ParticipationKeys:
     overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
     dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
     deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    mode: Annotated[str, _V(one_of("sync", "semi", "buffered", "async"))] = "sync"
+    mode: Annotated[Literal["sync"] | Mode, _V(one_of("sync", *get_args(Mode)))] = "sync"
     concurrency: Annotated[int | None, _V(maybe(whole(1, 10**9))), NO_ROUNDS] = None
     goal: Annotated[int, _V(whole(1, 10**9)), Needs("participation.mode", ("buffered",))] = 10
     tick: Annotated[float, _V(real("(0, inf)")), Needs("participation.mode", ("semi",))] = 10.0
     alpha: Annotated[float, _V(real("(0, 1]")), Needs("participation.mode", ("async",))] = 0.6
-    staleness: Annotated[str, _V(one_of("constant", "polynomial", "hinge")), NO_ROUNDS] = "polynomial"
+    staleness: Annotated[Staleness, _V(one_of(*get_args(Staleness))), NO_ROUNDS] = "polynomial"
     staleness_a: Annotated[float, _V(real("(0, 1000]")), Needs("participation.staleness", ("polynomial", "hinge"))] = (
         0.5
     )

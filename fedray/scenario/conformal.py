@@ -7,12 +7,13 @@ Example:
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
+from fedray.core.types import QuantileKind, ScoreKind
 from fedray.scenario.spec import Needs
 from fedray.scenario.validators import one_of, real, whole
 
@@ -37,8 +38,8 @@ class ConformalKeys:
     """
 
     alpha: Annotated[float, _V(real("(0, 1)"))] = 0.1
-    score: Annotated[str, _V(one_of("auto", "lac", "aps", "raps", "regression"))] = "auto"
-    quantile: Annotated[str, _V(one_of("exact", "sketch", "qq"))] = "exact"
+    score: Annotated[Literal["auto"] | ScoreKind, _V(one_of("auto", *get_args(ScoreKind)))] = "auto"
+    quantile: Annotated[QuantileKind, _V(one_of(*get_args(QuantileKind)))] = "exact"
     penalty: Annotated[float, _V(real("[0, inf)")), _RAPS] = 0.01
     k_reg: Annotated[int, _V(whole(0, 10**6)), _RAPS] = 1
     relative_error: Annotated[float, _V(real("(0, 1]")), _SKETCH] = 0.01

@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
-from fedray.core.types import Lanes
+from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
 from fedray.scenario.conformal import ConformalKeys
 from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, PatienceKeys, StopKeys
@@ -121,7 +121,7 @@ class ModelKeys:
 
     name: Annotated[str, _V(text)] = "mlp"
     object: Annotated[str | None, _V(maybe(text))] = None
-    objective: Annotated[str, _V(one_of("auto", "cross_entropy", "half_mse", "mse", "gaussian_nll"))] = "auto"
+    objective: Annotated[Literal["auto"] | Objective, _V(one_of("auto", *get_args(Objective)))] = "auto"
     options: OptionValues = field(default_factory=dict)
 
 
@@ -138,7 +138,7 @@ class PredictKeys:
             and no part of any paper.
     """
 
-    average: Annotated[str, _V(one_of("probabilities", "logits"))] = "probabilities"
+    average: Annotated[AverageKind, _V(one_of("probabilities", "logits"))] = "probabilities"
     gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
     noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
     conformal: ConformalKeys | None = None
@@ -221,7 +221,7 @@ class Scenario:
     loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
     on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
     client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    lanes: Annotated[Lanes, _V(one_of("auto", "compiled", "torch"))] = "auto"
+    lanes: Annotated[Lanes, _V(one_of(*get_args(Lanes)))] = "auto"
     table: list[CellKeys] = field(default_factory=list)
     published: OptionValues = field(default_factory=dict)
     callbacks: Annotated[list[str] | None, _V(maybe(list_of(named("callback"), 100, scalar=True)))] = None

@@ -8,12 +8,14 @@ Example:
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.core.local import RateKind
 from fedray.core.text import suggest_nearest
+from fedray.core.types import ServerOptimizerKind, Weighting
 from fedray.scenario import names
 from fedray.scenario.spec import Needs
 from fedray.scenario.validators import Check, either, flag, list_of, maybe, means, one_of, real, text, whole
@@ -67,7 +69,7 @@ class RateKeys:
         gamma: the factor of each of these falls.
     """
 
-    kind: Annotated[str, _V(one_of("constant", "cosine", "linear", "step"))] = "constant"
+    kind: Annotated[RateKind, _V(one_of(*get_args(RateKind)))] = "constant"
     rounds: Annotated[int | None, _V(maybe(whole(1, 10**7))), _FALLS] = None
     floor: Annotated[float, _V(real("[0, 1]")), _FALLS] = 0.0
     warmup: Annotated[int, _V(whole(0, 10**7))] = 0
@@ -151,8 +153,8 @@ class ServerKeys:
     """
 
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
-    weighting: Annotated[str, _V(one_of("uniform", "examples"))] = "uniform"
-    optimizer: Annotated[str, _V(one_of("none", "momentum", "adam", "yogi"))] = "none"
+    weighting: Annotated[Weighting, _V(one_of(*get_args(Weighting)))] = "uniform"
+    optimizer: Annotated[ServerOptimizerKind, _V(one_of(*get_args(ServerOptimizerKind)))] = "none"
     lr: Annotated[float, _V(real("(0, inf)")), _STEPS] = 1.0
     momentum: Annotated[float, _V(real("[0, 1)")), _STEPS] = 0.9
     robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"

@@ -9,14 +9,10 @@ Example:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from fedray.core.types import FloatArray, IntArray
-
-Mode = Literal["semi", "buffered", "async"]
-Staleness = Literal["constant", "polynomial", "hinge"]
+from fedray.core.types import FloatArray, IntArray, Mode, Staleness
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer, Local, Method
-from fedray.core.types import Clients, FloatArray, IntArray, Lanes, Net, State
+from fedray.core.types import AverageKind, Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.client_names import name_clients
 from fedray.data.shards import Shards
 from fedray.metrics.conformal import ConformalRule
-from fedray.metrics.ensemble import AverageKind
 from fedray.models.stacking import Voter
 from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.clock import CountingRule

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fedray.core import rng
-from fedray.core.types import FloatArray
+from fedray.core.types import FloatArray, ScoreKind
 from fedray.metrics.conformal import (
     ConformalRule,
-    ScoreKind,
     cover_labels,
     cover_targets,
     find_pooled_rank,

@@ -13,9 +13,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import special
 
 from fedray.core.errors import BadInput
-from fedray.core.types import FloatArray
+from fedray.core.types import AverageKind, FloatArray
 from fedray.metrics.ensemble import (
-    AverageKind,
     answer_classes,
     average,
     entropies,
