@@ -1,6 +1,6 @@
 """The page of the metrics.
 
-Words and units come from `fedray/metrics/catalogue.py`, formulas from `docs/reference/metrics.yaml`.
+Words and units come from `fedray/core/scores.py`, formulas from `docs/reference/metrics.yaml`.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Study:
         rule: Which uploads of a round the server will use (not late, dropped or failed).
         checkpoint_every: Rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
-        scenario: The scenario in plain types, for the manifest.
+        scenario: The scenario in plain types, for what no other field says; empty for a study without one.
         dtype: Type of the models' numbers.
         lanes: Whether compiled kernels may train, must, or must not.
         skip: Whether a job that fails is left out; otherwise it ends the run.
