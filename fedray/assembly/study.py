@@ -264,6 +264,8 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         if metric and not names.fits_task(metric, classes):
             has = "has classes" if classes else "has none"
             raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
+        if metric and not names.has_direction(metric):
+            raise BadInput(f"{key} = {metric}, of which neither more nor less is better: choose another")
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
         every=scenario.evaluate.every,

@@ -38,6 +38,17 @@ def lower_is_better(name: str) -> bool:
     return name.endswith(("_error", "_loss")) if found is None else bool(found.lower)
 
 
+def has_direction(name: str) -> bool:
+    """Whether one way of a score is better: more entropy is neither better nor worse, and nor is more coverage.
+
+    Example:
+        >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
+        [True, False, False, True]
+    """
+    found = find_score(name)
+    return found is None or found.lower is not None
+
+
 def reaches_target(name: str, value: float, target: float) -> bool:
     """Whether the value of a score is at least as good as a target.
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.metrics import classification, regression
-from fedray.metrics.names import lower_is_better, reaches_target
+from fedray.metrics.names import has_direction, lower_is_better, reaches_target
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
@@ -115,6 +115,9 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
         raise BadInput(f"{path}.{within[-1]} = {entry[within[-1]]:g} cannot be used here: drop it")
     if metric in TOTALS and not prefix:
         return SweepObjective(name, "total", metric, entry.get("direction", "minimize"))
+    if ("direction" not in entry or prefix) and not has_direction(metric):
+        remedy = "choose another" if prefix else f"write {{name: {name}, direction: minimize}}, or maximize"
+        raise BadInput(f"{path}.name = {name}, of which neither more nor less is better: {remedy}")
     low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:

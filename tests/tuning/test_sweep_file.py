@@ -102,6 +102,15 @@ def test_what_is_better_lower_is_minimised(name: str) -> None:
     assert read_objective("", name).direction == "minimize"
 
 
+@pytest.mark.parametrize("name", ["entropy", "disagreement", "coverage_90", "conformal_coverage_client_worst"])
+def test_what_has_no_better_side_needs_a_direction(name: str) -> None:
+    with pytest.raises(BadInput, match=f"o.name = {name}, of which neither .* direction: minimize"):
+        read_objective("o", name)
+    assert read_objective("o", {"name": name, "direction": "minimize"}).direction == "minimize"
+    with pytest.raises(BadInput, match=f"rounds_to_{name}, of which neither"):
+        read_objective("o", {"name": f"rounds_to_{name}", "target": 0.5, "direction": "minimize"})
+
+
 def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
     """The name is the study's in its storage: the copy in the run directory goes on with the same one."""
     first = read_sweep(FILES[0].with_name("quick.yaml"))
