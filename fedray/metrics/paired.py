@@ -88,7 +88,14 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
 
 
 def score_worlds(
-    seed: int, replicate: ArrayLike, fold: ArrayLike, values: ArrayLike, *, round: ArrayLike, last: float = math.inf
+    seed: int,
+    replicate: ArrayLike,
+    fold: ArrayLike,
+    values: ArrayLike,
+    *,
+    round: ArrayLike,
+    at: ArrayLike | None = None,
+    last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
     """The score of each replicate and fold at its last evaluated round: what `compare_paired` takes.
 
@@ -97,16 +104,23 @@ def score_worlds(
         replicate: of each row of `rounds.parquet`, `[n]`.
         fold: of each row, `[n]`.
         values: the score of each row, `[n]`; a row without one (NaN) does not count.
-        round: of each row, `[n]`.
-        last: rows of later rounds do not count, so that runs of different lengths can be compared at the same round.
+        round: of each row, `[n]`; a server step, where a run has no rounds.
+        at: what `last` limits, such as virtual seconds, `[n]`; of rows at one moment, the one of the latest round
+            counts. None means the round.
+        last: later rows do not count, so that runs of different lengths can be compared at the same round or moment.
 
     Example:
+        The second line is a run of which two server steps share a moment.
+
         >>> score_worlds(7, [0, 0, 1], [0, 0, 0], [0.5, 0.6, 0.7], round=[0, 4, 4])
         {(7, 0): 0.6, (8, 0): 0.7}
+        >>> score_worlds(7, [0, 0, 0], [0, 0, 0], [0.5, 0.9, 0.7], round=[0, 1, 2], at=[0.0, 3.5, 3.5])
+        {(7, 0): 0.7}
     """
     found: dict[tuple[int, int], float] = {}
-    rows = np.stack([np.asarray(column, dtype=np.float64) for column in (replicate, fold, round, values)], axis=1)
-    for r, f, at, value in sorted(rows.tolist()):
-        if at <= last and not math.isnan(value):
+    given = (replicate, fold, round if at is None else at, round, values)
+    rows = np.stack([np.asarray(column, dtype=np.float64) for column in given], axis=1)
+    for r, f, moment, _, value in sorted(rows.tolist(), key=lambda row: row[:4]):
+        if moment <= last and not math.isnan(value):
             found[seed + int(r), int(f)] = value
     return found

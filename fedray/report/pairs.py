@@ -57,16 +57,18 @@ def read_world_scores(
 ) -> dict[tuple[int, int], float]:
     """A score of each replicate and fold at its last evaluated round, by (seed, fold).
 
+    Several server steps may share a moment of virtual time; the last of them counts.
+
     Args:
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
         last: rounds after this one do not count.
         over: what `last` counts: rounds, or virtual seconds.
     """
-    if metric not in run.rounds or over not in run.rounds:
+    if not {metric, over, ROUNDS} <= run.rounds.keys():
         return {}
     columns = (run.rounds[name] for name in ("replicate", "fold", metric))
-    return score_worlds(_read_seed(run), *columns, round=run.rounds[over], last=last)
+    return score_worlds(_read_seed(run), *columns, round=run.rounds[ROUNDS], at=run.rounds[over], last=last)
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:

@@ -57,3 +57,10 @@ def test_scores_are_those_of_the_last_round_and_seeds_follow_the_replicates() ->
     values, rounds = [0.4, 0.3, math.nan, 0.2], [4, 2, 4, 2]
     assert score_worlds(5, *where, values, round=rounds) == {(5, 0): 0.3, (6, 0): 0.4}
     assert score_worlds(5, *where, values, round=rounds, last=2) == {(5, 0): 0.3, (6, 0): 0.2}
+
+
+def test_of_server_steps_at_one_moment_the_last_one_counts_not_the_best() -> None:
+    where, scores, moments = ([0] * 4, [0] * 4), [0.5, 0.7, 0.9, 0.8], [0.0, 2.0, 2.0, 3.0]
+    assert score_worlds(0, *where, scores, round=[0, 2, 1, 3], at=moments, last=2.5) == {(0, 0): 0.7}
+    assert score_worlds(0, *where, scores, round=[0, 1, 2, 3], at=moments, last=2.5) == {(0, 0): 0.9}
+    assert score_worlds(0, *where, scores, round=[2, 2, 2, 2]) == {(0, 0): 0.8}  # the order of the rows decides

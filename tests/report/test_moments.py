@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,15 @@ def test_the_lift_of_a_run_is_seen_at_every_moment() -> None:
     assert [row[head.index("difference")].text for row in rows] == ["+6.3 points"] * moments.SHOWN_MOMENTS
     page = render_many(runs)
     assert "At equal virtual time" in page and differences.make_difference_table(runs)[1]
+
+
+def test_steps_that_share_a_moment_are_read_in_their_order() -> None:
+    """A server that takes two updates at 40 s has the model of the second one, be it the worse."""
+    run = made("async", "async", 40.0, 400)
+    rounds = {**run.rounds, "sim_seconds": np.minimum(run.rounds["sim_seconds"], 39.0)}
+    rounds["accuracy"] = np.where(run.rounds["round"] == 400, 0.5, 0.9)
+    at = pairs.read_world_scores(replace(run, rounds=rounds), "accuracy", 39.0, "sim_seconds")
+    assert list(at.values()) == [0.5] * 3
 
 
 def test_runs_in_rounds_are_compared_by_rounds() -> None:
