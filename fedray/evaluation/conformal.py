@@ -196,7 +196,7 @@ def weigh_sets(sets: Sets, own: WeightedRows) -> tuple[float, float]:
     """
     if not len(own.rows):
         return np.nan, np.nan
-    return float((sets.covered[own.rows] * own.weight).sum()), float((sets.size[own.rows] * own.weight).sum())
+    return float(own.mean(sets.covered[own.rows])), float(own.mean(sets.size[own.rows]))
 
 
 def _join(pairs: Any) -> ClientSets:

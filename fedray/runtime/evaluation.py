@@ -261,10 +261,12 @@ def _personal_score(
 ) -> Tensor:
     """Weighted accuracy, or RMSE, of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
     phase = study.method.phase
-    total = np.full(max(1, len(phase.personal)), 0.0 if len(question.rows) else np.nan)
-    for a in range(0, len(question.rows), EVALUATED_ROWS):
-        part = torch.from_numpy(question.rows[a : a + EVALUATED_ROWS])
+    if not len(question.rows):
+        return torch.full((max(1, len(phase.personal)),), torch.nan, dtype=torch.float64)
+    errors = []
+    for part in torch.split(torch.from_numpy(question.rows), EVALUATED_ROWS):
         votes = cast_votes(study, world, forward(split[0][part]).cpu())  # [P * K, n, C]
         answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
-        total += (count_errors(study, answers, split[1][part]) * question.weight[a : a + EVALUATED_ROWS]).sum(axis=1)
-    return torch.from_numpy(total if study.classes else np.sqrt(total))
+        errors.append(count_errors(study, answers, split[1][part]))
+    means = question.mean(np.concatenate(errors, axis=1))
+    return torch.from_numpy(means if study.classes else np.sqrt(means))

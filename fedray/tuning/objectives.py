@@ -24,6 +24,7 @@ CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "confor
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
 TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
+DIGITS = 12  # of a value
 REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
 KEYS: dict[str, Check] = {
     "name": text,
@@ -176,7 +177,10 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]) -> list[float]:
-    """The value of each objective: the mean over worlds.
+    """The value of each objective: the mean over worlds, with 12 significant digits.
+
+    What is left out is less than how far the order of a sum can move a mean: trials that did equally well have one
+    value, and none of them beats the other.
 
     Args:
         objectives: of the sweep.
@@ -188,7 +192,8 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
     for objective in objectives:
         if any(objective.metric not in history[-1] for history in histories):
             raise FedrayError(f"{objective.name} was not measured (no held-out rows?): raise data.hold_out")
-    values = [float(np.mean([compute_value(objective, history) for history in histories])) for objective in objectives]
+    means = [np.mean([compute_value(objective, history) for history in histories]) for objective in objectives]
+    values = [float(f"{mean:.{DIGITS}g}") for mean in means]
     for objective, value in zip(objectives, values, strict=True):
         if math.isnan(value):
             raise FedrayError(f"{objective.name} is not a number: lower local.lr")
