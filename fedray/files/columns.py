@@ -54,7 +54,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "sim_seconds": Column("number", "virtual seconds", "since the start of the run"),
         "wall_seconds": Column("number", "seconds", "real time since the start, without start-up and report"),
         "up_bytes": Column("whole", "bytes", "sent by all clients so far, and used", 2**62, needed=False),
-        "down_bytes": Column("whole", "bytes", "received by all clients so far", 2**62, needed=False),
+        "down_bytes": Column(
+            "whole", "bytes", "received by all clients so far, for jobs that have ended", 2**62, needed=False
+        ),
     },
     "clients": {
         **_WORLD,
