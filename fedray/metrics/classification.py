@@ -86,6 +86,8 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
     """Expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
 
+    It is NaN where an answer is.
+
     Args:
         probs: Probabilities, `[n, C]`.
         y: Labels, `[n]`.
@@ -96,7 +98,8 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
         0.3
     """
     table = calibration(probs, y, bins)
-    return float(np.nansum(table.samples * np.abs(table.accuracy - table.confidence)) / table.samples.sum())
+    gap = np.where(table.samples > 0, table.samples * np.abs(table.accuracy - table.confidence), 0.0)
+    return float(gap.sum() / table.samples.sum())
 
 
 def entropy(probs: ArrayLike) -> float:
@@ -105,13 +108,15 @@ def entropy(probs: ArrayLike) -> float:
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Share of all pairs of members and samples whose most probable classes differ; 0 for one member.
+    """Share of all pairs of members and samples whose most probable classes differ; 0 for one member, NaN for NaN.
 
     Args:
         members: Each member's probabilities, `[K, n, C]`.
     """
     rows = to_floats(members)
     models, classes = rows.shape[0], rows.shape[-1]
+    if np.isnan(rows).any():
+        return float("nan")
     if models < 2:
         return 0.0
     votes = np.stack([(rows.argmax(axis=-1) == c).sum(axis=0) for c in range(classes)])  # [C, n]

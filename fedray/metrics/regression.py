@@ -64,6 +64,8 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
     """Share of the targets inside the central interval of a level; of calibrated predictions it is the level.
 
+    It is NaN where an answer is.
+
     Args:
         mean: Of the Gaussian prediction.
         variance: Of the Gaussian prediction.
@@ -71,7 +73,8 @@ def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -
         level: 0 to 1.
     """
     half = _quantile(level) * np.sqrt(to_floats(variance))
-    return float((np.abs(to_floats(y) - to_floats(mean)) <= half).mean())
+    error = np.abs(to_floats(y) - to_floats(mean))
+    return float((error <= half).mean()) if not np.isnan(error - half).any() else math.nan
 
 
 def width(variance: ArrayLike, level: float = 0.95) -> float:
