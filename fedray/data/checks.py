@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.forms.arrays import refuse_coarse_targets
 from fedray.data.types import Array, Dataset, Split
 from fedray.own_code.user_code import name_type
 
@@ -36,6 +37,8 @@ def check_dataset(data: Dataset) -> None:
             _check_labels(where, split.y, data.classes)
         else:
             _check_targets(where, split.y)
+    if not data.classes:
+        refuse_coarse_targets([split.y for _, split in parts], f"data {data.name}: the targets")
     _check_parts(data)
     _check_scales(data)
     _check_folds(data)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.forms.arrays import as_array, as_float32
+from fedray.data.forms.arrays import as_array, as_float32, refuse_coarse_targets
 from fedray.data.forms.labels import read_labels
 from fedray.data.moments import column_moments, pixel_moments
 from fedray.own_code.user_code import name_type
@@ -199,7 +199,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
-    """A data set with real targets.
+    """A data set with real targets, which are kept in float32.
 
     Args:
         name: For messages and records.
@@ -208,9 +208,12 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
         standardize: Whether inputs and targets are standardized by the training rows.
 
     Raises:
-        BadInput: A part is no `Split` of arrays, or there are no training rows.
+        BadInput: A part is no `Split` of arrays, there are no training rows, or float32 is too coarse for the targets.
     """
-    train, test = (_as_columns(part) for part in _convert(name, train, test))
+    train, test = _convert(name, train, test)
+    if all(isinstance(part, Split) and isinstance(part.y, np.ndarray) for part in (train, test)):
+        refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
+    train, test = _as_columns(train), _as_columns(test)
     require_arrays(name, train, test)
     if train.y.ndim != 2:
         shape = list(train.y.shape)

@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedray.core.errors import BadInput
 from fedray.own_code.user_code import name_type
 
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
+COARSE = 1e-3  # of the targets' standard deviation: the largest rounding error
 MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -114,6 +116,43 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         small = x.astype(np.float32)
     return small if np.array_equal(np.isinf(small), np.isinf(x)) else x
+
+
+def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
+    """Refuses targets that float32, in which they are kept, rounds by more than a thousandth of their deviation.
+
+    Targets that are the same everywhere may be rounded. Only where the largest could be too large are all looked at.
+
+    Args:
+        parts: Targets `[n, q]` or `[n]`; the deviation is that of the first part, the training rows.
+        where: What messages call them.
+
+    Raises:
+        BadInput: Such targets; errors would be measured against other numbers than the user's.
+
+    Example:
+        >>> refuse_coarse_targets([np.array([0.5, 1e9])], "data: the targets")
+        >>> refuse_coarse_targets([np.array([1e9 + 0.5, 1e9 + 2.0])], "data: the targets")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data: the targets are near 1e+09 with a standard deviation of 0.75, and float32 ...
+    """
+    for y in parts:
+        fine = y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and y.dtype.itemsize <= 4)  # nothing is rounded
+        if fine or y.shape[1:] != parts[0].shape[1:] or not y.size or not parts[0].size:
+            continue
+        first, given = (part.reshape(len(part), -1) for part in (parts[0], y))
+        most = np.abs(given).max(axis=0).astype(np.float64)
+        with np.errstate(all="ignore"):  # NaN and infinity are refused later
+            sd = first.std(axis=0, dtype=np.float64)
+        doubtful = (most * 2.0**-24 > COARSE * sd) & (sd > 1e-14 * most) & (most <= MOST_FLOAT32)
+        for column in np.flatnonzero(doubtful):
+            exact = given[:, column].astype(np.float64)
+            rounding = float(np.abs(exact - exact.astype(np.float32)).max())
+            if rounding > COARSE * sd[column]:
+                raise BadInput(
+                    f"{where} are near {most[column]:.3g} with a standard deviation of {sd[column]:.3g}, and float32 "
+                    f"rounds them by up to {rounding:.2g}: subtract a constant first"
+                )
 
 
 def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:

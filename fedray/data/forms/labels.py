@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
+from fedray.data.forms.arrays import refuse_coarse_targets
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
 MOST_CLASSES = 1000  # of whole numbers, beyond which they are classes only if most of them occur twice
@@ -61,6 +62,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         raise BadInput("data: there are no labels: give one for each row")
     kind = _find_kind(parts, task)
     if kind == "targets":
+        refuse_coarse_targets(parts, "data: the targets")
         made = [_as_targets(part) for part in parts]
         return Labels(made[0], made[1] if test is not None else None, (), doubt_targets(parts[0], task))
     remarks: tuple[str, ...] = ()
