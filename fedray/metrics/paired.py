@@ -27,14 +27,15 @@ from numpy.typing import ArrayLike
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
 LEVEL = 0.95
+ROUNDING = 1e-12  # of two scores: a smaller difference is one of rounding
 
 
 class PairedDifference(NamedTuple):
     """The mean difference of two runs over the pairs that they share.
 
     Attributes:
-        mean: of the differences, first minus second, in the score's unit.
-        low: lower end of the interval; NaN for a single pair, which has none.
+        mean: of the differences, first minus second, in the score's unit; infinite, or NaN, where one of them is.
+        low: lower end of the interval; NaN for a single pair, or infinite scores, which have none.
         high: upper end.
         n: how many pairs there are.
         over: what a pair is: `seeds`, or `folds` of the only seed that both runs share.
@@ -49,6 +50,13 @@ class PairedDifference(NamedTuple):
     level: float = LEVEL
 
     @property
+    def missing_interval(self) -> str:
+        """Why there is no interval, in two words; empty where there is one."""
+        if self.n == 1:
+            return "one pair"
+        return "infinite scores" if math.isnan(self.low) else ""
+
+    @property
     def differs(self) -> bool:
         """Whether the interval leaves zero out; a single pair never says so."""
         return self.low > 0 or self.high < 0
@@ -57,8 +65,10 @@ class PairedDifference(NamedTuple):
 def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
     """The mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
 
+    A difference of at most 1e-12 of the scores is one of rounding, and counts as 0.
+
     Args:
-        first: scores of one run; a score that is not finite is left out.
+        first: scores of one run; a score that is NaN is left out. With an infinite one there is no interval.
         second: scores of the other run.
         level: of the interval, above 0 and below 1.
 
@@ -69,18 +79,19 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
     """
     of_seed: dict[int, list[float]] = defaultdict(list)
     for seed, fold in sorted(first.keys() & second.keys()):
-        difference = first[seed, fold] - second[seed, fold]
-        if math.isfinite(difference):
-            of_seed[seed].append(difference)
+        a, b = first[seed, fold], second[seed, fold]
+        if not (math.isnan(a) or math.isnan(b)):
+            of_seed[seed].append(0.0 if abs(a - b) <= ROUNDING * max(abs(a), abs(b)) < math.inf else a - b)
     if not of_seed:
         return None
     (one, *others), over = list(of_seed.values()), "seeds"
-    pairs = np.array([np.mean(each) for each in (one, *others)])
-    if not others and len(one) > 1:
-        pairs, over = np.array(one), "folds"
-    mean, n = float(pairs.mean()), len(pairs)
-    if n == 1:
-        return PairedDifference(mean, math.nan, math.nan, 1, over, level)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        pairs = np.array([np.mean(each) for each in (one, *others)])
+        if not others and len(one) > 1:
+            pairs, over = np.array(one), "folds"
+        mean, n = float(pairs.mean()), len(pairs)
+    if n == 1 or not math.isfinite(mean):
+        return PairedDifference(mean, math.nan, math.nan, n, over, level)
     from scipy.special import stdtrit  # half a second, for whoever compares
 
     half = float(stdtrit(n - 1, 0.5 + level / 2) * pairs.std(ddof=1) / math.sqrt(n))

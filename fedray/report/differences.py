@@ -44,7 +44,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
             color = style.ACCENT if found.differs else style.GREY
             ends = [factor * found.low, factor * found.high]
             name = f"_{pair.run}, {count_pairs(found)}"
-            if found.n > 1:
+            if not found.missing_interval:
                 axes.plot(ends, [y, y], color=color, linewidth=2.4, label=f"{name}: interval")
             axes.plot([factor * found.mean], [y], "o", color=color, markersize=7, label=name)
     axes.axvline(0, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -72,9 +72,8 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
 def make_pair_row(label: str, pair: RunPair, found: PairedDifference) -> list[ScoreCell]:
     """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs."""
     shown = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
-    mean, low, high = (show_score(pair.metric, value, True) for value in found[:3])
-    interval = f"{low} to {high}" if found.n > 1 else "none: one pair"
-    cells = [label, pair.run, *shown, mean, interval, count_pairs(found)]
+    cells = [label, pair.run, *shown, show_score(pair.metric, found.mean, True)]
+    cells += [show_interval(pair.metric, found), count_pairs(found)]
     return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]
 
 
@@ -84,7 +83,7 @@ def tell_difference(pair: RunPair) -> str:
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"
     text = f"{pair.run} - {pair.baseline}: {format_difference(pair)} {name_score(pair.metric)}"
-    if found.n < 2 or found.differs:
+    if found.missing_interval or found.differs:
         return text
     return f"No difference beyond chance: {text}"
 
@@ -105,9 +104,23 @@ def format_difference(pair: RunPair) -> str:
         return "no shared seed"
     unit = " points" if is_share(pair.metric) else ""
     mean, low, high = (show_score(pair.metric, value, True).removesuffix(" points") for value in found[:3])
-    if found.n < 2:
-        return f"{mean}{unit} (one pair: no interval)"
+    if found.missing_interval:
+        return f"{mean}{unit} ({found.missing_interval}: no interval)"
     return f"{mean}{unit} ({100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)})"
+
+
+def show_interval(metric: str, found: PairedDifference) -> str:
+    """The interval of a difference, or why there is none.
+
+    Example:
+        >>> show_interval("rmse", PairedDifference(-0.5, -0.75, -0.25, 5, "seeds"))
+        '-0.75 to -0.25'
+        >>> show_interval("rmse", PairedDifference(np.inf, np.nan, np.nan, 5, "seeds"))
+        'none: infinite scores'
+    """
+    if found.missing_interval:
+        return f"none: {found.missing_interval}"
+    return f"{show_score(metric, found.low, True)} to {show_score(metric, found.high, True)}"
 
 
 def count_pairs(found: PairedDifference) -> str:

@@ -63,7 +63,7 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> str:
             rows.append([name_score(pair.metric, unit=True), f"{pair.run} - {pair.baseline}", *means, "-", "-", "0"])
             continue
         low, high = (_format(pair.metric, value, signed=True) for value in (found.low, found.high))
-        interval = f"{low} to {high}" if found.n > 1 else "none: one pair"
+        interval = f"none: {found.missing_interval}" if found.missing_interval else f"{low} to {high}"
         mean = _format(pair.metric, found.mean, signed=True) + (" *" if found.differs else "")
         pairs_of = f"{found.n} {found.over}"
         rows.append(

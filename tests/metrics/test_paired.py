@@ -64,3 +64,25 @@ def test_of_server_steps_at_one_moment_the_last_one_counts_not_the_best() -> Non
     assert score_worlds(0, *where, scores, round=[0, 2, 1, 3], at=moments, last=2.5) == {(0, 0): 0.7}
     assert score_worlds(0, *where, scores, round=[0, 1, 2, 3], at=moments, last=2.5) == {(0, 0): 0.9}
     assert score_worlds(0, *where, scores, round=[2, 2, 2, 2]) == {(0, 0): 0.8}  # the order of the rows decides
+
+
+def test_a_difference_of_rounding_is_none() -> None:
+    """The mean of three times 0.7 is a little less: without spread over the seeds, an interval without zero."""
+    mean = float(np.mean([0.7] * 3))
+    assert mean != 0.7
+    found = compare_paired({(seed, 0): mean for seed in range(4)}, {(seed, 0): 0.7 for seed in range(4)})
+    assert found is not None and (found.mean, found.low, found.high, found.differs) == (0.0, 0.0, 0.0, False)
+    small = compare_paired({(seed, 0): 3e-9 for seed in range(4)}, {(seed, 0): 2e-9 for seed in range(4)})
+    assert small is not None and small.differs
+
+
+def test_an_infinite_score_is_in_the_difference_as_it_is_in_the_mean() -> None:
+    """Of five seeds, two with infinite intervals, the three others said: 0.1 narrower."""
+    first = {(seed, 0): width for seed, width in enumerate((1.9, 2.0, 2.1, math.inf, math.inf))}
+    second = {(seed, 0): width for seed, width in enumerate((2.0, 2.1, 2.2, 2.0, 2.1))}
+    found, back = compare_paired(first, second), compare_paired(second, first)
+    assert found is not None and back is not None
+    assert (found.mean, found.n, found.differs) == (math.inf, 5, False) and math.isnan(found.low)
+    assert (back.mean, back.n, back.differs) == (-math.inf, 5, False)
+    both = compare_paired(first, first)
+    assert both is not None and math.isnan(both.mean) and both.n == 5 and not both.differs
