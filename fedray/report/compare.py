@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from fedray.core.text import TOTALS, choose_unit, format_number, format_total, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.metrics.names import lower_is_better
-from fedray.metrics.paired import compare_paired
+from fedray.metrics.paired import ROUNDING, compare_paired
 from fedray.report import curves, style
 from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
@@ -194,8 +194,9 @@ def _mean(run: ReadRun, name: str) -> float | None:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Which runs have the best final mean of a metric, or one that is not known to be worse.
 
-    Runs that share two seeds are compared in pairs. Others are apart where their means differ by more than twice the
-    standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world is apart from none.
+    Runs that share two seeds are compared in pairs; where the run with the best mean is worse than another one on the
+    seeds that they share, that one is best. Others are apart where their means differ by more than twice the standard
+    error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world is apart from none.
 
     Args:
         runs: to be compared.
@@ -208,20 +209,23 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
     if len(means) < 2 or name.startswith(("coverage_95", "disagreement", "conformal_coverage")):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
-    alike = [first, *(i for i in means if i != first and not _is_apart(runs[i], runs[first], name))]
+    for i in means:  # its mean may be the best one of other seeds
+        first = i if _is_worse(runs[first], runs[i], name) else first
+    alike = [first, *(i for i in means if i != first and not _is_worse(runs[i], runs[first], name))]
     return alike if len(alike) < len(means) else []
 
 
-def _is_apart(run: ReadRun, other: ReadRun, name: str) -> bool:
-    """Whether two runs differ in a metric by more than chance explains."""
+def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
+    """Whether a run is worse than another one in a metric, by more than chance explains."""
+    sign = 1 if lower_is_better(name) else -1
     paired = compare_paired(read_world_scores(run, name), read_world_scores(other, name))
     if paired is not None and paired.n > 1:
-        return paired.differs
+        return paired.differs and sign * paired.mean > 0
     entries = [each.summary["metrics"][name] for each in (run, other)]
-    if any(not entry.get("sd") or not entry.get("n") for entry in entries):
+    if any(entry.get("sd") is None or not entry.get("n") for entry in entries):
         return False
     error = sum(entry["sd"] ** 2 / entry["n"] for entry in entries) ** 0.5
-    return bool(abs(entries[0]["mean"] - entries[1]["mean"]) > 2 * error)
+    return bool(sign * (entries[0]["mean"] - entries[1]["mean"]) > max(2 * error, ROUNDING * abs(entries[0]["mean"])))
 
 
 def list_caveats(runs: Sequence[ReadRun]) -> list[str]:

@@ -37,6 +37,42 @@ def test_a_run_does_not_end_best_by_less_than_the_spread_of_its_replicates() -> 
     assert compare.find_best(far[:1], "accuracy") == []
 
 
+def with_seeds(name: str, scores: list[float], seed: int = 0, metric: str = "accuracy") -> ReadRun:
+    """A run whose replicates ended with these scores."""
+    each, n = np.array(scores), len(scores)
+    entry = {"mean": each.mean(), "sd": np.std(each[np.isfinite(each)], ddof=1), "n": n}
+    summary: dict[str, Any] = {"metrics": {metric: entry}, "totals": {}}
+    rounds = {"replicate": np.arange(n), "fold": np.zeros(n), "round": np.full(n, 5.0), metric: each}
+    return ReadRun(name, {"seed": seed}, "", {}, summary, rounds, None, None, {})
+
+
+def test_a_run_is_not_best_by_seeds_that_the_others_lack() -> None:
+    """The first has two easy seeds more; on the three that both have, the second is better each time."""
+    runs = [with_seeds("a", [0.70, 0.72, 0.71, 0.90, 0.92]), with_seeds("b", [0.72, 0.741, 0.729])]
+    (pair,) = compare_with_first(runs, ["accuracy"])
+    assert pair.difference is not None and pair.difference.low > 0
+    assert compare.find_best(runs, "accuracy") == [1] and compare.find_best(runs[::-1], "accuracy") == [0]
+    assert compare.find_best([*runs, with_seeds("c", [0.5, 0.52, 0.51])], "accuracy") == [1]
+
+
+def test_a_deviation_of_zero_is_known() -> None:
+    same, apart = with_seeds("a", [0.9] * 3), with_seeds("b", [0.1, 0.11, 0.1], seed=100)
+    assert compare.find_best([same, apart], "accuracy") == [0]
+    assert compare.find_best([same, with_seeds("c", [0.9] * 7, seed=100)], "accuracy") == []  # but for rounding
+
+
+def test_infinite_widths_are_said_to_have_no_interval() -> None:
+    widths = [1.9, 2.0, np.inf]
+    runs = [with_seeds("a", [2.0, 2.1, 2.2], metric="conformal_width")]
+    runs.append(with_seeds("b", widths, metric="conformal_width"))
+    head, (row,) = differences.make_difference_table(runs)
+    found = {name: cell.text for name, cell in zip(head, row, strict=True)}
+    assert (found["its mean"], found["difference"], found["pairs"]) == ("inf", "+inf", "3 seeds")
+    assert found["95 % interval"] == "none: infinite scores" and not any(cell.best for cell in row)
+    (pair,) = compare_with_first(runs, ["conformal_width"])
+    assert differences.tell_difference(pair).startswith("b - a: +inf (infinite scores: no interval)")
+
+
 @pytest.mark.parametrize(("replicates", "lift", "title"), [
     (5, 0.0, "No difference beyond chance: long - short: "),
     (5, 0.03, "long - short: +3."),
@@ -88,7 +124,8 @@ def test_runs_of_different_rounds_and_replicates_are_not_compared_without_a_word
         read_run(write_run(tmp_path / "long", replicates=3, rounds=12, clients=8, pictures=False)),
     ]
     said = [
-        "The runs differ in their rounds: short 6, long 12. They are compared by what each had reached in round 6.",
+        "The runs differ in their rounds: short 6, long 12. They are compared by the last evaluation of each up to "
+        "round 6.",
         "short and long share the seeds 7 only: short has 7, long has 7, 8, 9.",
         "short and long share one seed: nothing says how far chance goes.",
     ]
