@@ -29,6 +29,7 @@ from fedray.tuning.view import (
     format_share,
     make_shades,
     name_objective,
+    pick_course,
     scale_values,
 )
 
@@ -152,10 +153,10 @@ def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
 
 
 def figure_curves(view: View) -> Figure | None:
-    """The first objective's metric over the rounds of every training."""
+    """The metric of `pick_course` over the rounds of every training."""
     if not view.curves:
         return None
-    objective = view.objectives[0]
+    objective = pick_course(view.objectives)
     pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
     title = f"The course of {len(view.curves)} trainings" + (f", {len(pruned)} of them pruned" if pruned else "")
     figure, axes = style.make_canvas(title, size=(style.WIDE, 4.4))

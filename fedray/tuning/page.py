@@ -30,7 +30,7 @@ from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.state import SearchState
 from fedray.tuning.trial import read_histories
-from fedray.tuning.view import View, format_cell_value, name_objective
+from fedray.tuning.view import View, format_cell_value, name_objective, pick_course
 
 MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
@@ -86,8 +86,8 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
-    """The first objective that is read at every round, over the rounds; the mean over worlds."""
-    metric = next((o.metric for o in state.sweep.objectives if o.kind != "total"), state.sweep.objectives[0].metric)
+    """The metric of `pick_course` over the rounds; the mean over worlds."""
+    metric = pick_course(state.sweep.objectives).metric
     worlds = read_histories(state.out / trial_note(trial)["run"])
     short = min(len(rows) for rows in worlds)
     if any(metric not in row for rows in worlds for row in rows):

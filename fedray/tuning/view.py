@@ -38,7 +38,7 @@ class View(NamedTuple):
         trials: all trials.
         done: complete trials whose values are all finite.
         winners: numbers of the winning trials.
-        curves: by trial number, the evaluated rounds and the first objective's metric in each, `[rounds]` both.
+        curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -48,6 +48,17 @@ class View(NamedTuple):
     done: list[FrozenTrial]
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
+
+
+def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
+    """The objective whose course is drawn: the first one that is read at every round, or else the first total.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> pick_course([read_objective("", name) for name in ("up_bytes", "accuracy", "nll")]).name
+        'accuracy'
+    """
+    return next((objective for objective in objectives if objective.kind != "total"), objectives[0])
 
 
 def make_shades() -> Colormap:

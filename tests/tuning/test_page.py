@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from fedray.tuning import page
+from fedray.tuning import figures, page
 from fedray.tuning.objectives import read_objective
 from fedray.tuning.optuna_study import NOTES
 from fedray.tuning.space import read_space
@@ -50,3 +51,12 @@ def test_the_numbers_of_the_parallel_coordinates_are_those_of_the_trials() -> No
     table = page._tabulate(make_view(6))
     assert table.head[:2] == ["trial", "local.lr"] and len(table.rows) == 4
     assert table.rows[0] == [2, 2 / 6, 2 / 6]
+
+
+def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
+    objectives = (read_objective("", "up_bytes"), read_objective("", "accuracy"))
+    view = make_view(6)._replace(objectives=objectives, curves={2: (np.arange(3.0), np.array([0.1, 0.5, 0.6]))})
+    figure = figures.figure_curves(view)
+    assert figure is not None and figure.axes[0].get_ylabel() == "held-out accuracy"
+    alone = figures.figure_curves(view._replace(objectives=objectives[:1]))
+    assert alone is not None and alone.axes[0].get_ylabel() == "uplink"
