@@ -28,14 +28,14 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     if table is None or not np.nansum(table[:, 2]):
         return None
     bins = len(table)
-    kept = table[table[:, 2] > 0]
-    confidence, right, count = kept.T
+    filled = np.flatnonzero(table[:, 2] > 0)
+    confidence, right, count = table[filled].T
     gap = float(np.sum(count * np.abs(confidence - right)) / count.sum())
     lean = float(np.sum(count * (confidence - right)) / count.sum())
     word = "too sure" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
     title = f"The answers are {word} (calibration error {100 * gap:.1f} %)"
     figure, (top, low) = style.make_canvas(title, 2, 1, size=(style.NARROW, 4.2), height_ratios=[4, 1], sharex=True)
-    left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
+    left = filled / bins  # of a confidence between two bins, only the table knows the bin
     both = np.minimum(confidence, right)
     colors = (style.PALETTE[4], style.ORANGE, style.PALETTE[2])
     for low_end, high, color in (
