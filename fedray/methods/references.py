@@ -7,7 +7,8 @@ a round is `local.epochs` passes over it. `local_only`: every client trains a mo
 Deviations:
     1. Traffic is counted as if the one client sent its models to a server after each round.
     2. `local_only` answers new clients by the plain average of its N models (`accuracy_mean` is the single client's);
-       a known client answers with its own.
+       a known client answers with its own. For that average each client sends its model after each round, and these
+       bytes count; it goes on from its own model, so that nothing is sent down.
 
 Example:
     >>> import fedray
@@ -46,7 +47,7 @@ def local_only(setting: Setting) -> Method:
     """N models `[N, d]`, client i trains model i: the lower reference."""
     plan = schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = federated(replace(setting, models=setting.clients.number))
-    return Method("local_only", replace(phase, schedule=plan), one_model_per_client=True)
+    return Method("local_only", replace(phase, schedule=plan, down_vectors=0), one_model_per_client=True)
 
 
 def assign_own_model(

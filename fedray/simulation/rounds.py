@@ -258,6 +258,7 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
+    counters *= phase.down_vectors > 0  # they come with a model
     each = (vector * phase.down_vectors + 8 * counters) * (1 if phase.choose is None else phase.models)
     return up, np.full(len(plan.client), each, dtype=np.int64)
 

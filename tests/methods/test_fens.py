@@ -53,6 +53,7 @@ def test_fens_with_the_mean_is_the_ensemble_of_local_models(change: dict[str, An
     assert one["metrics"]["accuracy"] == other["metrics"]["accuracy"]
     assert one["metrics"]["nll"]["mean"] == pytest.approx(other["metrics"]["nll"]["mean"], rel=1e-9)
     assert (one["totals"]["up_bytes"], one["totals"]["down_bytes"]) == (other["totals"]["up_bytes"], 0)
+    assert other["totals"]["down_bytes"] == 0  # in either a client begins with a model of its own
 
 
 def test_the_bytes_of_both_phases_are_counted() -> None:

@@ -237,6 +237,7 @@ def test_local_only_shares_nothing() -> None:
     jobs = run.clients.to_pandas()
     assert (jobs["client"] == jobs["model"]).all()
     assert len(run.models) == 6
+    assert set(jobs["up_bytes"]) == {4 * run.study.net.layout.d} and set(jobs["down_bytes"]) == {0}
     found = run.summary["metrics"]
     assert {"personal_accuracy", "accuracy_mean"} <= found.keys()
     assert found["accuracy_min"]["mean"] <= found["accuracy_mean"]["mean"] <= found["accuracy"]["mean"] + 0.2
