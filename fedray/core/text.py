@@ -50,14 +50,32 @@ def format_score(value: Mapping[str, Any], worlds: int) -> str:
         '3.5000 +- 0.7071 (n = 2 of 3)'
         >>> format_score({"mean": 3.0, "sd": None, "n": 1}, 1)
         '3.0000'
+        >>> format_score({"mean": 0.00004, "sd": 0.00001, "n": 3}, 3)
+        '4e-05 +- 1e-05 (n = 3)'
         >>> format_score({"mean": None, "sd": None, "n": 0}, 1)
         ''
     """
     if value["mean"] is None:
         return ""
-    spread = f" +- {value['sd']:.4f}" if value["sd"] is not None else ""
+    mean, sd = format_mean(value["mean"], value["sd"])
+    spread = f" +- {sd}" if sd else ""
     count = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
-    return f"{value['mean']:.4f}{spread}" + (f" ({count})" if worlds > 1 else "")
+    return mean + spread + (f" ({count})" if worlds > 1 else "")
+
+
+def format_mean(mean: float, sd: float | None) -> tuple[str, str]:
+    """A mean and its standard deviation with four decimals; with four digits where the mean is below 0.01.
+
+    Args:
+        mean: of a score.
+        sd: its standard deviation; the text of None is empty.
+
+    Example:
+        >>> format_mean(0.91, 0.00123), format_mean(0.0012345, 0.00001), format_mean(0.0, None)
+        (('0.9100', '0.0012'), ('0.001234', '1e-05'), ('0.0000', ''))
+    """
+    form = ".4g" if 0 < abs(mean) < 0.01 else ".4f"
+    return f"{mean:{form}}", "" if sd is None else f"{sd:{form}}"
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedray.core.text import format_number, format_score, is_share, name_score
+from fedray.core.text import format_mean, format_number, format_score, is_share, name_score
 from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
@@ -92,9 +92,9 @@ def format_markdown(rows: Rows, names: list[str], most: int = 6) -> str:
     for name in names:
         if name in view.errors:
             reason = view.errors[name].replace("|", "/")
-            lines.append(f"| {name} | failed: {reason} |" + " |" * (len(head) + 1))
+            lines.append(f"| {_escape_bar(name)} | failed: {reason} |" + " |" * (len(head) + 1))
             continue
-        texts, worlds = [name], max(r["n"] for r in view.of_cell(name))
+        texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
             row = view.rows.get((name, metric))
             texts.append("" if row is None else format_score(row, worlds))
@@ -128,7 +128,7 @@ def format_latex(rows: Rows, names: list[str], most: int = 6) -> str:
             for metric in view.metrics:
                 row = view.rows.get((name, metric))
                 cells.append(_show_latex(row, worlds))
-                cells += [_show_published(row)] if metric in view.published else []
+                cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
             cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -174,9 +174,31 @@ def escape_latex(text: str) -> str:
 def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
     if row is None or row["mean"] is None:
         return ""
-    spread = "" if row["sd"] is None else f" \\pm {row['sd']:.4f}"
+    mean, sd = (_power_of_ten(text) for text in format_mean(row["mean"], row["sd"]))
+    spread = f" \\pm {sd}" if sd else ""
     count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
-    return f"${row['mean']:.4f}{spread}{count}$"
+    return f"${mean}{spread}{count}$"
+
+
+def _power_of_ten(text: str) -> str:
+    r"""A number as LaTeX prints it, within or without `$`.
+
+    Example:
+        >>> print(_power_of_ten("4.5e-05"), _power_of_ten("0.91"))
+        \ensuremath{4.5 \cdot 10^{-5}} 0.91
+    """
+    digits, mark, power = text.partition("e")
+    return rf"\ensuremath{{{digits} \cdot 10^{{{int(power)}}}}}" if mark else text
+
+
+def _escape_bar(name: str) -> str:
+    r"""A name as a cell of a Markdown table.
+
+    Example:
+        >>> print(_escape_bar("a|b"))
+        a\|b
+    """
+    return name.replace("|", r"\|")
 
 
 def _show_published(row: dict[str, Any] | None) -> str:

@@ -36,3 +36,15 @@ def test_latex_has_the_deviation_the_published_value_and_the_number_of_replicate
 
 def test_no_mark_of_a_name_is_a_command() -> None:
     assert escape_latex(r"\input{x}~^#$") == r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}\#\$"
+
+
+def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
+    """A cell named a|b had one column more, and an RMSE of 0.00004 stood as 0.0000 beside the published 3e-05."""
+    row = {"cell": "a|b", "metric": "rmse", "mean": 4e-5, "sd": 1.25e-6, "n": 3, "published": 3e-5, "rounds": 5}
+    text = format_markdown([{**row, "up_bytes": 6e3}], ["a|b"])
+    assert text.splitlines()[-1] == r"| a\|b | 4e-05 +- 1.25e-06 (n = 3) | 3e-05 | 5 | 0.0 |"
+    failed = format_markdown([{**row, "up_bytes": 6e3}, {"cell": "c|d", "error": "x"}], ["a|b", "c|d"])
+    assert failed.splitlines()[-1].startswith(r"| c\|d | failed: x |")
+    latex = format_latex([{**row, "up_bytes": 6e3}], ["a|b"])
+    small = [rf"\ensuremath{{{digits}}}" for digits in (r"4 \cdot 10^{-5}", r"1.25 \cdot 10^{-6}", r"3 \cdot 10^{-5}")]
+    assert rf"a|b & ${small[0]} \pm {small[1]}$ & {small[2]} & 3 &" in latex
