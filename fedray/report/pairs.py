@@ -137,7 +137,7 @@ def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
         ...         for name, seed, length in (("a", 0, 5.0), ("b", 1, 9.0))]
         >>> for line in list_pairing_notes(runs):
         ...     print(line)
-        The runs differ in their rounds: a 5, b 9. They are compared by what each had reached in round 5.
+        The runs differ in their rounds: a 5, b 9. They are compared by the last evaluation of each up to round 5.
         a and b share no seed: a has 0, b has 1. They cannot be compared in pairs.
     """
     found = []
@@ -148,7 +148,7 @@ def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
     elif len(set(ends)) > 1:
         each = ", ".join(f"{run.name} {end}" for run, end in zip(runs, ends, strict=True))
         found.append(
-            f"The runs differ in their rounds: {each}. They are compared by what each had reached in round "
+            f"The runs differ in their rounds: {each}. They are compared by the last evaluation of each up to round "
             f"{find_common_end(runs):.0f}."
         )
     for run in runs[1:]:

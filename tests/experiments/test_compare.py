@@ -43,8 +43,8 @@ def test_differences_are_those_of_the_shared_seeds_at_the_common_end(runs: dict[
 def test_lengths_and_seeds_that_differ_are_named(runs: dict[str, fedray.Run]) -> None:
     found = fedray.compare([runs["ensemble"], runs["fedavg"]])
     assert found.notes == [
-        "The runs differ in their rounds: fed_ensemble 3, fedavg 2. They are compared by what each had reached in "
-        "round 2.",
+        "The runs differ in their rounds: fed_ensemble 3, fedavg 2. They are compared by the last evaluation of each "
+        "up to round 2.",
         "fed_ensemble and fedavg share the seeds 1, 2 only: fed_ensemble has 0, 1, 2, fedavg has 1, 2, 3.",
     ]
     assert all(note in found._repr_html_() and note in str(found) for note in found.notes)
