@@ -20,6 +20,7 @@ from fedray.assembly.own_training import OwnTraining, declare_options, find_code
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.local import LocalLoss, Transform
 from fedray.core.method import Local
+from fedray.metrics.catalogue import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
@@ -107,12 +108,17 @@ def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[...
     """The user's metrics by name: those that the scenario names, and those that were passed.
 
     Raises:
-        BadInput: a name cannot be that of a column.
+        BadInput: a name cannot be that of a column, or is one of fedray's own.
     """
     named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
     for name in (found := {**named, **own.metrics}):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
             raise BadInput(f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_'")
+        if is_fedrays(name):
+            raise BadInput(
+                f"evaluate.metrics = {name} is a column of fedray's own, or begins like some ({', '.join(PREFIXES)}): "
+                "choose another name"
+            )
     return found
 
 

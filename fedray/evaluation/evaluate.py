@@ -91,7 +91,7 @@ def _score_world(
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in splits}
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
-        scores |= score_own_metrics(study, world, outputs[split], split, answer, known=scores)
+        scores |= score_own_metrics(study, world, outputs[split], split, answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
     each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
     for prefix, values in each.items():

@@ -12,12 +12,9 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 from torch import Tensor
 
-from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray
 from fedray.evaluation.regression import read_members
@@ -26,9 +23,7 @@ from fedray.metrics.scored import Scored, read_metric
 from fedray.simulation.study import Study
 
 
-def score_own_metrics(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, known: Collection[str]
-) -> dict[str, float]:
+def score_own_metrics(study: Study, world: int, outputs: Tensor, split: str, answer: Answer) -> dict[str, float]:
     """The values of the user's metrics by name; empty without any.
 
     Args:
@@ -37,15 +32,8 @@ def score_own_metrics(
         outputs: raw outputs of the models that answer, on the whole split.
         split: `test` or `hold_out`.
         answer: the models that answer.
-        known: names that fedray's own metrics have.
-
-    Raises:
-        BadInput: a metric has the name of one of fedray's.
     """
     metrics = study.evaluation.metrics
-    for name in metrics:
-        if name in known:
-            raise BadInput(f"evaluate.metrics = {name} is a metric of fedray's own: choose another name")
     if not metrics:
         return {}
     x, y = study.split(split, world)

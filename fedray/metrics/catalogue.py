@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedray.core import scores
-from fedray.files.columns import Column, ColumnKind
+from fedray.files.columns import COLUMNS, Column, ColumnKind
 
+PREFIXES = ("hold_out_", "member_", "personal_", "conformal_")  # beginnings of names that fedray writes itself
+_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {
     name: Column("numbers" if name in _LISTS else "number", one.unit, one.text) for name, one in scores.SCORES.items()
@@ -35,3 +37,14 @@ def describe_score(name: str) -> Column | None:
     each = "of each member, a list: " if listed else ""
     found = scores.find_score(inner)
     return None if found is None else Column(kind, found.unit, f"{each}{found.text}{where}", needed=False)
+
+
+def is_fedrays(name: str) -> bool:
+    """Whether a name in `rounds.parquet` or `summary.json` is fedray's own: no metric of a user's may have it.
+
+    Example:
+        >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
+        [True, True, True, True, False]
+    """
+    known = name in COLUMNS["rounds"] or name in _COURSE or describe_score(name) is not None
+    return known or name.startswith(PREFIXES)

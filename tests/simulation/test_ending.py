@@ -184,7 +184,10 @@ def test_a_longer_run_remembered_a_round_that_it_would_not_have_evaluated(rule: 
         ({"stop": {"metric": "acuracy"}}, {}, "stop.metric = acuracy: this run has no such metric: choose one of"),
         ({"stop": {"metric": "rmse"}}, {}, "stop.metric = rmse, but digits has classes"),
         ({"checkpoint": {"best": "f2"}}, {}, "checkpoint.best = f2: this run has no such metric"),
-        ({}, {"metrics": {"accuracy": doubt}}, "accuracy is a metric of fedray's own"),
+        *(
+            ({}, {"metrics": {name: doubt}}, f"evaluate.metrics = {name} is a column of fedray's own")
+            for name in ("accuracy", "round", "up_bytes", "replicate", "personal_accuracy", "hold_out_margin")
+        ),
         ({}, {"metrics": {"a-b": doubt}}, "a-b cannot be the name of a column"),
         ({}, {"metrics": {"none": lambda _: None}}, "metric none returned None: return a number"),
         ({}, {"metrics": {"worse": lambda _: 1 / 0}}, "metric worse raised ZeroDivisionError"),
