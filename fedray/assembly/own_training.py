@@ -197,11 +197,22 @@ def check_training(loss: Any, optimizer: Any, metrics: Any, callbacks: Any) -> O
     Raises:
         BadInput: names the one that cannot be used.
     """
-    several = metrics if isinstance(metrics, Mapping) else {name_thing(one): one for one in _list(metrics)}
-    made = OwnTraining(loss, optimizer, dict(several), tuple(_list(callbacks)))
+    made = OwnTraining(loss, optimizer, _name_metrics(metrics), tuple(_list(callbacks)))
     for kind, thing in made.things():
         check_code(kind, kind, thing)
     return made
+
+
+def _name_metrics(metrics: Any) -> dict[str, Any]:
+    """Metrics by name; functions without names given are called what they are called."""
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    named: dict[str, Any] = {}
+    for one in _list(metrics):
+        if (name := name_thing(one)) in named:
+            raise BadInput(f"metrics: two functions are called {name}: give a mapping {{name: function}}")
+        named[name] = one
+    return named
 
 
 def take_training(loss: Any, optimizer: Any, metrics: Any, callbacks: Any, keys: dict[str, Any]) -> OwnTraining:

@@ -12,6 +12,7 @@ from small import copy_run, rows, run_command, scenario
 from torch import Tensor
 
 import fedray
+from fedray.assembly.own_training import check_training
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
@@ -71,6 +72,19 @@ def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path,
     assert torch.equal(models(named), models(again))
     adamw = run({"optimizer": "adamw", "lr": 0.01})
     assert adamw.summary["metrics"]["accuracy"]["mean"] > 0.2
+
+
+def test_two_metrics_of_one_name_were_one() -> None:
+    def make(value: float) -> Any:
+        def score(_scored: Any) -> float:
+            return value
+
+        return score
+
+    one, two = make(1.0), make(2.0)
+    with pytest.raises(BadInput, match=r"^metrics: two functions are called score: give a mapping \{name: function\}$"):
+        check_training(None, None, [one, two], None)
+    assert check_training(None, None, {"one": one, "two": two}, None).metrics == {"one": one, "two": two}
 
 
 def test_what_no_module_registers_is_one_line(mine: Path) -> None:
