@@ -24,6 +24,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.async_rule import AsyncRule
 
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
+IN_ROUNDS = ("choose", "remember", "ask", "mixture", "sizes", "steps", "traffic", "walk")  # of a phase: read in rounds
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
@@ -79,6 +80,12 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
             f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
             "to sync, or choose another method"
         )
+    for name in IN_ROUNDS:
+        if getattr(phase, name):
+            raise BadInput(
+                f"{mode}, but the phase of {method.name} has {name}, which is for rounds: set the mode to sync, or "
+                f"leave {name} out"
+            )
     if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(pieces.models, pieces.layout.d))):
         raise BadInput(
             f"{mode} mixes single uploads into the model, but the server of {method.name} keeps more than the model "

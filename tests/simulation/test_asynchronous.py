@@ -6,6 +6,7 @@ import gc
 import heapq
 import tracemalloc
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.assembly.asynchronous import IN_ROUNDS
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench.works import simulate
 from fedray.core import rng
 from fedray.core.types import FloatArray
 from fedray.experiments.run import run_scenario
+from fedray.methods import Method, Setting, federated
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.async_rule import AsyncRule
@@ -287,6 +290,17 @@ def test_what_needs_rounds_is_refused_in_one_line(keys: dict[str, Any], says: st
     with pytest.raises(fedray.FedrayError, match=says) as refused, warnings.catch_warnings():
         fedray.run({**SMALL, "rounds": 2, **buffered, **keys})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_half_of_an_own_phase_was_not_called_without_rounds(name: str) -> None:
+    def compose(setting: Setting) -> Method:
+        changes: dict[str, Any] = {name: lambda *_: None}
+        return Method("mine", replace(federated(setting), **changes))
+
+    mode = MODES["buffered"]
+    with pytest.raises(fedray.BadInput, match=rf"buffered, but the phase of mine has {name}, which is for rounds: set"):
+        build_study(read_scenario({**SMALL, "participation": mode}), UserObjects(method=compose))
 
 
 @pytest.mark.slow  # Ray takes seconds to start
