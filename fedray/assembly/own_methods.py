@@ -109,7 +109,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         "sizes": lambda found, plan: results.check_counts(found, len(plan.client), "samples"),
         "traffic": lambda found, _t, plan: results.check_traffic(found, len(plan.client)),
         "choose": lambda found, *_: results.check_plan(found, ranges),
-        "remember": lambda found, state, *_: results.check_state(found, len(state.models), state),
+        "remember": lambda found, _t, state, *_: results.check_state(found, len(state.models), state),
     }
     for name in own:
         if getattr(phase, name) is not None:

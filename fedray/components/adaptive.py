@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
-from torch import Tensor
 
+from fedray.components.kept_state import keep_in_state
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
-from fedray.core.types import FloatArray, Plan, State, Stats
+from fedray.core.types import FloatArray, Plan, State
 
 MOST_LOSSES = 50_000_000
 
@@ -33,26 +31,17 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
         >>> run.progress.state.extra["job_loss"].shape
         torch.Size([1, 4, 5])
     """
-    phase = method.phase
-    if worlds * clients * phase.models > MOST_LOSSES:
+    models = method.phase.models
+    if worlds * clients * models > MOST_LOSSES:
         raise BadInput(
-            f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * phase.models:,} of them "
+            f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * models:,} of them "
             "are too many: lower clients.number, or choose permutation"
         )
-
-    def init(models: Tensor) -> dict[str, Tensor]:
-        return {**phase.server.init(models), "job_loss": torch.full((worlds, clients, phase.models), float("nan"))}
-
-    def step(state: State, stats: Stats, t: int) -> State:
-        loss = state.extra["job_loss"]
-        after = phase.server.step(state, stats, t)
-        return after._replace(extra={**after.extra, "job_loss": loss})
-
-    server = phase.server._replace(init=init, step=step)
-    return replace(method, phase=replace(phase, server=server, remember=write_losses))
+    first = {"job_loss": lambda: torch.full((worlds, clients, models), float("nan"))}
+    return keep_in_state(method, first, write_losses)
 
 
-def write_losses(state: State, plan: Plan, loss: FloatArray) -> State:
+def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
     """The state with the losses `[J]` of a plan's jobs in its `job_loss`.
 
     Args:

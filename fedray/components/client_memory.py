@@ -8,15 +8,16 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.components.kept_state import keep_in_state
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
-from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
+from fedray.core.types import FloatArray, IntArray, Plan, State
 
 MOST_KEPT = 50_000_000  # clients x worlds whose losses are kept
 WINDOW = 20  # rounds: Oort, section 7.1
@@ -60,54 +61,44 @@ def remember_clients(
             f"participation.selection keeps a loss for each client: {worlds * clients:,} of them are too many: lower "
             "clients.number or replicates, or choose uniform"
         )
-    phase = method.phase
-    kept = ("client_loss", "client_round", "pace")
 
-    def init(models: Tensor) -> dict[str, Tensor]:
+    def begin_pace() -> Tensor:
         pace = torch.zeros((worlds, 1 + 2 * window), dtype=torch.float64)
         pace[:, 0] = FIRST_PACE
-        memory = {
-            "client_loss": torch.full((worlds, clients), float("nan")),
-            "client_round": torch.zeros((worlds, clients), dtype=torch.int64),
-            "pace": pace,
-        }
-        return {**phase.server.init(models), **memory}
+        return pace
 
-    def step(state: State, stats: Stats, t: int) -> State:
-        after = phase.server.step(state, stats, t)
-        extra = {**after.extra, **{name: state.extra[name] for name in kept}}
-        return after._replace(extra={**extra, "client_round_now": torch.tensor([t + 1])})
-
-    def remember(state: State, plan: Plan, loss: FloatArray) -> State:
-        state = state if phase.remember is None else phase.remember(state, plan, loss)
-        return write_memory(state, plan, loss, sizes, window)
-
-    server = phase.server._replace(init=init, step=step)
-    return replace(method, phase=replace(phase, server=server, remember=remember))
+    first = {
+        "client_loss": lambda: torch.full((worlds, clients), float("nan")),
+        "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
+        "pace": begin_pace,
+    }
+    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=window))
 
 
-def write_memory(state: State, plan: Plan, loss: FloatArray, sizes: Callable[[int], IntArray], window: int) -> State:
+def write_memory(
+    t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
+) -> State:
     """The state with the mean loss of each client of a round, and with Oort's pace after that round.
 
     Args:
+        t: The round, from 0.
         state: Has what `remember_clients` keeps.
         plan: The jobs of the round, J of them.
         loss: The mean training loss of each, `[J]`.
         sizes: Training samples of all clients of a world, `[N]`.
         window: Rounds after which the pace may change.
     """
-    extra = dict(state.extra)
-    t = int(extra.pop("client_round_now")[0])
-    losses, last, pace = (extra[name].clone() for name in ("client_loss", "client_round", "pace"))
+    done = t + 1
+    losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
     for world in np.unique(plan.world).tolist():
         own = plan.world == world
         client, index = np.unique(plan.client[own], return_inverse=True)
         mean = np.bincount(index, loss[own]) / np.bincount(index)
-        losses[world, client], last[world, client] = torch.from_numpy(mean).float(), t
-        pace[world, 1 + (t - 1) % (2 * window)] = float((sizes(world)[client] * mean).sum())
-        if t % window == 0 and t >= 2 * window:
+        losses[world, client], last[world, client] = torch.from_numpy(mean).float(), done
+        pace[world, 1 + t % (2 * window)] = float((sizes(world)[client] * mean).sum())
+        if done % window == 0 and done >= 2 * window:
             half = pace[world, 1:].reshape(2, window).sum(dim=1)
-            newest = int((t - 1) // window % 2)
+            newest = t // window % 2
             if half[newest] <= half[1 - newest]:
                 pace[world, 0] = min(100.0, float(pace[world, 0]) + PACE_STEP)
-    return state._replace(extra={**extra, "client_loss": losses, "client_round": last, "pace": pace})
+    return state._replace(extra={**state.extra, "client_loss": losses, "client_round": last, "pace": pace})

@@ -34,7 +34,7 @@ Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
 Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray]]  # (plan, sizes) -> steps `[J]`, samples in them `[J]`
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
-Remember = Callable[[State, Plan, FloatArray], State]  # (state after the round, its jobs, their losses `[J]`) -> state
+Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, its jobs, losses `[J]`) -> state
 
 
 class Server(NamedTuple):
@@ -196,7 +196,7 @@ class Phase:
         sizes: Training samples of each job; None means those of its client.
         steps: Optimizer steps of each job; None means those of `local`.
         traffic: Bytes of each job; None means from the server to the client and back.
-        remember: What the state keeps of the jobs whose uploads the server used; None means nothing.
+        remember: What the state keeps of a round's jobs whose uploads the server used; None means nothing.
         choose: Which models participants train once they have told each one's mean loss (IFCA); None: the plan's.
         mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.

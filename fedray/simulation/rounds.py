@@ -208,7 +208,7 @@ def _train_counted(
         if counted.any():
             state = phase.server.step(state, stats, t)
             if phase.remember is not None:
-                state = phase.remember(state, jobs.plan.take(counted), trained.loss[counted])
+                state = phase.remember(t, state, jobs.plan.take(counted), trained.loss[counted])
     return state, trained
 
 

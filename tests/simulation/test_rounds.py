@@ -34,7 +34,8 @@ def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_coun
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
         return plan.client + 10 * t, 100 + plan.client
 
-    def remember(state: State, plan: Plan, loss: FloatArray) -> State:
+    def remember(t: int, state: State, plan: Plan, loss: FloatArray) -> State:
+        assert t == 3
         kept.append((plan, loss))
         return state
 
