@@ -20,7 +20,10 @@ from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
 from fedray.core.local import LocalLoss, RateSchedule, Transform
 from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
+from fedray.core.types import State
 from fedray.own_code.user_code import blame_user_code, name_type
+
+Check = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it
 
 
 class _Method(NamedTuple):
@@ -51,21 +54,59 @@ def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: 
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
     _require(where, "phase", method.phase, Phase)
     _require(where, "parts", method.parts, tuple)
-    for name in ("answer", "prepare"):
-        if getattr(method, name) is not None:
-            _require_function(where, name, getattr(method, name))
-    about = _Method(where, worlds, clients, layers)
-    phase, rows = _guard_phase(method.phase, about), worlds * method.phase.models
-    answer, prepare = method.answer, method.prepare
-    return replace(
-        method,
-        phase=phase,
-        answer=answer and _guard(where, "answer", answer, lambda found, _: results.check_answer(found, worlds)),
-        prepare=prepare and _guard(where, "prepare", prepare, lambda found, *_: results.check_state(found, rows, None)),
-    )
+    phase = _guard_phase(method.phase, _Method(where, worlds, clients, layers))
+    return replace(method, phase=phase, **_guard_fields(method, where, method_checks(worlds, phase.models)))
 
 
-def _guard(where: str, part: str, function: Callable[..., Any], check: Callable[..., str | None]) -> Callable[..., Any]:
+def method_checks(worlds: int, models: int) -> dict[str, Check]:
+    """For each function of a method: (what it returned, its arguments) -> what is wrong with it, or None.
+
+    Args:
+        worlds: R.
+        models: K.
+    """
+    return {
+        "answer": lambda found, _state: results.check_answer(found, worlds),
+        "prepare": lambda found, *_: results.check_state(found, worlds * models, None),
+        "join": lambda found, _t, steps: results.check_joined(found, steps),
+        "explain_end": lambda found, _state: results.check_reason(found),
+    }
+
+
+def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Check]:
+    """The same for each function of a phase.
+
+    Args:
+        worlds: R.
+        clients: N.
+        models: K.
+    """
+    ranges = {"client": clients, "model": models, "world": worlds}
+    return {
+        "schedule": lambda found, *_: results.check_plan(found, ranges),
+        "choose": lambda found, *_: results.check_plan(found, ranges),
+        "sizes": lambda found, plan: results.check_counts(found, len(plan.client), "samples"),
+        "steps": lambda found, plan, _sizes: results.check_pair(found, len(plan.client), "steps", "samples"),
+        "traffic": lambda found, _t, plan: results.check_pair(found, len(plan.client), "bytes up", "bytes down"),
+        "remember": lambda found, _t, state, *_: _check_next(found, state),
+        "ask": lambda found, state, _stats: None if found is None else _check_next(found, state),
+    }
+
+
+def _check_next(found: Any, state: State) -> str | None:
+    """What is wrong with a state that follows another one."""
+    return results.check_state(found, len(state.models), state)
+
+
+def _guard_fields(thing: Any, where: str, checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The functions of a method or a phase that are there, each guarded by its check."""
+    there = {name: getattr(thing, name) for name in checks if getattr(thing, name) is not None}
+    for name, function in there.items():
+        _require_function(where, name, function)
+    return {name: _guard(where, name, function, checks[name]) for name, function in there.items()}
+
+
+def _guard(where: str, part: str, function: Callable[..., Any], check: Check) -> Callable[..., Any]:
     """A function of the user's whose exceptions and results are one line.
 
     Args:
@@ -104,29 +145,13 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
     _require_function(where, "schedule", phase.schedule)
-    ranges = {"client": about.clients, "model": phase.models, "world": about.worlds}
-    own: dict[str, Callable[..., str | None]] = {
-        "sizes": lambda found, plan: results.check_counts(found, len(plan.client), "samples"),
-        "traffic": lambda found, _t, plan: results.check_traffic(found, len(plan.client)),
-        "choose": lambda found, *_: results.check_plan(found, ranges),
-        "remember": lambda found, _t, state, *_: results.check_state(found, len(state.models), state),
+    guarded: dict[str, Any] = {
+        **_guard_fields(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
+        "local": _guard_local(phase.local, where),
+        "server": _guard_server(phase.server, where, phase.local.correction),
+        "compress": _guard_compress(phase.compress, where),
     }
-    for name in own:
-        if getattr(phase, name) is not None:
-            _require_function(where, name, getattr(phase, name))
-    extra: dict[str, Any] = {
-        name: _guard(where, name, getattr(phase, name), check)
-        for name, check in own.items()
-        if getattr(phase, name) is not None
-    }
-    return replace(
-        phase,
-        schedule=_guard(where, "schedule", phase.schedule, lambda found, *_: results.check_plan(found, ranges)),
-        local=_guard_local(phase.local, where),
-        server=_guard_server(phase.server, where, phase.local.correction),
-        compress=_guard_compress(phase.compress, where),
-        **extra,
-    )
+    return replace(phase, **guarded)
 
 
 def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:
@@ -144,12 +169,7 @@ def _guard_server(server: Server, where: str, correction: Correction | None) -> 
     return server._replace(
         init=_guard(where, "server.init", server.init, check_init),
         reduce=_guard(where, "server.reduce", server.reduce, lambda found, _: results.check_stats(found)),
-        step=_guard(
-            where,
-            "server.step",
-            server.step,
-            lambda found, state, *_: results.check_state(found, len(state.models), state),
-        ),
+        step=_guard(where, "server.step", server.step, lambda found, state, *_: _check_next(found, state)),
     )
 
 

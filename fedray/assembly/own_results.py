@@ -7,7 +7,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest
 from fedray.core.method import Answer, Compressed
+from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State, Uploads
 from fedray.own_code.user_code import name_type
 
@@ -103,11 +104,25 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
     return f"{found.min()} {what}: return 0 or more for each job" if jobs and found.min() < 0 else None
 
 
-def check_traffic(found: Any, jobs: int) -> str | None:
-    """What is wrong with the bytes up and down of each job."""
+def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
+    """What is wrong with two numbers of each job: bytes up and down, or steps and samples."""
     if not isinstance(found, tuple) or len(found) != 2:
-        return f"{name_type(found)}: return a pair, the bytes up and the bytes down of each job"
-    return check_counts(found[0], jobs, "bytes") or check_counts(found[1], jobs, "bytes")
+        return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
+    return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
+
+
+def check_reason(found: Any) -> str | None:
+    """What is wrong with the words that say why training is over."""
+    return None if isinstance(found, str) else f"{name_type(found)}: return words, or '' while training goes on"
+
+
+def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
+    """What is wrong with the models of the parts of a stack."""
+    if not isinstance(found, list | tuple) or len(found) != len(steps):
+        kind = f"{len(found)} tensors" if isinstance(found, list | tuple) else name_type(found)
+        return f"{kind}: return a list of {len(steps)} tensors, the models of each part"
+    wrong = (check_tensor(one, tuple(step.after.models.shape)) for one, step in zip(found, steps, strict=True))
+    return next((f"models of a part that are {text}" for text in wrong if text is not None), None)
 
 
 def check_compressed(found: Any, uploads: Uploads) -> str | None:

@@ -1,0 +1,95 @@
+"""Every function of a user's method is guarded: what it raises and what it returns wrongly is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from small import scenario
+
+from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
+from fedray.assembly.study import build_study
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.method import Compress, Correction, Method, Phase, Server
+from fedray.core.parts import PartStep
+from fedray.core.types import Plan, State
+from fedray.scenario.loader import read_scenario
+
+PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
+STATE = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
+STEPS = [PartStep(STATE, STATE, {})]
+LOSS = np.ones(3)
+
+
+@lru_cache
+def plain() -> Method:
+    return build_study(read_scenario(scenario({"method": {"name": "fedavg"}, "data": {"limit": 60}}))).method
+
+
+def guard(**fields: Callable[..., Any]) -> Method:
+    """FedAvg with some functions replaced, of the method or of its phase, all of them guarded."""
+    own = {name: value for name, value in fields.items() if name in Phase.__dataclass_fields__}
+    whole: dict[str, Any] = {name: value for name, value in fields.items() if name not in own}
+    phase: Any = replace(plain().phase, **own)  # type: ignore[arg-type]
+    return guard_method(replace(plain(), phase=phase, **whole), "method mine", worlds=1, clients=6, layers=())
+
+
+def list_functions(kind: type) -> set[str]:
+    """The fields that hold a function, or may hold one."""
+    hints = get_type_hints(kind, localns={"Tensor": torch.Tensor, "Sequence": Sequence})
+    return {name for name, hint in hints.items() if any(get_origin(one) is Callable for one in (hint, *get_args(hint)))}
+
+
+def test_half_of_the_functions_were_not_guarded() -> None:
+    assert list_functions(Phase) == phase_checks(1, 6, 1).keys()
+    assert list_functions(Method) == method_checks(1, 1).keys()
+    parts = {Server: {"init", "reduce", "step"}, Compress: {"bytes", "apply"}, Correction: {"offset", "update"}}
+    assert {part: list_functions(part) for part in parts} == parts
+
+
+WRONG: list[tuple[str, Any, tuple[Any, ...], str]] = [
+    ("steps", 3, (PLAN, PLAN.client), "an int: return a pair, the steps and the samples of each job"),
+    ("steps", (PLAN.client, 3), (PLAN, PLAN.client), r"an int: return an array of whole numbers, \[3\]"),
+    ("steps", (PLAN.client[:2],) * 2, (PLAN, PLAN.client), r"shape \[2\] for 3 jobs: return the steps of each job"),
+    ("traffic", 3, (0, PLAN), "an int: return a pair, the bytes up and the bytes down of each job"),
+    ("remember", None, (0, STATE, PLAN, LOSS), "None: return a State"),
+    ("ask", 3, (STATE, {}), "an int: return a State"),
+    ("join", 3, (0, STEPS), "an int: return a list of 1 tensors"),
+    ("join", [], (0, STEPS), "0 tensors: return a list of 1 tensors"),
+    ("join", [torch.zeros(2, 2)], (0, STEPS), r"models of a part that are shape \[2, 2\]: return \[1, 2\]"),
+    ("explain_end", 5, (STATE,), "an int: return words, or '' while training goes on"),
+]
+
+
+@pytest.mark.parametrize(("name", "found", "given", "says"), WRONG)
+def test_what_a_function_returns_wrongly_is_one_line(name: str, found: Any, given: tuple[Any, ...], says: str) -> None:
+    guarded = guard(**{name: lambda *_: found})
+    with pytest.raises(BadInput, match=f"^method mine: {name} returned {says}"):
+        getattr(guarded.phase if name in phase_checks(1, 6, 1) else guarded, name)(*given)
+
+
+@pytest.mark.parametrize("name", sorted({*phase_checks(1, 6, 1), *method_checks(1, 1)}))
+def test_what_a_function_raises_is_one_line(name: str) -> None:
+    guarded = guard(**{name: lambda: 1 / 0})
+    function = getattr(guarded.phase if name in phase_checks(1, 6, 1) else guarded, name)
+    with pytest.raises(FedrayError, match=f"^method mine: {name} raised ZeroDivisionError"):
+        function()
+    with pytest.raises(BadInput, match=f"^method mine: {name} is an int: give a function"):
+        guard(**{name: 3})  # type: ignore[arg-type]
+
+
+def test_what_functions_return_right_is_handed_on() -> None:
+    models = [torch.ones(1, 2)]
+    guarded = guard(
+        steps=lambda _, size: (size, size), ask=lambda *_: None, join=lambda *_: models, explain_end=lambda _: ""
+    )
+    assert guarded.phase.steps is not None and guarded.phase.ask is not None
+    assert guarded.join is not None and guarded.explain_end is not None
+    assert guarded.phase.steps(PLAN, PLAN.client) == (PLAN.client, PLAN.client)
+    assert (guarded.phase.ask(STATE, {}), guarded.explain_end(STATE)) == (None, "")
+    assert guarded.join(0, STEPS) is models
