@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -10,6 +13,16 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # MKL reads it at its first pr
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test cuts the power, and to wait for the disk is a third of a small run. Processes that a test kills do wait.
 os.fsync = lambda fd: None  # noqa: ARG005
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unnamed_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs without `out` lie in pytest's own folder, which pytest clears."""
+    from fedray.files import out_folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(out_folder, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path_factory.mktemp("unnamed")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ Example:
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Run
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
+from fedray.files.out_folder import choose_out
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
@@ -126,7 +126,7 @@ def run(
 
     Args:
         scenario: a dict, a YAML file, or YAML text.
-        out: the run directory (a fresh one); None means a temporary directory.
+        out: the run directory (a fresh one); None means a temporary one, which stays where the run began.
         data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`, whose options are
             given as `data__target="ill"`; a name, or a mapping that has one, is an override.
         model: a function that makes an `nn.Module`; a name or a mapping is an override.
@@ -154,13 +154,12 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "run" if out is None else expand_user_path("out", str(out))
     objects = {"data": data, "model": model, "method": method}
     objects |= {"partition": partition, "selection": selection, "schedule": schedule}
     objects |= {"loss": loss, "optimizer": optimizer, "metrics": metrics, "callbacks": callbacks}
     read, own = _take_objects(scenario, objects, tuple(modules), overrides)
     wanted = read({})
-    with show_if_wanted(progress, wanted.method.name, watch) as show:
+    with choose_out(out, "run") as folder, show_if_wanted(progress, wanted.method.name, watch) as show:
         run_scenario(wanted, folder, own, show, address=address, wait_for=wait_for)
     return Run(folder, own)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from small import copy_run, scenario
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
+from fedray.files import out_folder
 from fedray.runtime import stacking
 from fedray.storage import checkpoint
 
@@ -30,6 +33,19 @@ def test_objects_of_another_kind_are_one_line(objects: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as caught:
         fedray.run(scenario(), **objects)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever refuses it, before the run or in its first round; a run that is done keeps its folder."""
+    monkeypatch.setattr(out_folder, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path))
+    for keys in ({"rounds": -1}, {"runtime": "inline", "wait_for": {"nodes": 2}}, {"checkpoint__best": "unknown"}):
+        with pytest.raises(BadInput):
+            fedray.run(scenario(), **keys)
+    with pytest.raises(BadInput):
+        fedray.tune({"scenario": scenario(), "space": {"local.lr": []}})
+    assert list(tmp_path.iterdir()) == []
+    done = fedray.run(scenario({"rounds": 0}))
+    assert [path / "run" for path in tmp_path.iterdir()] == [done.path]
 
 
 def test_a_data_set_of_ones_own_is_named_in_the_summary() -> None:

@@ -13,7 +13,6 @@ Example:
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from fedray.experiments.frames import to_frame
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files.bounded import is_present, read_json_object, read_parquet_files, say_damaged
+from fedray.files.out_folder import choose_out
 from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
@@ -218,7 +218,7 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: directory of the sweep; None means a temporary directory.
+        out: directory of the sweep; None means a temporary one, which stays where the sweep began.
         trials: how many trials in all; None means as many as the sweep says.
         resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
@@ -239,7 +239,6 @@ def tune(
             f"fedray.tune takes no {min(objects)}=: what is an object needs a name (fedray.register, in a module that "
             "modules= names), and keys stand in the sweep"
         )
-    folder = Path(tempfile.mkdtemp(prefix="fedray-")) / "sweep" if out is None else expand_user_path("out", str(out))
     shown = is_in_notebook() if progress is None else progress
 
     def say(line: str) -> None:
@@ -248,5 +247,6 @@ def tune(
 
     options: dict[str, Any] = {"storage": storage, "address": address, "wait_for": wait_for}
     options |= {"modules": tuple(modules), "report": report}
-    run_sweep(sweep, folder, trials=trials, resume=resume, say=say, **options)
+    with choose_out(out, "sweep") as folder:
+        run_sweep(sweep, folder, trials=trials, resume=resume, say=say, **options)
     return SweepResult(folder, tuple(modules))
