@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from fedray.bench import works
@@ -24,11 +24,8 @@ def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
     from fedray.runtime.ray.runtime import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
-    runtime = RayRuntime(scenario, work.own, work.study(), "bench")
-    try:
+    with closing(RayRuntime(scenario, work.own, work.study(), "bench")) as runtime:
         yield runtime
-    finally:
-        runtime.close()
 
 
 def measure_overhead(quick: bool) -> list[BenchResult]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -199,23 +200,22 @@ def run_inline(
         log.info("reading the data")
         study = build_study(scenario, own)
     if actors:
-        runtime, facts = open_actors(scenario, own, study, actors, name=f"trial {out.name}")
+        opened = open_actors(scenario, own, study, actors, name=f"trial {out.name}")
     else:
-        runtime, facts = _open_inline(scenario, study)
-    try:
+        opened = _open_inline(scenario, study)
+    with opened as (runtime, facts):
         warn_if_dependent(facts)
         watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
         digests = describe_study(scenario, own, study) | {"engine": {"lanes": name_lanes(facts)}}
         return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
-    finally:
-        runtime.close()
 
 
-def _open_inline(scenario: Scenario, study: Study) -> tuple[Runtime, dict[str, Any]]:
-    """The runtime of this process alone, and facts on it."""
+@contextmanager
+def _open_inline(scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
+    """The runtime of this process alone, which is closed at the end, and facts on it."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    runtime = Inline(study, device_of(gpus, scenario.clients.device))
-    return runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
+    with closing(Inline(study, device_of(gpus, scenario.clients.device))) as runtime:
+        yield runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
 
 
 def _run_on_ray(

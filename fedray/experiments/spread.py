@@ -9,6 +9,8 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from fedray.assembly.user_objects import UserObjects
@@ -33,10 +35,11 @@ def refuse_other_seats(scenario: Scenario) -> None:
             raise BadInput(f"clients.tiers.{name}: the actors of a trial have a CPU each: drop {' and '.join(keys)}")
 
 
+@contextmanager
 def open_actors(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str
-) -> tuple[Runtime, dict[str, Any]]:
-    """The runtime of a trial on its actors, and facts on it for the manifest.
+) -> Iterator[tuple[Runtime, dict[str, Any]]]:
+    """The runtime of a trial on its actors, which is closed at the end, and facts on it for the manifest.
 
     Args:
         scenario: That of the trial.
@@ -50,5 +53,5 @@ def open_actors(
 
     refuse_other_seats(scenario)
     seats = plan_trial(study.clients, actors, find_group())
-    runtime = RayRuntime(scenario, own.shipped(study), study, name, seats=seats)
-    return runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
+    with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
+        yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}

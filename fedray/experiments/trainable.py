@@ -13,7 +13,8 @@ Example:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,18 +151,18 @@ def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
         pending.clear()
 
     study = build_study(scenario, trial.own)
-    runtime, facts = _open_runtime(trial, scenario, study)
-    digests = describe_study(scenario, trial.own, study) | {"engine": {"lanes": name_lanes(facts)}}
-    try:
+    with _open_runtime(trial, scenario, study) as (runtime, facts):
+        digests = describe_study(scenario, trial.own, study) | {"engine": {"lanes": name_lanes(facts)}}
         measure = partial(make_evaluator, test=False)
         run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)
-    finally:
-        runtime.close()
 
 
-def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> tuple[Runtime, dict[str, Any]]:
-    """The runtime of a trial, and facts on it."""
-    if not trial.actors:
-        runtime = Inline(study)
-        return runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
-    return open_actors(scenario, trial.own, study, trial.actors, name="trial")
+@contextmanager
+def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
+    """The runtime of a trial, which is closed at the end, and facts on it."""
+    if trial.actors:
+        with open_actors(scenario, trial.own, study, trial.actors, name="trial") as opened:
+            yield opened
+        return
+    with closing(Inline(study)) as runtime:
+        yield runtime, {"runtime": "inline", **worker_facts(runtime.worker)}

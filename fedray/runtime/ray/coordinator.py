@@ -16,7 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,15 +86,12 @@ class Coordinator:
         study = build_study(scenario, self.own)
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
-        runtime = RayRuntime(scenario, own, study, self.out.name)
-        facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
-        try:
+        with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
+            facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
             watch = set_gauges(watch, self.out.name, runtime.counts)
             digests = describe_study(scenario, self.own, study) | {"engine": {"lanes": name_lanes(facts)}}
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
-        finally:
-            runtime.close()
 
     def _keep_phase(self, record: logging.LogRecord) -> bool:
         """Keeps what is logged here for the driver, which shows it."""
