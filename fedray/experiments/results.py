@@ -26,7 +26,7 @@ from fedray.experiments.distil import Distilled, Lesson, teach_network
 from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
-from fedray.files.parts import FILES_KEY, find_checkpoints, refuse_links
+from fedray.files.parts import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_links
 from fedray.files.plain import expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.files.sealed import read_sealed
@@ -101,9 +101,9 @@ class Run:
         Raises:
             FedrayError: the run keeps none.
         """
-        if not find_checkpoints(self.path / tables.BEST_FOLDER):
+        if not find_checkpoints(self.path / BEST_FOLDER):
             raise FedrayError(f"{self.path} keeps no best round: start a run with checkpoint.best = accuracy, say")
-        return Run(self.path, self._own, tables.BEST_FOLDER)
+        return Run(self.path, self._own, BEST_FOLDER)
 
     @property
     def error(self) -> FedrayError | None:

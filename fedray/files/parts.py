@@ -31,6 +31,7 @@ from fedray.files.sealed import SEAL, read_or_explain, seal_entries
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
 FILES_KEY = "files"  # of the summary: their checksums
 TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
+BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
 PartSums = dict[str, dict[str, list[Any]]]  # table -> round -> [bytes, digest]
 FOREIGN = ("wandb", "tensorboard", "mlruns")  # folders that loggers fill as they like
 _PART = re.compile(r"part-(\d{1,18})\.parquet")

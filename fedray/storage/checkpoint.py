@@ -45,13 +45,13 @@ def save_checkpoint(
     *,
     parts: PartSums | None = None,
 ) -> Path:
-    """Writes `round-NNNNNN/` under a folder and removes all but the newest checkpoints.
+    """Writes `round-NNNNNN/` under a folder and removes all others but the newest ones.
 
     Args:
         folder: holds the checkpoints of one run.
         progress: where the run stands.
         private: the clients' private vectors by name.
-        keep: how many checkpoints stay, at least 1.
+        keep: how many checkpoints stay, at least 1: this one, and the newest of the others.
         parts: the checksums of the parts of the run's tables; None: the tables are not checked.
 
     Returns:
@@ -84,7 +84,8 @@ def save_checkpoint(
     totals[SEAL] = seal_entries(totals)
     path = folder / f"round-{progress.round:06d}"
     _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, json.dumps(totals))
-    for old in find_checkpoints(folder)[: -max(1, keep)]:
+    others = [round for round in find_checkpoints(folder) if round != progress.round]
+    for old in others[: max(0, len(others) + 1 - max(1, keep))]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return path
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files import plain
 from fedray.files.locks import hold_lock, is_locked
-from fedray.files.parts import TABLES, list_parts, refuse_links
+from fedray.files.parts import BEST_FOLDER, TABLES, find_checkpoints, list_parts, refuse_links
 from fedray.scenario.identity import IDENTITY_FILE
 
 LOCK = ".lock"
@@ -143,15 +143,18 @@ def _confirm_place(out: Path, began: tuple[int, int]) -> None:
 
 def _drop_unfinished_files(out: Path) -> None:
     """Removes temporary files and folders that a killed process left where only the holder of the lock writes."""
-    for folder in ("checkpoints", "best", *TABLES):
+    for folder in ("checkpoints", BEST_FOLDER, *TABLES):
         for path in (out / folder).glob(".*.part"):
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts written after a round."""
+    """Removes the parts written after a round, and the best round's models where that came later."""
     for table in TABLES:
         for number, part in list_parts(out, table).items():
             if number > round:
                 part.unlink()
+    for number in find_checkpoints(out / BEST_FOLDER):
+        if number > round:
+            shutil.rmtree(out / BEST_FOLDER / f"round-{number:06d}", ignore_errors=True)

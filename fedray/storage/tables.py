@@ -29,7 +29,7 @@ from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray, Plan
 from fedray.files import plain
 from fedray.files.columns import COLUMNS, arrow_type, make_table, table_schema
-from fedray.files.parts import PartSums, digest_part, name_part, read_vouched, sum_parts
+from fedray.files.parts import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
 from fedray.files.run_files import read_parts
 from fedray.simulation import clock
 from fedray.simulation.interfaces import ClientScores, JobTable, Progress
@@ -37,7 +37,6 @@ from fedray.simulation.study import Study
 from fedray.storage import checkpoint
 
 FLUSH_ROWS = 200_000
-BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
 
 
 class RunRecorder:

@@ -71,6 +71,12 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     assert same(load_checkpoint(tmp_path, 6)[0], progress(6))
 
 
+def test_what_is_saved_stays_where_there_is_a_newer_one(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, progress(14), keep=1)
+    assert save_checkpoint(tmp_path, progress(11), keep=1).is_dir()
+    assert find_checkpoints(tmp_path) == [11]
+
+
 def no_space(*_args: object, **_kwargs: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
