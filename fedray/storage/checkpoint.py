@@ -35,6 +35,7 @@ from fedray.files.plain import hash_tensors, open_plain, sync_to_disk
 from fedray.files.sealed import SEAL, seal_entries, tell_apart
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
+from fedray.storage.directory import ASIDE, settle_replacements
 
 
 def save_checkpoint(
@@ -92,7 +93,7 @@ def save_checkpoint(
 
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs and renames it."""
-    part = final.with_name(f".{secrets.token_hex(12)}.part")
+    part, aside = final.with_name(f".{secrets.token_hex(12)}.part"), final.with_name(f".{final.name}{ASIDE}")
     try:
         final.parent.mkdir(exist_ok=True)
         part.mkdir()
@@ -103,7 +104,8 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) 
             sync_to_disk(file)
         sync_to_disk(part)
         if final.exists():
-            shutil.rmtree(final)
+            shutil.rmtree(aside, ignore_errors=True)
+            final.rename(aside)
         part.replace(final)
         sync_to_disk(final.parent)
     except FileNotFoundError:
@@ -115,6 +117,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) 
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        settle_replacements(final.parent)
 
 
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from fedray.files.parts import BEST_FOLDER, TABLES, find_checkpoints, list_parts
 from fedray.scenario.identity import IDENTITY_FILE
 
 LOCK = ".lock"
+ASIDE = ".old"  # ends the name of a checkpoint while another of the same round takes its place
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
 
 
@@ -147,6 +148,19 @@ def _drop_unfinished_files(out: Path) -> None:
         for path in (out / folder).glob(".*.part"):
             if _UNFINISHED.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        settle_replacements(out / folder)
+
+
+def settle_replacements(folder: Path) -> None:
+    """Removes the checkpoints that others have replaced; where this was interrupted, the old one is back at its place.
+
+    Args:
+        folder: holds checkpoints; it may be missing.
+    """
+    for aside in folder.glob(f".round-*{ASIDE}"):
+        final = aside.with_name(aside.name.removeprefix(".").removesuffix(ASIDE))
+        with suppress(OSError):  # nothing can be written: it stays for the next time
+            shutil.rmtree(aside) if final.exists() else aside.rename(final)
 
 
 def drop_newer_parts(out: Path, round: int) -> None:

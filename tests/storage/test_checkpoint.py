@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -103,6 +104,35 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
     monkeypatch.undo()
     save_checkpoint(tmp_path, progress(4), keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004"]
+
+
+@pytest.mark.parametrize("end", [no_space, killed])
+def test_a_crash_while_a_round_is_written_again_leaves_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., None]
+) -> None:
+    save_checkpoint(tmp_path, progress(2), keep=1)
+    monkeypatch.setattr(Path, "replace", end)
+    with pytest.raises(FedrayError if end is no_space else KeyboardInterrupt):
+        save_checkpoint(tmp_path, progress(2, 3.0), keep=1)
+    monkeypatch.undo()
+    assert same(load_checkpoint(tmp_path)[0], progress(2))
+    save_checkpoint(tmp_path, progress(2, 3.0), keep=1)
+    assert same(load_checkpoint(tmp_path)[0], progress(2, 3.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
+
+
+def test_a_run_goes_on_from_a_checkpoint_whose_replacement_never_came(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process was killed between the two names."""
+    run = fedray.run(scenario(), out=tmp_path / "run")
+    again = copy_run(run, tmp_path / "again", 2)
+    (again / "checkpoints/round-000002").rename(again / "checkpoints/.round-000002.old")
+    with caplog.at_level(logging.INFO, "fedray"):
+        resumed = fedray.resume(again)
+    assert "training from round 2 on" in caplog.messages
+    assert resumed.summary["state_hash"] == run.summary["state_hash"]
+    assert not list((again / "checkpoints").glob(".*"))
 
 
 @pytest.mark.parametrize("end", [no_space, killed])
