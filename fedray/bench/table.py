@@ -62,7 +62,7 @@ def format_row(result: BenchResult) -> str:
 def describe_machine() -> str:
     """Where this ran, as a line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
-    load = f", load average {os.getloadavg()[0]:.1f} at the start" if platform.system() != "Windows" else ""
+    load = f", load average {os.getloadavg()[0]:.1f} at the start"
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fedray", "torch", "numpy", "ray"))
     when = time.strftime("%Y-%m-%d")
     return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"

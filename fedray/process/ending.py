@@ -17,7 +17,6 @@ import ctypes
 import os
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -122,14 +121,12 @@ def _take_signals(reader: int, ending: Ending, installed: dict[int, Any], over: 
             if number in SIGNALS:
                 end_process(number, ending)
         for number, action in installed.items():
-            if action is not None and _read_action(number).raw != action.raw:
+            if _read_action(number).raw != action.raw:
                 ctypes.CDLL(None).sigaction(number, action, None)
 
 
 def _read_action(number: int) -> Any:
-    """What the system does on a signal, as bytes that only `sigaction` reads; None where there is no such call."""
-    if sys.platform == "win32":
-        return None
+    """What the system does on a signal, as bytes that only `sigaction` reads."""
     action = ctypes.create_string_buffer(STRUCT_BYTES)
     ctypes.CDLL(None).sigaction(number, None, action)
     return action

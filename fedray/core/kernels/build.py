@@ -29,8 +29,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-LIBRARY = {"darwin": "libfedray.dylib", "win32": "libfedray.dll"}.get(sys.platform, "libfedray.so")
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
+LIBRARY = "libfedray.dylib" if sys.platform == "darwin" else "libfedray.so"
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-fPIC",
+)
 BITS = (32, 64)  # float and double
 
 
@@ -107,11 +115,11 @@ def _machine() -> str:
 
 def _zig_target() -> str | None:
     """Zig's name of this machine, with an old C library so that the result runs on every current system."""
-    system = {"linux": "linux", "darwin": "macos", "win32": "windows"}.get(sys.platform)
+    system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None
     glibc = "gnu.2.17" if platform.libc_ver()[0] == "glibc" else "musl"
-    return f"{_machine()}-{system}-" + {"linux": glibc, "macos": "none", "windows": "gnu"}[system]
+    return f"{_machine()}-{system}-" + {"linux": glibc, "macos": "none"}[system]
 
 
 def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> Path:
@@ -132,7 +140,7 @@ def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
-        shared = (*compiler.command, *FLAGS, *(() if sys.platform == "win32" else ("-fPIC",)), *more)
+        shared = (*compiler.command, *FLAGS, *more)
         jobs = [(*shared, f'-DFEDRAY_DIGEST="{hash_sources()}"', "-c", str(FOLDER / "cpu.c"), "-o", f"{folder}/cpu.o")]
         kernels = [path for path in find_sources() if path.name != "cpu.c"]
         for each, bits, path in itertools.product(sets, BITS, kernels):

@@ -2,11 +2,7 @@
 #ifndef FEDRAY_NAMES_H
 #define FEDRAY_NAMES_H
 
-#ifdef _WIN32
-#define EXPORT __declspec(dllexport)
-#else
 #define EXPORT __attribute__((visibility("default")))
-#endif
 #define JOIN_(a, b, c) fedray_##a##_f##b##_##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define NAME(function) JOIN(function, REAL_BITS, BUILD)
