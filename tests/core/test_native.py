@@ -117,3 +117,13 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(native, "hash_sources", lambda: "0" * 16)
         old = native.open_library(build.FOLDER / build.LIBRARY)
         assert isinstance(old, native.Missing) and "older than its sources" in old.why
+
+
+def test_a_library_of_other_flags_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They decide the bits: without one of them a compiler may fuse what the sources keep apart."""
+    digests = {build.hash_sources()}
+    monkeypatch.setattr(build, "FLAGS", tuple(flag for flag in build.FLAGS if flag != "-ffp-contract=off"))
+    digests.add(build.hash_sources())
+    monkeypatch.setattr(build, "X86", build.X86[:1])
+    digests.add(build.hash_sources())
+    assert len(digests) == 3

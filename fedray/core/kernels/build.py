@@ -89,8 +89,11 @@ def find_sources() -> list[Path]:
 
 
 def hash_sources() -> str:
-    """A digest of all sources: a library that carries another one is out of date."""
-    digest = hashlib.sha256()
+    """A digest of all sources and of the compilers' flags: a library that carries another one is out of date.
+
+    It covers the flags of all compilers and processors, so that it is the same on every machine.
+    """
+    digest = hashlib.sha256(repr((FLAGS, X86, ARM)).encode())
     for path in sorted([*find_sources(), *FOLDER.glob("*.h")]):
         digest.update(f"{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
