@@ -106,7 +106,11 @@ class RayRuntime:
     @retry_on_cluster_change
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        self._jobs += len(jobs.size)
+        done = self._train(t, jobs, state, phase)
+        self._jobs += len(jobs.size)  # once, also where the nodes change and it is called again
+        return done
+
+    def _train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
             return self.walks.train(t, jobs, state)
         if self.clients.has_grown():

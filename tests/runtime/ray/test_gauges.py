@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fedray.runtime.ray import gauges
+from fedray.runtime.ray.cluster import ClusterChanged
 from fedray.runtime.ray.gauges import RunCounts, set_gauges
+from fedray.runtime.ray.runtime import RayRuntime
 
 
 class FakeGauge:
@@ -41,3 +44,23 @@ def test_gauges_follow_the_evaluated_rounds(monkeypatch: pytest.MonkeyPatch) -> 
         "fedray_down_bytes": [0, 45, 90],
         "fedray_recoveries": [0, 0, 2],
     }
+
+
+def test_jobs_that_are_trained_again_after_a_change_of_the_cluster_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def train(t: int, *_given: Any) -> None:
+        calls.append(t)
+        if len(calls) == 1:
+            raise ClusterChanged
+
+    monkeypatch.setattr(RayRuntime, "__init__", lambda *_given: None)
+    monkeypatch.setattr(RayRuntime, "restart_actors", lambda _runtime: None)
+    given: Any = None
+    runtime = RayRuntime(given, given, given, "run")
+    named: Any = {"walks": SimpleNamespace(train=train), "clients": SimpleNamespace(recoveries=1), "_jobs": 0}
+    vars(runtime).update(named)
+    jobs: Any = SimpleNamespace(size=[20, 30, 10])
+    runtime.train(4, jobs, given, given)
+    assert calls == [4, 4]
+    assert runtime.counts() == RunCounts(3, 1)
