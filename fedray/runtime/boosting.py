@@ -75,6 +75,7 @@ class LearnerWorker:
         self._weights: dict[tuple[int, int], KnownWeights] = {}
         self._classes: dict[tuple[int, int], IntArray] = {}  # what the learners of a pool say of a client's rows
         self._pool: Tensor | None = None
+        self._rows: dict[int, int] = {}  # training rows of all clients of a world
 
     @property
     def engine(self) -> Engine:
@@ -216,8 +217,10 @@ class LearnerWorker:
 
     def _count_rows(self, world: int) -> int:
         """Training rows of all clients of a world."""
-        client = np.arange(self.study.clients.number)
-        return int(self.study.shards.sizes(np.full_like(client, world), client).sum())
+        if world not in self._rows:
+            client = np.arange(self.study.clients.number)
+            self._rows[world] = int(self.study.shards.sizes(np.full_like(client, world), client).sum())
+        return self._rows[world]
 
 
 def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:

@@ -318,3 +318,18 @@ def test_a_run_of_learners_cannot_be_made_longer(tmp_path: Path) -> None:
     fedray.run(keys("adaboost_f", {"rounds": 2}), data=blobs(CLIENTS), out=tmp_path / "run")
     with pytest.raises(BadInput, match="as many places as rounds"):
         fedray.resume(tmp_path / "run", data=blobs(CLIENTS), rounds=4)
+
+
+def test_the_rows_of_all_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in every job, which would ask for the sizes of N clients."""
+    study = study_of("adaboost_f")
+    worker, asked = LearnerWorker(study, "cpu"), []
+    sizes = type(study.shards).sizes
+
+    def count(*given: Any) -> Any:
+        asked.append(given)
+        return sizes(*given)
+
+    monkeypatch.setattr(type(study.shards), "sizes", count)
+    assert [worker._count_rows(0) for _ in range(3)] == [CLIENTS * 60] * 3
+    assert len(asked) == 1
