@@ -30,7 +30,7 @@ def take_rules(given: Mapping[str, Any], keys: dict[str, Any] | None = None) -> 
     """The objects among what a user gave; names and mappings are keys of the scenario, as other overrides are.
 
     Args:
-        given: partition, selection and schedule; None where he gave none.
+        given: partition, selection and schedule; None where they gave none.
         keys: gets the names and mappings; None: there must be none.
 
     Raises:

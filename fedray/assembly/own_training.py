@@ -1,4 +1,4 @@
-"""A user's own loss, optimizer, metrics and callbacks: what he registers or passes, and how a run keeps their names.
+"""A user's own loss, optimizer, metrics and callbacks: what they register or pass, and how a run keeps their names.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):

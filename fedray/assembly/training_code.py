@@ -1,4 +1,4 @@
-"""How clients train, and what is measured, with a user's own code: his objects become parts of a study.
+"""How clients train, and what is measured, with a user's own code: their objects become parts of a study.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):

@@ -1,4 +1,4 @@
-"""A user's own data, in the form that he has them, as a data set of fedray: what `data=` of the Python API takes.
+"""A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
 
 Example:
     >>> import numpy as np

@@ -122,7 +122,7 @@ def load_printers(
 
 
 def find_table_file(path: str | Path | None, key: str = "path") -> Path:
-    """The user's own file, or his folder with one for each client; `key` is the option that names it."""
+    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", str(path))

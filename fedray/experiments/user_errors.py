@@ -1,4 +1,4 @@
-"""A run that a user's own code ends: one line with the line of his code, and the traceback in the run directory.
+"""A run that a user's own code ends: one line with the line of their code, and the traceback in the run directory.
 
 Example:
     >>> import tempfile
@@ -38,7 +38,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
         own: the user's Python objects.
 
     Yields:
-        A function that shields a watcher: what the user's watcher raises itself reaches him as it is.
+        A function that shields a watcher: what the user's watcher raises itself reaches them as it is.
     """
     from_watch: list[Exception] = []
 
@@ -66,7 +66,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
 
 @contextmanager
 def _explain_own(scenario: Scenario, out: Path, own: UserObjects, from_watch: list[Exception]) -> Iterator[None]:
-    """One line for what the user's own objects raise; what his watcher raises passes as it is."""
+    """One line for what the user's own objects raise; what their watcher raises passes as it is."""
     try:
         yield
     except BadInput:

@@ -1,4 +1,4 @@
-"""A user's own code that raises: his exception as one line with the line of his code, and never a traceback of fedray.
+"""A user's own code that raises: the exception as one line with the line of their code, and no traceback of fedray.
 
 Example:
     >>> def load():
@@ -31,7 +31,7 @@ def blame_user_code(what: str, remedy: str = "") -> Iterator[None]:
 
     Args:
         what: The user's object, such as `method.name = mine`.
-        remedy: What follows the line of his code.
+        remedy: What follows the line of their code.
 
     Raises:
         FedrayError: The block raised something else. The exception is its cause.

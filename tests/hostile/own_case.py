@@ -37,7 +37,7 @@ class Case(NamedTuple):
         thing: A loader `thing()`, a function that makes a network `thing()`, or a composition `thing(setting)`.
         says: A pattern that the one line has; None: the run must work.
         keys: Changes of the scenario, section by section.
-        is_raised: Whether the user's own exception is shown, with the line of his code.
+        is_raised: Whether the user's own exception is shown, with the line of their code.
     """
 
     kind: str

@@ -83,7 +83,7 @@ def describe_case(case: Case, out: Path) -> str:
 
 
 def fits_case(case: Case, line: str) -> bool:
-    """Whether a line says what it must: one line, what is wrong, and the line of the user's code where he raised."""
+    """Whether a line says what it must: one line, what is wrong, and the line of the user's code where they raised."""
     if case.says is None or "\n" in line or not re.search(case.says, line):
         return False
     return not case.is_raised or re.search(r"\(\S*own_\w+\.py:\d+\)", line) is not None

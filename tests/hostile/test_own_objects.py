@@ -1,4 +1,4 @@
-"""Own objects that go wrong are one line that names them, with the line of the user's code where he raised himself.
+"""Own objects that go wrong are one line that names them, with the line of the user's code that raised.
 
 `python -m pytest -q -m slow tests/hostile/test_own_objects.py` tries every case through `fedray.run` and through the
 command line, and a few in the actors of Ray.

@@ -1,4 +1,4 @@
-"""Which files of the user another process needs to import what he passes."""
+"""Which files of the user another process needs to import what they pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that end early, keep their best round, call the user's functions and score with his metrics."""
+"""Runs that end early, keep their best round, call the user's functions and score with their metrics."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def load_hf(
     size: int | None = None,
     download: bool = False,
 ) -> Dataset:
-    """A data set of the user's disk or of his Hugging Face cache.
+    """A data set of the user's disk or of their Hugging Face cache.
 
     Args:
         path: A folder that `save_to_disk` wrote, a folder or file that `load_dataset` reads, or a name in the cache.

@@ -1,4 +1,4 @@
-"""How a user's own objects and the names that he registered reach the actors of Ray.
+"""How a user's own objects and the names that they registered reach the actors of Ray.
 
 Example:
     >>> from threading import Lock
