@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from columns import find_uncatalogued
-from reports import with_short_report
+from reports import with_short_report, without_report
 from safetensors.torch import load_file
 from small import copy_run, of_method, rows
 
@@ -27,6 +27,7 @@ CLIENT_COLUMNS = [
     "sim_seconds", "status", "error",
 ]  # fmt: skip
 WORLD = ["replicate", "fold"]
+DRAWN = ("fed_ensemble", "bayesian_linear", "stacking")  # methods whose page is drawn: classes, a closed form, a stack
 
 
 def of(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def of(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A finished run of each method, with two replicates."""
     with pytest.MonkeyPatch.context() as patch:
-        with_short_report(patch)
+        (with_short_report if request.param in DRAWN else without_report)(patch)
         return fedray.run(of(request.param), out=tmp_path_factory.mktemp(request.param) / "run")
 
 
@@ -56,7 +57,8 @@ def test_the_run_directory_has_all_its_files(run: fedray.Run) -> None:
     manifest = json.loads((run.path / "manifest.json").read_text())
     assert {"versions", "host", "git_commit", "engine", "runtime", "lanes_independent", "timings"} <= manifest.keys()
     assert {"name", "width"} <= manifest["engine"].keys()
-    assert (run.path / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
+    if run.summary["method"] in DRAWN:
+        assert (run.path / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
 def test_rounds_are_cumulative_from_the_first_models_to_the_last(run: fedray.Run) -> None:
@@ -96,19 +98,22 @@ def test_every_column_of_every_table_is_in_the_catalogue_with_its_type(run: fedr
     assert find_uncatalogued(tables) == []
 
 
-@pytest.mark.parametrize("name", ["rounds", "clients"])
-def test_pyarrow_pandas_and_duckdb_read_the_same_table(run: fedray.Run, name: str) -> None:
-    folder = run.path / f"{name}.parquet"
-    assert len(list(folder.glob("part-*.parquet"))) > 1 or run.summary["rounds"] <= 2
-    arrow, frame = pq.read_table(folder), pd.read_parquet(folder)
-    relation = duckdb.sql(f"select * from read_parquet('{folder}/*.parquet')")
-    assert relation is not None
-    duck = relation.to_arrow_table()
-    assert arrow.column_names == list(frame.columns) == duck.column_names
-    assert rows(arrow) == rows(duck)
-    for column in ("replicate", "round", "up_bytes", "sim_seconds"):
-        assert sorted(frame[column]) == sorted(arrow[column].to_pylist())
-    assert arrow.num_rows > 0 or name == "clients"  # a closed form has no jobs
+@pytest.mark.parametrize("method", ["fedavg", "bayesian_linear"])
+def test_pyarrow_pandas_and_duckdb_read_the_same_tables(method: str, tmp_path: Path) -> None:
+    """All methods write with one recorder; a closed form has no jobs."""
+    run = fedray.run(of(method), out=tmp_path / "run")
+    for name in ("rounds", "clients"):
+        folder = run.path / f"{name}.parquet"
+        assert len(list(folder.glob("part-*.parquet"))) > 1
+        arrow, frame = pq.read_table(folder), pd.read_parquet(folder)
+        relation = duckdb.sql(f"select * from read_parquet('{folder}/*.parquet')")
+        assert relation is not None
+        duck = relation.to_arrow_table()
+        assert arrow.column_names == list(frame.columns) == duck.column_names
+        assert rows(arrow) == rows(duck)
+        for column in ("replicate", "round", "up_bytes", "sim_seconds"):
+            assert sorted(frame[column]) == sorted(arrow[column].to_pylist())
+        assert (arrow.num_rows > 0) is (name == "rounds" or method == "fedavg")
 
 
 def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
@@ -128,13 +133,10 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     assert "accuracy" in summary["metrics"] or "rmse" in summary["metrics"]
 
 
-def test_the_seed_decides_every_bit(run: fedray.Run) -> None:
+def test_another_seed_gives_other_models(run: fedray.Run) -> None:
+    """The same seed gives the same bits: resuming from nothing shows it."""
     method = run.summary["method"]
-    again, other = fedray.run(of(method)), fedray.run(of(method, {"seed": 7}))
-    assert again.summary["model_hash"] == run.summary["model_hash"]
-    assert again.summary["state_hash"] == run.summary["state_hash"]
-    assert rows(again.rounds) == rows(run.rounds)
-    assert rows(again.clients) == rows(run.clients)
+    other = fedray.run(of(method, {"seed": 7}))
     draws = method != "bayesian_linear"  # a closed form of all rows
     assert (other.summary["model_hash"] != run.summary["model_hash"]) is draws
 
