@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from fedray.assembly.study import build_study, open_data
 from fedray.assembly.user_objects import UserObjects
@@ -36,6 +38,15 @@ SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), **dict.fromkeys(IM
 ROWS = 4000  # of a stand-in
 
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+@cache
+def read(path: Path) -> tuple[Scenario, tuple[str, ...]]:
+    """A file as a scenario, and the warnings that it gave."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        scenario = read_scenario(path)
+    return scenario, tuple(str(one.message) for one in said)
 
 
 def tiny(scenario: Scenario) -> Scenario:
@@ -106,30 +117,40 @@ def noise(name: str) -> Dataset:
     return classification(name, Split(x, y), Split(x[:200], y[:200]), tuple(map(str, range(classes))))
 
 
-def kinds(scenario: Scenario) -> list[NamedCell]:
-    """The base cell, and the first cell of every method, schedule and partition."""
-    base = NamedCell("base", scenario, {})
-    by = {
-        (c.scenario.method.name, c.scenario.schedule.kind, c.scenario.data.partition.name): c
-        for c in reversed([base, *read_cells(scenario)])
-        if c.scenario.method.name in METHODS
-    }
+def find_kinds(cells: list[NamedCell], names: Callable[[Scenario], Hashable]) -> list[NamedCell]:
+    """The first cell of each kind, whose method is not a user's own."""
+    by = {names(cell.scenario): cell for cell in reversed(cells) if cell.scenario.method.name in METHODS}
     return list(by.values())
 
 
+def trained_names(s: Scenario) -> Hashable:
+    """What cells differ in when they train."""
+    return s.method.name, s.schedule.kind, s.data.partition.name
+
+
+def built_names(s: Scenario) -> Hashable:
+    """What cells differ in when they are built: whatever deals the rows, and what names the other parts."""
+    parts = (s.model.name, s.data.name, repr(s.data.partition), s.schedule.kind, s.server.robust, s.participation.mode)
+    return s.method.name, *parts
+
+
 @every_file
-def test_it_resolves_and_survives_yaml(path: Path) -> None:
-    scenario = read_scenario(path)
+def test_it_resolves_and_survives_yaml_and_sets_no_path(path: Path) -> None:
+    scenario, _ = read(path)
     assert read_scenario(dump_scenario(scenario)) == scenario
-    for cell in read_cells(scenario):
-        assert read_scenario(dump_scenario(cell.scenario)) == cell.scenario
+    cells = read_cells(scenario)
+    for cell in cells:
+        assert cell.scenario.data.root is None, cell.name
         assert all(0 < value <= 1 for name, value in cell.published.items() if name.startswith("accuracy")), cell.name
+    for cell in find_kinds(cells, built_names):
+        assert read_scenario(dump_scenario(cell.scenario)) == cell.scenario
 
 
 @every_file
-def test_it_sets_no_path(path: Path) -> None:
-    keys = yaml.safe_load(path.read_text())
-    assert "root" not in keys["data"]
+def test_it_holds_no_idle_keys(path: Path) -> None:
+    """Except where a method of a table leaves one unread, which is named with its cells."""
+    scenario, said = read(path)
+    assert all("cell" in one for one in said) and (scenario.table or not said)
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
@@ -154,9 +175,10 @@ TRAINED, BUILT = (
 @pytest.mark.parametrize("path", TRAINED)  # slow: the networks of another file on other pictures
 def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first cell measures what its pictures need, which takes as long as all the rest."""
-    scenario = read_scenario(path)
+    scenario, _ = read(path)
     own = data_of(scenario)
-    tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in kinds(scenario)]
+    cells = [NamedCell("base", scenario, {}), *read_cells(scenario)]
+    tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in find_kinds(cells, trained_names)]
     tried += [(short(scenario), tmp_path / "deep")] if scenario.model.name in DEEP else []
     for one, out in tried:
         summary = trained(one, out, own)
@@ -176,26 +198,25 @@ def trained(scenario: Scenario, out: Path, own: UserObjects) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", BUILT)  # slow: as above, and networks of ten million numbers
-def test_every_cell_builds_as_it_is(path: Path) -> None:
-    scenario = read_scenario(path)
+def test_cells_of_every_kind_build_as_they_are(path: Path) -> None:
+    scenario, _ = read(path)
     own = data_of(scenario)
-    for cell in read_cells(scenario):
-        if cell.scenario.method.name in METHODS:
-            study = build_study(read_scenario(to_plain(cell.scenario), {"replicates": 1}), own)
-            assert study.clients.number == study.shards.number, cell.name
+    for cell in find_kinds(read_cells(scenario), built_names):
+        study = build_study(read_scenario(to_plain(cell.scenario), {"replicates": 1}), own)
+        assert study.clients.number == study.shards.number, cell.name
 
 
 def test_shefls_files_had_a_layer_of_512_at_seven_times_the_price() -> None:
     """With it a round was no better (76.7 % in round 6, without it 78.1 %)."""
     files = [path for path in PAPERS if path.stem.startswith(("shefl_fig1", "shefl_table1")) and "mnist" in path.stem]
     assert len(files) == 5
-    assert all(read_scenario(path).model.options["hidden"] == [128] for path in files)
+    assert all(read(path)[0].model.options["hidden"] == [128] for path in files)
 
 
 def test_one_learning_rate_for_all_sets_left_naval_unconverged_and_protein_a_bad_fold() -> None:
     """Each split of FedAG's references and of protein chooses its own, on rows that are withheld from training."""
     for name in ("fedag_references", "fedag_table2_protein"):
-        scenario = read_scenario(ROOT / "scenarios" / "papers" / f"{name}.yaml")
+        scenario, _ = read(ROOT / "scenarios" / "papers" / f"{name}.yaml")
         rates = {cell.name: cell.scenario.local.lr_grid for cell in read_cells(scenario)}
         assert all(len(grid) >= 4 for cell, grid in rates.items() if cell.endswith("fedag_linear") or cell == "protein")
         assert not any(grid for cell, grid in rates.items() if cell.endswith("deep_ensemble"))

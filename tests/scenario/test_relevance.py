@@ -137,15 +137,6 @@ def test_a_base_key_that_only_a_cell_reads_stays() -> None:
     assert read_scenario(tree).server.lr == 0.1
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").rglob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_files_hold_no_idle_keys(path: Path) -> None:
-    """Except where a method of a table leaves one unread, which is named with its cells."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = read_scenario(path)
-    assert all("cell" in str(one.message) for one in said) and (found.table or not said)
-
-
 LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("FedAvg", of("fed_ensemble", models=1)),
     ("FedDyn", of("feddyn_ensemble", models=1)),
