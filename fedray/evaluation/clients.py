@@ -176,8 +176,16 @@ def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArr
     return found if study.classes else np.sqrt(found)
 
 
-def measure_clients_alike(study: Study, world: int, outputs: Tensor, split: str, clients: IntArray) -> FloatArray:
-    """The same where everybody gets one answer, of models with equal weights, which is computed once.
+def measure_clients_alike(
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    split: str,
+    clients: IntArray,
+    *,
+    weights: FloatArray | None = None,
+) -> FloatArray:
+    """The same where everybody gets one answer, which is computed once.
 
     Args:
         study: what was trained.
@@ -185,12 +193,14 @@ def measure_clients_alike(study: Study, world: int, outputs: Tensor, split: str,
         outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
         split: `test` or `hold_out`.
         clients: ids of the clients, `[N]`.
+        weights: everybody's over the models, `[K]`; None: equal ones.
 
     Returns:
         `[N]`, as `measure_clients`.
     """
     find, votes = _rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
-    errors = count_errors(study, votes.mean(axis=0), study.split(split, world)[1])
+    mean = votes.mean(axis=0) if weights is None else np.tensordot(weights.astype(votes.dtype), votes, axes=1)
+    errors = count_errors(study, mean, study.split(split, world)[1])
     found = np.full(len(clients), np.nan)
     for place, client in enumerate(clients.tolist()):
         own = find(client)

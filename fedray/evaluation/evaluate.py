@@ -25,8 +25,9 @@ from fedray.evaluation.clients import (
     summarize_clients,
 )
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets
-from fedray.evaluation.measured import Measured, drop_absent, gather_outputs, join_pieces, measure_models
+from fedray.evaluation.measured import Measured, gather_outputs, join_pieces, measure_models
 from fedray.evaluation.own_metrics import score_own_metrics
+from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
@@ -105,7 +106,14 @@ def _score_world(
         scored = {prefix: scores[chosen] for prefix, scores in each.items()}
     else:
         scored = {
-            prefix: measure_clients_alike(study, world, drop_absent(outputs[split], answer, world), split, chosen)
+            prefix: measure_clients_alike(
+                study,
+                world,
+                drop_absent(outputs[split], answer, world),
+                split,
+                chosen,
+                weights=weigh_present(answer, world),
+            )
             for split, prefix, _ in splits
         }
     return row, ClientScores(chosen, samples, {prefix + name: scores for prefix, scores in scored.items()})
@@ -164,7 +172,7 @@ def score_answer(
         return {**score_stack(study, probs, y.numpy()), **score_members(probs[1:], y.numpy())}
     outputs = drop_absent(outputs, answer, world)
     if study.classes:
-        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average)
+        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weigh_present(answer, world))
         return {**classification.classification_scores(members, y.numpy(), mean), **score_members(members, y.numpy())}
     return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
 

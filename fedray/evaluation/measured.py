@@ -19,6 +19,7 @@ from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
+from fedray.evaluation.present import drop_absent
 from fedray.simulation.interfaces import Pieces, Runtime
 from fedray.simulation.study import Study
 
@@ -112,17 +113,6 @@ def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
     """The pieces of a world in order: `[K, n, ...]`."""
     return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
-
-
-def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """The outputs (or losses) of a world's models that have a weight.
-
-    Args:
-        outputs: one row a model, `[K, n, ...]`.
-        answer: the models that answer, with their weights.
-        world: number of the world.
-    """
-    return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:

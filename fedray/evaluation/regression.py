@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import VARIANCE_FLOOR, FloatArray, IntArray
+from fedray.evaluation.present import weigh_present
 from fedray.metrics import ensemble, regression
 from fedray.models.loss import split_gaussian
 from fedray.models.net import last_layer_inputs
@@ -42,6 +43,7 @@ class Members(NamedTuple):
         noise: variance of the observation noise that is added, as `predict.noise` says.
         residual: mean training residual variance; None: unknown.
         floor: the smallest variance of an answer.
+        weights: of the models in the answer, `[K]`; None: equal ones.
     """
 
     means: FloatArray
@@ -50,11 +52,12 @@ class Members(NamedTuple):
     noise: float = 0.0
     residual: float | None = None
     floor: float = 0.0
+    weights: FloatArray | None = None
 
     @property
     def answer(self) -> ensemble.Moments:
         """Mean and variance of the ensemble's prediction, `[n]` each."""
-        mean, variance = ensemble.mixture_moments(self.means, variances=self.variances)
+        mean, variance = ensemble.mixture_moments(self.means, self.weights, self.variances)
         return ensemble.Moments(mean, np.maximum(variance + self.noise, self.floor))
 
 
@@ -93,6 +96,7 @@ def read_members(
         noise=noise * scale,
         residual=None if residual is None else residual * scale,
         floor=VARIANCE_FLOOR * scale,
+        weights=weigh_present(answer, world),
     )
 
 
@@ -117,7 +121,13 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 def score_regression(of: Members) -> dict[str, Any]:
     """All scores, and each member's."""
     found = regression.regression_scores(
-        of.means, of.y, variances=of.variances, noise=of.noise, floor=of.floor, residual=of.residual
+        of.means,
+        of.y,
+        weights=of.weights,
+        variances=of.variances,
+        noise=of.noise,
+        floor=of.floor,
+        residual=of.residual,
     )
     if of.residual is not None:
         found["residual_sd"] = float(np.sqrt(of.residual))

@@ -21,8 +21,9 @@ from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
-from fedray.evaluation.measured import Measured, drop_absent, find_client_weights, gather_outputs, join_pieces
+from fedray.evaluation.measured import Measured, find_client_weights, gather_outputs, join_pieces
 from fedray.evaluation.mixture import measure_weights
+from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.row_scores import get_rule
 from fedray.evaluation.stacking import collect_stack_report
@@ -53,7 +54,7 @@ def write_report_data(
     every = join_pieces(pieces, 0)
     outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
     if study.classes:
-        arrays = _class_arrays(study, outputs, y)
+        arrays = _class_arrays(study, outputs, y, None if study.parts else weigh_present(answer, 0))
         if study.parts:
             arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
     else:
@@ -82,8 +83,8 @@ def compare_members(members: FloatArray) -> FloatArray:
     return np.array([[float((a != b).mean()) for b in chosen] for a in chosen])
 
 
-def _class_arrays(study: Study, outputs: Tensor, y: IntArray) -> dict[str, Any]:
-    members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average)
+def _class_arrays(study: Study, outputs: Tensor, y: IntArray, weights: FloatArray | None) -> dict[str, Any]:
+    members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
     table = classification.calibration(mean, y)
     return {
         "class_names": np.array([name[:MOST_TEXT] for name in study.shards.data.class_names], dtype=str),
@@ -97,7 +98,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     """Known clients, one row each: losses of the models, weights over them, and how well the client is answered.
 
     With classes that is its accuracy, beside its label counts. In a regression it is its RMSE with its own weights or
-    models, and the RMSE of all models with equal weights, which is what clients that nobody knows get.
+    models, and the RMSE of the answer that clients get whom nobody knows.
     """
     answer = study.answer(state)
     pieces = runtime.losses(answer.state, answer.models, worlds=1)
@@ -114,7 +115,9 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     arrays = {"alpha": weights, "client_losses": losses.double().numpy().T}
     if study.classes:
         return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
-    equal = measure_clients(study, 0, outputs, np.full_like(weights, 1.0 / weights.shape[1]))
+    everybody = weigh_present(answer, 0)
+    everybody = np.full(weights.shape[1], 1.0 / weights.shape[1]) if everybody is None else everybody
+    equal = measure_clients(study, 0, outputs, np.tile(everybody, (len(weights), 1)))
     return arrays | {"client_rmse": scores, "client_rmse_equal": equal}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray
+from fedray.evaluation.present import weigh_present
 from fedray.evaluation.regression import Members, read_members
 from fedray.metrics import ensemble
 from fedray.metrics.conformal import ConformalRule, Sets, cover_labels, cover_targets, score_labels
@@ -30,12 +31,14 @@ class RowAnswers(NamedTuple):
         members: means and variances of each model; None for classes.
         y: labels `[n]`, or targets `[n]` in their own unit.
         u: uniform numbers for the scores, `[n]`.
+        weights: everybody's over the models, `[K]`; None: equal ones.
     """
 
     votes: FloatArray | None
     members: Members | None
     y: Any
     u: FloatArray
+    weights: FloatArray | None = None
 
 
 class RowScores(NamedTuple):
@@ -83,9 +86,11 @@ def read_answers(
     u = draw_uniform(study, world, split, rows)
     if study.classes:
         votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes[:1] if study.parts else votes, None, y[rows], u)  # a stack answers by its first row
+        if study.parts:  # a stack answers by its first row
+            return RowAnswers(votes[:1], None, y[rows], u)
+        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return RowAnswers(None, members, members.y, u)
+    return RowAnswers(None, members, members.y, u, members.weights)
 
 
 def score_rows(
@@ -97,8 +102,9 @@ def score_rows(
         study: what was trained; it has a rule.
         of: what the models say.
         rows: places in `of`, `[n]`; None: all of them.
-        weights: over the models, `[K]`; None: all alike.
+        weights: over the models, `[K]`; None: those of everybody.
     """
+    weights = of.weights if weights is None else weights
     chosen: Any = slice(None) if rows is None else rows
     models: Any = slice(None) if weights is None else weights > 0
     w = None if weights is None else weights[models]

@@ -141,6 +141,7 @@ def regression_scores(
     members: ArrayLike,
     y: ArrayLike,
     *,
+    weights: ArrayLike | None = None,
     variances: ArrayLike | None = None,
     noise: float = 0.0,
     residual: float | None = None,
@@ -151,6 +152,7 @@ def regression_scores(
     Args:
         members: Each model's mean, `[K, n]`, in the units of `y`.
         y: Targets, `[n]`.
+        weights: Of the models in the answer, `[K]`, which sum to 1; None means 1/K.
         variances: The models' own predicted variances, `[K, n]`; None if they predict none.
         noise: Variance of the observation noise, which is added to the variance over the models.
         residual: The clients' mean training residual variance; None if it is not known.
@@ -162,7 +164,7 @@ def regression_scores(
         Where `residual` is given: the nll with no noise, nll_none, and with that noise, nll_residual.
     """
     rows = to_floats(members)
-    mean, spread = mixture_moments(rows, variances=variances)
+    mean, spread = mixture_moments(rows, weights, variances)
     v = np.maximum(spread + noise, floor)
     scores = {"rmse": rmse(mean, y), "nll": gaussian_nll(mean, v, y), "crps": crps(mean, v, y)}
     scores |= {f"coverage_{100 * level:.0f}": coverage(mean, v, y, level) for level in INTERVAL_LEVELS}

@@ -1,0 +1,82 @@
+"""Weights of the models that answer: every score is that of the answer that `Run.predict` gives."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedray
+from fedray.core.method import Answer
+from fedray.core.types import State
+from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.methods import Method, Setting, federated
+from fedray.metrics import classification, regression
+
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "clients": 4,
+    "method": {"models": 3},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.1},
+    "runtime": "inline",
+    "report": False,
+}
+UNEQUAL = np.array([[60.0, 0.0, 20.0]])
+
+
+def weighted(setting: Setting) -> Method:
+    """A Fed-ensemble whose models count differently."""
+    return Method("weighted", federated(setting), answer=lambda state: Answer(state, setting.models, weights=UNEQUAL))
+
+
+def read_conformal(run: fedray.Run, x: Any, y: Any) -> float:
+    """Share of the right labels in the sets of a prediction."""
+    sets = run.predict(x).sets
+    assert sets is not None
+    return float(sets[np.arange(len(y)), y].mean())
+
+
+def test_scores_were_those_of_equal_weights_where_predict_used_the_methods_own() -> None:
+    keys = {"data": {"name": "digits", "limit": 240, "hold_out": 0.4}, "evaluate": {"clients": 4}}
+    first = {"first": lambda scored: scored.prediction[0, 0]}
+    conformal = {"predict": {"conformal": {"alpha": 0.3}}}
+    run = fedray.run({**SMALL, **keys, **conformal}, method=weighted, metrics=first)
+    x, y = run.study.split("test", 0)
+    found, labels = run.predict(x).mean, y.numpy()
+    assert run.metrics["nll"] == pytest.approx(classification.nll(found, labels))
+    assert run.summary["metrics"]["nll"]["mean"] == pytest.approx(classification.nll(found, labels))
+    assert run.metrics["first"] == pytest.approx(found[0, 0])
+    assert run.metrics["conformal_coverage"] == pytest.approx(read_conformal(run, x, labels))
+    held_out, its_labels = run.study.split("hold_out", 0)
+    assert run.metrics["hold_out_nll"] == pytest.approx(
+        classification.nll(run.predict(held_out).mean, its_labels.numpy())
+    )
+
+
+def test_clients_who_get_everybodys_answer_are_scored_on_it() -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32))
+    keys = {**SMALL, "evaluate": {"clients": 4}, "predict": {"noise": "none"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = fedray.run(keys, data=(rows, rows.sum(1, keepdim=True)), method=weighted)
+    x, y = run.study.split("test", 0)
+    target, (mean, variance) = y.numpy()[:, 0], (each[:, 0] for each in (run.predict(x).mean, run.predict(x).variance))
+    assert run.metrics["rmse"] == pytest.approx(regression.rmse(mean, target))
+    assert run.metrics["nll"] == pytest.approx(regression.gaussian_nll(mean, variance, target))
+    table = run.client_scores.to_pandas()
+    each = table["rmse"][table["round"] == run.metrics["round"]]
+    assert len(each) == 4
+    assert np.allclose(each, regression.rmse(mean, target))
+
+
+def test_equal_weights_keep_the_bits_of_no_weights() -> None:
+    state = State(torch.zeros(4, 2), torch.zeros(4, 0, dtype=torch.int64), {})
+    answer = Answer(state, 4, weights=np.array([[0.0, 2.0, 2.0, 0.0], [1.0, 0.0, 0.0, 3.0]]))
+    assert weigh_present(answer, 0) is None
+    assert weigh_present(Answer(state, 4), 0) is None
+    assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]
+    assert drop_absent(torch.arange(4), answer, 1).tolist() == [0, 3]
