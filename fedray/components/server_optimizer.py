@@ -49,15 +49,16 @@ def with_optimizer(
     def step(state: State, stats: Stats, t: int) -> State:
         after, g = step_and_move(base, state, stats, t, trainable)
         trained, extra = trained_models(stats, rows), dict(after.extra)
-        first = extra["optimizer_first"] * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
+        before = state.extra["optimizer_first"]  # the inner server may return an extra without it
+        first = before * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
         change = first
         if kind != "momentum":
-            v, square = extra["optimizer_second"], g.square()
+            v, square = state.extra["optimizer_second"], g.square()
             down = (1.0 - BETA2) * (v - square if kind == "adam" else square * torch.sign(v - square))
             second = v - down
             change = first / (second.sqrt() + TAU)
             extra["optimizer_second"] = torch.where(trained, second, v)
-        extra["optimizer_first"] = torch.where(trained, first, extra["optimizer_first"])
+        extra["optimizer_first"] = torch.where(trained, first, before)
         return place_change(state, after, lr * change, trained)._replace(extra=extra)
 
     return Server(init, base.reduce, step, base.keeps, base.columns)

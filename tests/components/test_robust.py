@@ -149,6 +149,25 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
         np.testing.assert_allclose(state.models[0].double(), [*w, buffer], rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(kind: Any) -> None:
+    rows = aggregation.Rows(1, 1)
+    plain, start = aggregation.mean(rows), torch.zeros(1, 3)
+
+    def step(state: State, stats: Any, t: int) -> State:
+        after = plain.step(state, stats, t)
+        return State(after.models, after.counters, {"last": after.models})
+
+    fresh = plain._replace(init=lambda models: {"last": models}, step=step)
+    both = [server_optimizer.with_optimizer(inner, rows, 3, kind, lr=0.1) for inner in (plain, fresh)]
+    states = [State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start)) for one in both]
+    for t in range(3):
+        sent = uploads(draw_normal(5, 3, t))
+        states = [one.step(state, one.reduce(sent), t) for one, state in zip(both, states, strict=True)]
+    assert torch.equal(states[0].models, states[1].models)
+    assert states[1].extra.keys() == {"last", *states[0].extra}
+
+
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
     rows = aggregation.Rows(1, 2)
     one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", lr=0.1)
