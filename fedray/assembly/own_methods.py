@@ -182,9 +182,12 @@ def _guard_compress(compress: Compress, where: str) -> Compress:
     def check_bytes(found: Any, client: Any, _tier: Any) -> str | None:
         return results.check_counts(found, len(client), "bytes")
 
+    def check_apply(found: Any, uploads: Any) -> str | None:
+        return results.check_compressed(found, uploads, compress.own)
+
     return compress._replace(
         bytes=_guard(where, "compress.bytes", compress.bytes, check_bytes),
-        apply=_guard(where, "compress.apply", compress.apply, results.check_compressed),
+        apply=_guard(where, "compress.apply", compress.apply, check_apply),
     )
 
 

@@ -125,8 +125,8 @@ def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
     return next((f"models of a part that are {text}" for text in wrong if text is not None), None)
 
 
-def check_compressed(found: Any, uploads: Uploads) -> str | None:
-    """What is wrong with uploads after compression."""
+def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...] = ()) -> str | None:
+    """What is wrong with uploads after compression; `own` are the private vectors that it keeps at the clients."""
     if not isinstance(found, Compressed):
         return f"{name_type(found)}: return a Compressed(delta)"
     wrong = check_tensor(found.delta, tuple(uploads.delta.shape))
@@ -134,7 +134,18 @@ def check_compressed(found: Any, uploads: Uploads) -> str | None:
         return f"a delta of {wrong}" if isinstance(found.delta, Tensor) else f"a delta that is {wrong}"
     if not bool(torch.isfinite(found.delta).all()) and bool(torch.isfinite(uploads.delta).all()):
         return f"a delta that is {_name_wrong(found.delta)}: the uploads are finite"
-    return None if isinstance(found.own, Mapping) else f"{name_type(found.own)} as own: give a dict of vectors"
+    if not isinstance(found.own, Mapping):
+        return f"{name_type(found.own)} as own: give a dict of vectors"
+    if found.own.keys() != set(own):
+        has, wanted = (", ".join(map(str, names)) or "nothing" for names in (found.own, own))
+        return f"{has} as own, but Compress.own names {wanted}: give a vector of each job for each of its names"
+    for name, value in found.own.items():
+        wrong = check_tensor(value, tuple(uploads.delta.shape))
+        if wrong is not None:
+            return f"an own vector {name!r} of {wrong}" if isinstance(value, Tensor) else f"{name!r} in own as {wrong}"
+        if not bool(torch.isfinite(value).all()) and bool(torch.isfinite(uploads.delta).all()):
+            return f"an own vector {name!r} that is {_name_wrong(value)}: the uploads are finite"
+    return None
 
 
 def check_answer(found: Any, worlds: int) -> str | None:
