@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+
 from fedray.assembly.architectures import make_architectures
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
@@ -181,6 +183,12 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 def warn_of_limits(study: Study) -> None:
     """Warns of what a scenario alone does not tell: a network that makes a method another one, or that is slow."""
     method = study.method
+    if not any(_has_rows(study, world) for world in range(study.worlds)):
+        warnings.warn(
+            "no client has a training row, so that nothing is trained: give clients rows (data.partition)",
+            ScenarioWarning,
+            stacklevel=2,
+        )
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
             warnings.warn(
@@ -199,6 +207,12 @@ def warn_of_limits(study: Study) -> None:
             ScenarioWarning,
             stacklevel=2,
         )
+
+
+def _has_rows(study: Study, world: int) -> bool:
+    """Whether a client of a world has training rows."""
+    client = np.arange(study.clients.number)
+    return bool((study.shards.sizes(np.full_like(client, world), client) > 0).any())
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:

@@ -15,6 +15,7 @@ Example:
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import FedrayError
+from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
@@ -139,6 +140,12 @@ def run_round(
     """
     t = progress.round
     plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
+    if t == 0 and not len(plan.client):
+        warnings.warn(
+            "the schedule has no job in the first round, so that nobody trains: let it return some",
+            ScenarioWarning,
+            stacklevel=2,
+        )
     jobs = size_jobs(study, phase, plan)
     passes = 1 + len(phase.personal)  # each deals its batches anew
     steps = jobs.steps * passes

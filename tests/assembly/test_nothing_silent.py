@@ -120,3 +120,17 @@ def test_a_partition_learns_which_of_the_users_rows_are_training_rows() -> None:
     given = pq.read_table(run.path / "partition.parquet").to_pydict()
     assert (CLASSES[given["given_row"]] == given["client"]).all()
     assert len(given["row"]) == 96
+
+
+def test_a_run_in_which_nobody_trains_is_said() -> None:
+    def nobody(_labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
+        return [[] for _ in range(clients)]
+
+    def idle(_models: int, _rows: str) -> Any:
+        nothing = np.array([], int)
+        return lambda _now, _drawn, _m, _state: (nothing, nothing)
+
+    with pytest.warns(ScenarioWarning, match="no client has a training row, so that nothing is trained: give clients"):
+        fedray.run(KEYS, data=(X, CLASSES), partition=nobody)
+    with pytest.warns(ScenarioWarning, match="the schedule has no job in the first round, so that nobody trains"):
+        fedray.run(KEYS, data=(X, CLASSES), schedule=idle)
