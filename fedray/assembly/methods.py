@@ -24,6 +24,7 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_fuser, make_learner
 from fedray.assembly.fens import make_fens
 from fedray.assembly.models import make_network
+from fedray.assembly.own_keys import refuse_unread_code, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
 from fedray.assembly.own_schedule import guard_schedule
 from fedray.assembly.private import find_private_layers
@@ -139,7 +140,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         BadInput: the method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    method = _compose(scenario, own, leave_open(scenario, pieces, defaults))
+    pieces, users = leave_open(scenario, pieces, defaults), _name_own_method(scenario, own)
+    method = _compose(scenario, own, replace(pieces, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
         raise BadInput(
             f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
@@ -149,9 +151,12 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
+    compose = partial(_compose, scenario, own)
+    if users:
+        refuse_unread_code(pieces.local, method)
+        warn_of_unread_keys(scenario, pieces, make_local(Scenario()), method, compose)
     if scenario.participation.mode != "sync":
-        pieces = leave_open(scenario, pieces, defaults)
-        return add_groups(scenario, pieces, method, lambda other: _compose(scenario, own, other))
+        return add_groups(scenario, pieces, method, compose)
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
@@ -167,10 +172,10 @@ def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[i
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     """The composition; of a method whose options are not declared, those that it does not read are refused."""
-    name, compose = scenario.method.name, find_composition(scenario, own)
-    if own.method is None and not is_own("method", name):
+    name, compose, where = scenario.method.name, find_composition(scenario, own), _name_own_method(scenario, own)
+    if not where:
         return compose(pieces)
-    where, recorded = f"method {own.named()['method'] or name}", RecordedOptions(pieces.options)
+    recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
     with blame_user_code(f"{where}: its function"):
         method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces)
@@ -178,6 +183,13 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
         refuse_unread(name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
     return guard_method(method, where, worlds=len(pieces.seeds), clients=pieces.clients.number, layers=layers)
+
+
+def _name_own_method(scenario: Scenario, own: UserObjects) -> str:
+    """What messages call a user's own method; empty for one of fedray's."""
+    if own.method is None and not is_own("method", scenario.method.name):
+        return ""
+    return f"method {own.named()['method'] or scenario.method.name}"
 
 
 def warn_of_limits(study: Study) -> None:

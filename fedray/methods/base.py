@@ -20,6 +20,7 @@ Example:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from fedray.components import robust as centers
@@ -28,6 +29,7 @@ from fedray.components.compression import dense
 from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
+from fedray.core.errors import ScenarioWarning
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
 from fedray.core.types import Layout, Weighting
 from fedray.methods.setting import Setting
@@ -68,6 +70,8 @@ def federated(
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Who trains which model in each round: the scenario's participants, and its assignment or the given one."""
     kind = setting.assign
+    if kind is not None and assign is not permutation:
+        _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
     make = assign if kind is None else KINDS[kind] if isinstance(kind, str) else kind
     assignment = make(setting.models, setting.rows)
     return schedule(setting.clients, setting.models, setting.seeds, setting.participation, assignment)
@@ -75,6 +79,8 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
     """How uploads are compressed: as the scenario says, or in the given way; private layers are not sent."""
+    if setting.compress is not None and compress is not dense:
+        _say_replaced(setting, "the section compress", "compress")
     return compress_rest(setting.compress or compress, setting.layout, setting.private)
 
 
@@ -93,7 +99,11 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
     A robust server of the scenario comes first, then its coefficients, then the given way.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
-    if setting.robust.kind != "none":
+    robust = setting.robust.kind != "none"
+    if merge is not mean and (robust or setting.coefficients is not None):
+        key = f"server.robust = {setting.robust.kind}" if robust else f"server.coefficients = {setting.coefficients}"
+        _say_replaced(setting, key, "merge")
+    if robust:
         alone = setting.robust.kind in ("median", "trimmed_mean")
         return centers.robust_server(rows, _center(setting), columns=alone)
     if setting.coefficients == "equal_groups":
@@ -101,6 +111,16 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
     if setting.coefficients == "paper_eq2":
         return paper_eq2(rows, tiers)
     return (merge if setting.coefficients is None else mean)(rows, setting.weighting)
+
+
+def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
+    """Warns where a key of the scenario takes the place of an ingredient that a user's own method names."""
+    if setting.own_method:
+        warnings.warn(
+            f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that",
+            ScenarioWarning,
+            stacklevel=2,
+        )
 
 
 def _center(setting: Setting) -> centers.Center:

@@ -83,6 +83,8 @@ class Setting:
         ensemble: of boosting: what the ensemble has room for.
         private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.
+        own_method: what messages call a user's own method, of which is said when a key replaces an ingredient; else
+            empty.
     """
 
     models: int
@@ -108,6 +110,7 @@ class Setting:
     ensemble: Ensemble | None = None
     private: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    own_method: str = ""
 
     @property
     def state_rows(self) -> Rows:

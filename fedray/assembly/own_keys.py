@@ -1,0 +1,102 @@
+"""What a user's own method leaves of the scenario: an object that it does not read is refused, a key is said.
+
+Example:
+    >>> from types import SimpleNamespace
+    >>> from fedray.core.local import LocalLoss
+    >>> local = Local(loss=LocalLoss(len, name="mine"))
+    >>> method = SimpleNamespace(name="own", parts=(), phase=SimpleNamespace(local=Local()))
+    >>> refuse_unread_code(local, method)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: local.loss = mine, but own does not read it: make its local with replace(setting...
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.core.method import Local, Method
+from fedray.core.text import quote_value
+from fedray.methods.setting import Setting
+from fedray.scenario.schema import Scenario
+
+_KEYS = (  # of the section `local`, which are fields of `Local` too
+    "optimizer",
+    "lr",
+    "lr_decay",
+    "lr_decay_every",
+    "momentum",
+    "weight_decay",
+    "batch_size",
+    "epochs",
+    "steps",
+    "pull",
+    "schedule",
+)
+_REMEDY = "make its local with replace(setting.local, ...), or leave it out"
+
+
+def refuse_unread_code(given: Local, method: Method) -> None:
+    """Refuses a loss or an optimizer of the scenario's, or a passed one, that a method does not train with.
+
+    Args:
+        given: how the scenario says that clients train.
+        method: the user's own.
+
+    Raises:
+        BadInput: names what is not read.
+    """
+    if method.parts:
+        return
+    local = method.phase.local
+    if given.loss is not None and (local.loss is None or local.loss.function is not given.loss.function):
+        raise BadInput(f"local.loss = {given.loss.name}, but {method.name} does not read it: {_REMEDY}")
+    if given.step is not None and local.step is not given.step:
+        raise BadInput(f"local.optimizer = {given.optimizer_name}, but {method.name} does not read it: {_REMEDY}")
+
+
+def warn_of_unread_keys(
+    scenario: Scenario, pieces: Setting, usual: Local, method: Method, compose: Callable[[Setting], Method]
+) -> None:
+    """Says which keys of `local` a method replaces by values of its own.
+
+    A method may compute with a key (half of the learning rate). So it is composed once more without the keys, and those
+    that make no difference are named.
+
+    Args:
+        scenario: has the keys.
+        pieces: of the method.
+        usual: how clients train where no key says anything.
+        method: the user's own.
+        compose: makes it from other pieces.
+    """
+    given, local = pieces.local, method.phase.local
+    asked = [
+        key
+        for key in _KEYS
+        if getattr(given, key) not in (getattr(usual, key), getattr(local, key))
+        and not (key == "epochs" and given.epochs is None)
+        and not (key == "lr" and scenario.local.lr_grid)
+    ]
+    if method.parts or method.phase.fitting is not None or not asked:
+        return
+    plain = replace(given, **{key: getattr(usual, key) for key in _KEYS})
+    try:
+        other = compose(replace(pieces, local=plain))
+    except FedrayError:  # it needs them
+        return
+    idle = [key for key in asked if _fields(method, key) == _fields(other, key)]
+    if idle:
+        named = ", ".join(f"local.{key} = {quote_value(getattr(scenario.local, key))}" for key in idle)
+        warnings.warn(
+            f"{named} cannot act, because {method.name} trains with values of its own: {_REMEDY}",
+            ScenarioWarning,
+            stacklevel=2,
+        )
+
+
+def _fields(method: Method, key: str) -> list[object]:
+    """A field of every local training of a method."""
+    return [getattr(local, key) for local in (method.phase.local, *method.phase.personal)]

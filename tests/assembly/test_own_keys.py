@@ -1,0 +1,96 @@
+"""Keys and objects beside a method of one's own: what it does not read was dropped, and recorded as if it acted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small import scenario
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.components.aggregation import mean
+from fedray.components.compression import dense
+from fedray.components.schedule import permutation
+from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.method import Local
+from fedray.methods import Method, Setting, Transform, federated, start_empty
+from fedray.scenario.loader import read_scenario
+
+KEYS = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "clients": {"number": 3}})
+FIXED = Local(lr=0.05, batch_size=8, epochs=1)
+
+
+def compose(make: Callable[[Setting], Any], *changes: dict[str, Any]) -> Method:
+    """The method of a study whose method is a user's."""
+    own = UserObjects(method=make)
+    return build_study(read_scenario(scenario(KEYS, *changes)), own).method
+
+
+@contextmanager
+def nothing_said() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def with_local(local: Callable[[Setting], Local]) -> Callable[[Setting], Method]:
+    return lambda setting: Method("own", federated(setting, local=local(setting)))
+
+
+def smooth(outputs: Any, targets: Any, context: Any) -> Any:
+    return 0.5 * context.objective(outputs, targets)
+
+
+def test_a_loss_and_an_optimizer_were_dropped_by_a_method_with_a_local_of_its_own() -> None:
+    fixed = with_local(lambda _: FIXED)
+    kept = with_local(lambda setting: replace(setting.local, pull=0.1))
+    still = Transform(start_empty, lambda gradient, state, _parameters, _context: (0.0 * gradient, state), name="still")
+    with pytest.raises(BadInput, match=r"local\.loss = smooth, but own does not read it: .* replace\(setting\.local"):
+        fedray.run(KEYS, method=fixed, loss=smooth)
+    for optimizer in (still, torch.optim.AdamW):
+        with pytest.raises(BadInput, match=r"local\.optimizer = \w+, but own does not read it"):
+            fedray.run(KEYS, method=fixed, optimizer=optimizer)
+    run = fedray.run(KEYS, method=kept, loss=smooth, optimizer=still)
+    assert run.study.method.phase.local.loss.name == "smooth"  # type: ignore[union-attr]
+
+
+def test_keys_that_a_local_of_its_own_replaces_are_said() -> None:
+    with pytest.warns(ScenarioWarning, match=r"local.lr = 3.0, local.epochs = 5 cannot act, because own trains with"):
+        compose(with_local(lambda _: FIXED), {"local": {"lr": 3.0, "epochs": 5}})
+    with pytest.warns(ScenarioWarning, match=r"local.steps = 7 cannot act"):
+        compose(with_local(lambda _: FIXED), {"local": {"steps": 7, "epochs": None}})
+    with nothing_said():
+        compose(with_local(lambda _: FIXED))
+        half = compose(with_local(lambda setting: replace(setting.local, lr=0.5 * setting.local.lr)))
+    assert half.phase.local.lr == 0.025  # the key acts
+
+
+def never(*_: Any) -> Any:
+    raise AssertionError("it is replaced")
+
+
+@pytest.mark.parametrize(
+    ("ingredient", "usual", "keys", "line"),
+    [
+        ("merge", mean, {"server": {"robust": "median"}}, r"server\.robust = median takes the place of the merge of"),
+        ("compress", dense, {"compress": {"kind": "topk", "ratio": 0.5}}, r"the section compress takes the place"),
+        ("assign", permutation, {"schedule": {"kind": "random"}}, r"schedule\.kind = random takes the place"),
+    ],
+)
+def test_a_key_in_the_place_of_the_core_of_a_method_is_said(
+    ingredient: str, usual: Any, keys: dict[str, Any], line: str
+) -> None:
+    named: Any = federated
+    with pytest.warns(ScenarioWarning, match=line):
+        compose(lambda setting: Method("own", named(setting, **{ingredient: never})), keys)
+    with nothing_said():
+        compose(lambda setting: Method("own", named(setting, **{ingredient: usual})), keys)
+        if ingredient != "merge":  # a method of fedray's, whose ingredients keys may replace
+            build_study(read_scenario(scenario(KEYS, {"method": {"name": "shefl"}}, keys)))
