@@ -31,6 +31,7 @@ from fedray.data.own_partition import find_partition
 from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
 from fedray.own_code.called_code import hash_called, hash_module_file
+from fedray.own_code.read_values import hash_bytecode, hash_values
 from fedray.own_code.source_code import hash_code, name_callable
 from fedray.own_code.user_modules import hash_modules
 from fedray.scenario import names
@@ -63,7 +64,9 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
         **{kind: _describe_rule(thing) for kind, thing in _list_own_rules(scenario, own).items()},
         "training": {
-            f"{kind} {name}": _hash_rule(thing) for kind, name, thing in list_training_code(scenario, own.training)
+            key: digest
+            for kind, name, thing in list_training_code(scenario, own.training)
+            for key, digest in _describe_training(kind, name, thing).items()
         },
         "modules": hash_modules(own.modules),
         "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario)},
@@ -147,7 +150,30 @@ def _describe_called(things: list[Any]) -> dict[str, str]:
     return {
         "code that it uses": _hash(" ".join(called)) if all(called) else "",
         "its file": _hash(" ".join(files)) if files else "",
+        **_describe_read(things),
     }
+
+
+def _describe_read(things: list[Any]) -> dict[str, str]:
+    """The values that a user's functions and classes read, by name, and the bytecode of those without a source."""
+    values: dict[str, list[str]] = {}
+    for thing in things:
+        for name, digest in hash_values(thing).items():
+            values.setdefault(f"value {name}", []).append(digest)
+    found = {key: "" if "" in each else _hash(" ".join(each)) for key, each in values.items()}
+    bytecode = [digest for thing in things if (digest := hash_bytecode(thing))]
+    if bytecode:
+        found["bytecode"] = f"{bytecode[0].partition(' ')[0]} {_hash(' '.join(bytecode))}"
+    return found
+
+
+def _describe_training(kind: str, name: str, thing: Any) -> dict[str, str]:
+    """Digests of a loss, an optimizer, a metric or a callback; what a callback reads, it may have written too."""
+    found = {f"{kind} {name}": _hash_rule(thing)}
+    if kind == "callback":
+        return found
+    read = _describe_read(functions_of(thing))
+    return {**found, **{f"{key} of {kind} {name}": digest for key, digest in read.items()}}
 
 
 def _hash_rule(thing: Any) -> str:

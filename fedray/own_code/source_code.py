@@ -1,8 +1,8 @@
 """The code of a user's own functions and classes as a digest: what can tell that they were changed between two calls.
 
 Comments, docstrings and the place of the code in its file do not count. Default values, plain values of the closure and
-constants of the module (in capitals) do. The functions that it calls are the concern of `fedray.own_code.called_code`;
-files that it reads are not seen.
+constants of the module (in capitals) do. The functions that it calls are the concern of `fedray.own_code.called_code`,
+tensors, tables and other values that of `fedray.own_code.read_values`; files that it reads are not seen.
 
 Example:
     >>> from textwrap import dedent

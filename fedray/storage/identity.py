@@ -34,6 +34,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.stacking import STACKS
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
+_WHERE_BOTH = ("value ", "bytecode")  # digests that are compared where both have them
 MOST_BYTES = 1 << 24  # of a file that somebody may have sent
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
 _LINES = {
@@ -259,11 +260,17 @@ def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _find_differences(began: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs; where a digest is empty, nothing was to be had, and names of functions stand for their code."""
+    """What differs; where a digest is empty, nothing was to be had, and names of functions stand for their code.
+
+    Values and bytecode are compared where both have them: a run of an earlier version has none, and bytecode is that of
+    a version of Python.
+    """
     both = began.get("code"), now.get("code")
     skipped = {"name"} if all(both) or any("<" in str(part.get("name")) for part in (began, now)) else set()
-    return [
-        key
-        for key, value in began.items()
-        if key not in skipped and value != now.get(key) and "" not in (value, now.get(key))
-    ]
+    found = []
+    for key, value in began.items():
+        other = now.get(key, "" if key.startswith(_WHERE_BOTH) else None)
+        python = key.startswith("bytecode") and value.partition(" ")[0] != str(other).partition(" ")[0]
+        if key not in skipped and not python and value != other and "" not in (value, other):
+            found.append(key)
+    return found

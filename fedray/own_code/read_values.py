@@ -1,0 +1,192 @@
+"""What a user's code reads beside its source: tensors, tables and numbers of its closure and its module, as digests.
+
+`fedray.own_code.source_code` sees the source, plain values of the closure and constants in capitals. Here is the rest:
+tensors and arrays by their bytes, lists, dicts and sets of plain values, and every plain global that the code names.
+Not compared are what the code itself changes (a counter, a log), tables that were empty, and objects of other kinds. Of
+code without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
+
+Example:
+    >>> def make(weights):
+    ...     return lambda outputs: outputs * weights["a"]
+    >>> hash_values(make({"a": 1.0})) == hash_values(make({"a": 2.0})), list(hash_values(make({"a": 1.0})))
+    (False, ['weights'])
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.own_code.called_code import list_called
+from fedray.own_code.source_code import MOST_DEPTH, hash_code
+
+MOST_VALUES = 10_000  # of a table
+MOST_BYTES = 1 << 26  # of an array; of a larger one, evenly spread numbers count
+_PLAIN = bool | int | float | complex | str | bytes | np.generic | torch.dtype | torch.device
+_CHANGES = {"append", "extend", "insert", "update", "add", "setdefault", "pop", "popitem", "clear", "remove", "discard"}
+
+
+def hash_values(thing: Any) -> dict[str, str]:
+    """SHA-256 of each value that a function or class reads, or one that it calls, by the name it has there.
+
+    Args:
+        thing: A function, a class, a partial, or an object that can be called.
+
+    Returns:
+        Empty text for a table that is empty: code may fill it.
+    """
+    found: dict[str, list[str]] = {}
+    for one in [thing, *list_called(thing)]:
+        seen = hash_code(one) is not None
+        for name, value in _list_values(one, 0, seen):
+            found.setdefault(name, []).append(_write(value, 0, [MOST_VALUES]))
+    return {name: "" if "" in texts else _hash("\n".join(texts)) for name, texts in sorted(found.items())}
+
+
+def hash_bytecode(thing: Any) -> str:
+    """The version of Python, and the SHA-256 of the bytecode of what a function or class consists of, and calls.
+
+    Args:
+        thing: A function, a class, a partial, or an object that can be called.
+
+    Returns:
+        Empty text where all of it has a source.
+    """
+    bare = [one for one in [thing, *list_called(thing)] if hash_code(one) is None]
+    codes = [_write_code(function.__code__) for one in bare for function in _list_functions(one, 0)]
+    return f"{sys.version_info.major}.{sys.version_info.minor} {_hash(chr(10).join(codes))}" if codes else ""
+
+
+def _list_functions(thing: Any, depth: int) -> list[FunctionType]:
+    """The functions that a thing consists of, also those in its closure."""
+    if depth > MOST_DEPTH:
+        return []
+    if isinstance(thing, partial):
+        inner = [thing.func, *thing.args, *thing.keywords.values()]
+        return [function for one in inner for function in _list_functions(one, depth + 1)]
+    if isinstance(thing, MethodType):
+        return _list_functions(thing.__func__, depth + 1)
+    if isinstance(thing, FunctionType):
+        inner = [value for _, value in _read_cells(thing)] + [value for _, value in _read_defaults(thing)]
+        called = [one for one in inner if isinstance(one, FunctionType | partial | MethodType)]
+        return [thing, *(function for one in called for function in _list_functions(one, depth + 1))]
+    kind = thing if inspect.isclass(thing) else type(thing)
+    return [value for _, value in sorted(vars(kind).items()) if isinstance(value, FunctionType)]
+
+
+def _list_values(thing: Any, depth: int, seen: bool) -> Iterator[tuple[str, Any]]:
+    """Names and values that a thing reads; without those that its code changes, and those that are `seen` elsewhere."""
+    if isinstance(thing, partial):
+        held = [(f"argument {place}", value) for place, value in enumerate(thing.args)]
+        yield from _keep([*held, *sorted(thing.keywords.items())], seen=seen)
+    owner = thing.__self__ if isinstance(thing, MethodType) else thing
+    if not isinstance(owner, FunctionType | partial) and not inspect.isclass(owner):
+        yield from _keep(sorted(getattr(owner, "__dict__", {}).items()), seen=seen)
+    for function in _list_functions(thing, depth):
+        operations = list(_list_operations(function.__code__))
+        changed = {name for operation, name in operations if operation in ("STORE_GLOBAL", "STORE_DEREF")}
+        fills = any(o in ("STORE_SUBSCR", "DELETE_SUBSCR") or name in _CHANGES for o, name in operations)
+        known = function.__globals__
+        names = sorted({name for operation, name in operations if operation in ("LOAD_GLOBAL", "LOAD_NAME")})
+        own = [(name, value) for name, value in _read_cells(function) if name not in changed]
+        own += _read_defaults(function)
+        capitals = [(name, known[name]) for name in names if name in known and name.isupper()]
+        others = [(name, known[name]) for name in names if name in known and not name.isupper()]
+        yield from _keep([*own, *capitals], seen=seen, fills=fills)
+        yield from _keep([pair for pair in others if pair[0] not in changed], seen=False, fills=fills)
+
+
+def _keep(pairs: list[tuple[str, Any]], *, seen: bool, fills: bool = False) -> Iterator[tuple[str, Any]]:
+    """The values that can be compared: plain ones unless they are seen, tables unless code fills them, arrays."""
+    for name, value in pairs:
+        plain = isinstance(value, _PLAIN) and not seen
+        table = isinstance(value, list | dict | set) and not fills
+        if plain or table or isinstance(value, Tensor | np.ndarray | tuple | frozenset):
+            yield name, value
+
+
+def _read_cells(function: FunctionType) -> list[tuple[str, Any]]:
+    """Names and values of a closure."""
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:  # not set yet
+            continue
+    return found
+
+
+def _read_defaults(function: FunctionType) -> list[tuple[str, Any]]:
+    """Names and default values of arguments."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    values = function.__defaults__ or ()
+    last = names[len(names) - len(values) :]
+    return [*zip(last, values, strict=True), *sorted((function.__kwdefaults__ or {}).items())]
+
+
+def _list_operations(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Names of the operations of a code and of the functions inside it, and what each acts on."""
+    yield from ((one.opname, one.argval if isinstance(one.argval, str) else "") for one in dis.get_instructions(code))
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _list_operations(value)
+
+
+def _write(value: Any, depth: int, left: list[int]) -> str:
+    """A value as text; empty for a table without entries, the name of its kind for what cannot be compared."""
+    left[0] -= 1
+    if isinstance(value, Tensor | np.ndarray):
+        return _write_array(value)
+    if isinstance(value, list | dict | set) and not value:
+        return ""
+    if depth < MOST_DEPTH and left[0] > 0:
+        if isinstance(value, dict):
+            pairs = (
+                (_write(key, depth + 1, left), _write(one, depth + 1, left))
+                for key, one in list(value.items())[:MOST_VALUES]
+            )
+            return f"{{{', '.join(f'{key}: {one}' for key, one in sorted(pairs))}}} {len(value)}"
+        if isinstance(value, list | tuple | set | frozenset):
+            items = [_write(one, depth + 1, left) for one in list(value)[:MOST_VALUES]]
+            return f"[{', '.join(sorted(items) if isinstance(value, set | frozenset) else items)}] {len(value)}"
+    value = value.item() if isinstance(value, np.generic) else value
+    return repr(value) if value is None or isinstance(value, _PLAIN) else type(value).__name__
+
+
+def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
+    """Kind, shape and a digest of the numbers of a tensor or an array."""
+    kind = f"{value.dtype} {list(value.shape)}"
+    try:
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().reshape(-1)
+            step = 1 + flat.numel() * flat.element_size() // MOST_BYTES
+            numbers = flat[::step].contiguous().view(torch.uint8).numpy()
+        elif value.dtype.hasobject:
+            return kind
+        else:
+            numbers = np.ascontiguousarray(value.reshape(-1)[:: 1 + value.nbytes // MOST_BYTES])
+    except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantized, without numbers
+        return kind
+    return f"{kind} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
+
+
+def _write_code(code: CodeType) -> str:
+    """What a code does, without names of files and numbers of lines."""
+    consts = [
+        _write_code(one) if isinstance(one, CodeType) else _write(one, 0, [MOST_VALUES]) for one in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_names} {consts}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
