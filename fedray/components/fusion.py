@@ -34,7 +34,6 @@ from fedray.core.types import Net, State, Stats, Uploads
 from fedray.models.loss import per_sample
 
 CHECKED_STEPS = 100  # from one look at the server's rows to the next, as in the authors' code
-TEACHERS = ("mean_logits", "confidence")
 
 
 @dataclass(frozen=True)

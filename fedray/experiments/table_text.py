@@ -31,6 +31,7 @@ FIRST_METRICS = (
     "conformal_width", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
+MOST_METRICS = 6  # that are shown, unless more are published
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
 LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -62,31 +63,29 @@ class TableView(NamedTuple):
         return [row for (cell, _), row in self.rows.items() if cell == name]
 
 
-def choose_metrics(rows: Rows, most: int) -> TableView:
+def choose_metrics(rows: Rows) -> TableView:
     """Published metrics, and further ones in the order of their importance.
 
     Args:
         rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
             failed.
-        most: metrics that are shown, unless more are published.
     """
     errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
     known = {metric for _, metric in found}
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
-    return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
+    return TableView(published + rest[: max(0, MOST_METRICS - len(published))], published, found, errors)
 
 
-def format_markdown(rows: Rows, names: list[str], most: int = 6) -> str:
+def format_markdown(rows: Rows, names: list[str]) -> str:
     """The table as Markdown: one line for each cell; published metrics first, beside their published values.
 
     Args:
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
-        most: as in `choose_metrics`.
     """
-    view = choose_metrics(rows, most)
+    view = choose_metrics(rows)
     head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
     lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
     for name in names:
@@ -104,15 +103,14 @@ def format_markdown(rows: Rows, names: list[str], most: int = 6) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_latex(rows: Rows, names: list[str], most: int = 6) -> str:
+def format_latex(rows: Rows, names: list[str]) -> str:
     """The table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
 
     Args:
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
-        most: as in `choose_metrics`.
     """
-    view = choose_metrics(rows, most)
+    view = choose_metrics(rows)
     head = ["cell"]
     for metric in view.metrics:
         head += [escape_latex(name_score(metric)), *(["published"] if metric in view.published else [])]

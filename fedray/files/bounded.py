@@ -1,16 +1,16 @@
 """Readers of files that somebody else may have written: bounded, and what is wrong is one line with the file's name.
 
-There is one reader for each format: plain bytes, JSON, Parquet and NumPy archives. (YAML has its own, in
+There is one reader for each format: Parquet and NumPy archives. (JSON has its own in `files.sealed`, YAML in
 `scenario.yaml_text`.) None of them follows a link, waits for a pipe, runs code, or takes much more memory than the
 file has bytes.
 
 Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "summary.json"
-    ...     _ = path.write_text('{"rounds": 3}')
-    ...     read_json_object(path)
-    {'rounds': 3}
+    ...     path = Path(folder) / "pictures.npz"
+    ...     np.savez(path, agreement=np.eye(2))
+    ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 from fedray.core.errors import Damaged
 from fedray.core.text import quote_value, show_line
 from fedray.files.plain import MOST_FILE_BYTES
-from fedray.files.sealed import read_or_explain, read_sealed
+from fedray.files.sealed import read_or_explain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_JSON_BYTES = 1 << 24
 MOST_FREE_ROWS = 1_000_000  # of a table, however small its files are: beyond them a row takes a byte or more
 MOST_ARRAY_BYTES = 1 << 28  # of the arrays of one archive, unpacked
 MOST_COLUMNS = 2_000
@@ -60,21 +59,6 @@ def name_file(path: Path) -> str:
 def is_present(path: Path) -> bool:
     """Whether there is anything under this name, also a link that leads nowhere."""
     return os.path.lexists(path)
-
-
-def read_json_object(path: Path, remedy: str = RESTORE, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
-    """The keys of a JSON file, with its seal taken off and compared where it has one.
-
-    Args:
-        path: the file.
-        remedy: what to do where it is damaged.
-        most: how many bytes it may have.
-
-    Raises:
-        Damaged: it is missing, or is no such file.
-        FedrayError: it cannot be read.
-    """
-    return read_sealed(path, remedy, most)
 
 
 def read_parquet_files(

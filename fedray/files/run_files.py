@@ -27,7 +27,6 @@ from fedray.files.bounded import (
     MOST_FREE_ROWS,
     is_present,
     read_array_archive,
-    read_json_object,
     read_parquet_files,
     say_damaged,
 )
@@ -44,6 +43,7 @@ from fedray.files.columns import (
     Column,
 )
 from fedray.files.parts import check_parts
+from fedray.files.sealed import read_sealed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ def read_summary(out: Path) -> dict[str, Any]:
         Damaged: it cannot be read, or a value in it has the wrong type.
     """
     path = out / SUMMARY_FILE
-    found = read_json_object(path, RESUME)
+    found = read_sealed(path, RESUME)
     missing = [key for key in SUMMARY_KEYS if key not in found]
     wrong = f"it has no {missing[0]}" if missing else _find_wrong_value(found)
     if wrong:

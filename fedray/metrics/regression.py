@@ -119,20 +119,20 @@ def sharpness_geometric(variance: ArrayLike) -> float:
     return float(np.exp(0.5 * np.log(to_floats(variance)).mean()))
 
 
-def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, bins: int = 10) -> FloatArray:
+def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
     """Histogram of the probability integral transform `Phi((y - m) / sd)`.
 
     Args:
         mean: m.
         variance: Square of sd.
         y: Targets.
-        bins: Number of bins, all of the same width.
 
     Returns:
-        Share of the targets in each bin, `[bins]`; all are about equal if the predictions are calibrated.
+        Share of the targets in each of ten bins of the same width, `[10]`; all are about equal if the predictions are
+        calibrated.
     """
     values = _normal_cdf((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
-    counts, _ = np.histogram(values, bins=bins, range=(0.0, 1.0))
+    counts, _ = np.histogram(values, bins=10, range=(0.0, 1.0))
     shares: FloatArray = counts / counts.sum()
     return shares
 

@@ -90,14 +90,3 @@ def pack_sketch(sketch: QuantileSketch) -> bytes:
     entries = np.empty(len(sketch.bucket), _ENTRY)
     entries["bucket"], entries["count"] = sketch.bucket, sketch.counts
     return entries.tobytes()
-
-
-def unpack_sketch(message: bytes, relative_error: float) -> QuantileSketch:
-    """The sketch of a message.
-
-    Args:
-        message: of `pack_sketch`.
-        relative_error: e of the sender.
-    """
-    entries = np.frombuffer(message, _ENTRY)
-    return QuantileSketch(relative_error, entries["bucket"].astype(np.int64), entries["count"].astype(np.int64))

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fedray.core.errors import BadInput
 from fedray.core.text import show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import is_present, name_file, read_json_object
+from fedray.files.bounded import RESTORE, is_present, name_file
 from fedray.files.columns import MEMBER_COLUMNS
 from fedray.files.parts import check_final_file
 from fedray.files.run_files import (
@@ -41,6 +41,7 @@ from fedray.files.run_files import (
     read_summary,
     refuse_wide_table,
 )
+from fedray.files.sealed import read_sealed
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
 from fedray.scenario.yaml_text import read_mapping
 
@@ -238,4 +239,4 @@ def _pad_rows(path: Path, rows: pa.Array) -> FloatArray | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_json_object(path) if is_present(path) else {}
+    return read_sealed(path, RESTORE) if is_present(path) else {}

@@ -146,9 +146,9 @@ def pick_colors(number: int) -> list[str]:
     return [pick_color(place, number) for place in range(number)]
 
 
-def make_colormap(color: str = ACCENT) -> Colormap:
+def make_colormap() -> Colormap:
     """From nothing to a full colour: reads the same on light and dark pages."""
-    return LinearSegmentedColormap.from_list("strength", [(*to_rgb(color), 0.04), (*to_rgb(color), 1.0)])
+    return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
 
 
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:

@@ -21,11 +21,12 @@ from shlex import quote
 
 from fedray.core.errors import FedrayError
 from fedray.core.text import show_line
-from fedray.files.bounded import is_present, read_json_object
+from fedray.files.bounded import is_present
 from fedray.files.locks import is_locked
 from fedray.files.parts import find_checkpoints
 from fedray.files.plain import write_json
 from fedray.files.run_files import FAILURE_FILE, SUMMARY_FILE
+from fedray.files.sealed import read_sealed
 
 
 def record_failure(out: Path, error: Exception) -> None:
@@ -58,7 +59,7 @@ def read_failure(out: Path) -> FedrayError | None:
         Damaged: the file that says so cannot be read.
     """
     if is_present(out / FAILURE_FILE):
-        return FedrayError(str(read_json_object(out / FAILURE_FILE, f"`fedray resume {out}`").get("error", "unknown")))
+        return FedrayError(str(read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`").get("error", "unknown")))
     if is_present(out / SUMMARY_FILE) or is_locked(out / ".lock"):
         return None
     rounds = find_checkpoints(out / "checkpoints")

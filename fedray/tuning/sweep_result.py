@@ -26,10 +26,11 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.experiments.frames import to_frame
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
-from fedray.files.bounded import is_present, read_json_object, read_parquet_files, say_damaged
+from fedray.files.bounded import RESTORE, is_present, read_parquet_files, say_damaged
 from fedray.files.out_folder import choose_out
 from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path
+from fedray.files.sealed import read_sealed
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
@@ -140,7 +141,7 @@ class SweepResult:
     @property
     def summary(self) -> dict[str, Any]:
         """`summary.json`: how many trials and trainings there were, and the winners with their test scores."""
-        return read_json_object(self.path / "summary.json")
+        return read_sealed(self.path / "summary.json", RESTORE)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
         """The best complete trial; the first of several that are equal.

@@ -1,4 +1,4 @@
-"""Columns that a table has and the catalogue has not."""
+"""Columns that a table has and the catalogue has not, and the catalogue as the documentation prints it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from fedray.files.columns import arrow_type
-from fedray.storage.catalogue import find_column
+from fedray.files.columns import COLUMNS, Column, arrow_type
+from fedray.metrics.catalogue import describe_score
+from fedray.storage.catalogue import TABLES_OF, list_table_columns
 
 NARROW = {"partition"}  # whose numbers are as narrow as they can be
+
+
+def find_column(table: str, name: str) -> Column | None:
+    """A column of a table; None where the catalogue does not have it.
+
+    Args:
+        table: one of `TABLES_OF`.
+        name: of the column; in `rounds` also that of a score.
+    """
+    found = COLUMNS[table].get(name)
+    return describe_score(name) if found is None and table == "rounds" else found
 
 
 def find_uncatalogued(tables: Mapping[str, pa.Schema]) -> list[str]:
@@ -29,3 +41,13 @@ def find_uncatalogued(tables: Mapping[str, pa.Schema]) -> list[str]:
             elif field.type != arrow_type(column.kind):
                 found.append(f"{table}.{field.name} is {field.type}, and {column.kind} in the catalogue")
     return found
+
+
+def columns_markdown() -> str:
+    """All tables as Markdown, for `docs/reference/run_directory.md`."""
+    parts = []
+    for table, columns in list_table_columns().items():
+        rows = [f"| `{name}` | {one.kind} | {one.unit} | {one.text} |" for name, one in columns.items()]
+        head = ["| column | kind | unit | what it is |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([f"### {table}", f"{TABLES_OF[table]}.", "", *head, *rows]))
+    return "\n\n".join(parts) + "\n"

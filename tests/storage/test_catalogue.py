@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from columns import find_uncatalogued
+from columns import columns_markdown, find_column, find_uncatalogued
 from small import run_command, scenario
 from sweeps import sweep
 
 import fedray
 from fedray.files.columns import make_table
 from fedray.metrics.catalogue import SCORES, describe_score
-from fedray.storage.catalogue import columns_markdown, find_column, list_table_columns
+from fedray.storage.catalogue import list_table_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
 TOY: dict[str, Any] = {
