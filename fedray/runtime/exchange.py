@@ -1,7 +1,7 @@
 """One exchange with the actors: they take chunks of jobs as they finish, and their sums are added as they come.
 
 An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. Where actors share a
-node, they lay them down there, and one of them adds them up and sends the total. Where many nodes would send the sums
+node, they store them there, and one of them adds them up and sends the total. Where many nodes would send the sums
 of the same models, each cuts its total into parts of columns instead, and of each part another node adds up what all
 have of it: the coordinator gets every column once. What an actor has lost goes back into its queue. Exact sums make the
 result the same, whoever trains what and whoever adds. Nothing here uses Ray.
@@ -37,15 +37,15 @@ from fedray.core.method import JobRows
 from fedray.core.totals import Totals
 from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
+from fedray.runtime.exchange_state import ColumnParts, Done, NodeSums, OpenQueue, StoredSums, Task, requeue_chunks
 from fedray.runtime.messages import Reply, in_order
 from fedray.runtime.seats import ActorSpec
-from fedray.runtime.trays import Desk, Done, Laid, Shelf, Task, Tray, put_back
 
 PULLED_LAPS = 3
 LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their node: that takes time, too
 LEAST_PARTS = 3  # of columns: two nodes would send each other what they save the coordinator
 PART_BYTES = 128 << 10  # of a part: Ray sends smaller objects to the coordinator, whoever wants them
-ADD_TRIES = 2  # of adding what lies on a node, before it is trained again
+ADD_TRIES = 2  # of adding what is stored on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
 
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
@@ -57,25 +57,25 @@ class _Exchange:
 
     def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]], parts: int) -> None:
         self.post, self.totals, self.done = post, Totals(), Done()
-        self.desk_of = {a: desk for desk in map(Desk, queues) for a in desk.actors}
-        self.tray_of = {a: tray for tray in map(Tray, nodes) for a in tray.actors}
-        self.shelf = Shelf([actors[0] for actors in nodes], parts)
+        self.queue_of = {a: queue for queue in map(OpenQueue, queues) for a in queue.actors}
+        self.node_of = {a: node for node in map(NodeSums, nodes) for a in node.actors}
+        self.columns = ColumnParts([actors[0] for actors in nodes], parts)
         self.doing: dict[int, Task] = {}
 
     def give(self, actors: Iterable[int]) -> None:
-        """Gives actors that have nothing to do their next task, and then has added up what lies on their nodes."""
+        """Gives actors that have nothing to do their next task, and then has added up what is stored on their nodes."""
         idle = [a for a in actors if a not in self.doing]
         for a in idle:
-            desk, tray = self.desk_of[a], self.tray_of.get(a)
-            chunk = desk.take(a, tray.actors if tray else ())
-            if chunk is not None or desk.kept[a]:
-                self._ask(a, Task(chunk, len(desk.kept[a]), chunk is None or not desk.pulls))
-        for tray in {id(one): one for one in map(self.tray_of.get, idle) if one is not None}.values():
-            if tray.laid and self.doing.keys().isdisjoint(tray.actors):
-                parcels = tuple(one.parcel for one in tray.laid)
-                self._ask(tray.laid[0].actor, Task(None, 0, True, parcels, self.shelf.parts))
-        if self.shelf.laid and not self.doing:
-            for a, task in self.shelf.list_tasks():
+            queue, node = self.queue_of[a], self.node_of.get(a)
+            chunk = queue.take(a, node.actors if node else ())
+            if chunk is not None or queue.kept[a]:
+                self._ask(a, Task(chunk, len(queue.kept[a]), chunk is None or not queue.pulls))
+        for node in {id(one): one for one in map(self.node_of.get, idle) if one is not None}.values():
+            if node.stored and self.doing.keys().isdisjoint(node.actors):
+                sums = tuple(one.sums for one in node.stored)
+                self._ask(node.stored[0].actor, Task(None, 0, True, sums, self.columns.parts))
+        if self.columns.stored and not self.doing:
+            for a, task in self.columns.list_tasks():
                 self._ask(a, task)
 
     def _ask(self, a: int, task: Task) -> None:
@@ -88,54 +88,54 @@ class _Exchange:
         if task.part is not None:
             self._end_part(task.part, reply)
             return
-        kept = self._end_adding(a, task, reply) if task.parcels else self._end_chunk(a, task.chunk, reply)
+        kept = self._end_adding(a, task, reply) if task.sums else self._end_chunk(a, task.chunk, reply)
         if reply is not None and reply.stats is not None:
             self.totals.add(reply.stats)
             self.done += kept
-        self.give([a] if reply is not None else self.desk_of)
+        self.give([a] if reply is not None else self.queue_of)
 
     def _end_part(self, part: int, reply: Reply | None) -> None:
-        """Notes a part of the columns. Missing ones are added once more, and then all that lies on nodes is trained."""
-        shelf = self.shelf
+        """Notes a part of the columns. Missing ones are added once more, and then all that is stored is trained."""
+        columns = self.columns
         if reply is not None and reply.stats is not None:
-            shelf.added[part] = reply.stats
+            columns.added[part] = reply.stats
         if self.doing:
             return
-        shelf.failures += 1
-        if len(shelf.added) == shelf.parts:
-            first, *further = (shelf.added[number] for number in range(shelf.parts))
+        columns.failures += 1
+        if len(columns.added) == columns.parts:
+            first, *further = (columns.added[number] for number in range(columns.parts))
             self.totals.add(first, *further)
-            self.done += [one for each in shelf.clear() for one in each.kept]
-        elif shelf.failures >= ADD_TRIES:
-            put_back(shelf.clear())
-        self.give(self.desk_of)
+            self.done += [one for each in columns.clear() for one in each.kept]
+        elif columns.failures >= ADD_TRIES:
+            requeue_chunks(columns.clear())
+        self.give(self.queue_of)
 
     def _end_chunk(self, a: int, chunk: Chunk | None, reply: Reply | None) -> Done:
-        """Notes what an actor has trained or lost; the chunks whose sums it has sent or laid down."""
-        desk = self.desk_of[a]
+        """Notes what an actor has trained or lost; the chunks whose sums it has sent or stored."""
+        queue = self.queue_of[a]
         if reply is None:
-            desk.lose(a, chunk)
+            queue.lose(a, chunk)
             return []
-        desk.kept[a] += [] if chunk is None or reply.rows is None else [(chunk, reply.rows)]
-        kept = desk.kept[a]
-        if reply.stats is not None or reply.parcel is not None:
-            desk.kept[a] = []
-        if reply.parcel is not None:
-            self.tray_of[a].laid.append(Laid(a, desk, kept, reply.parcel))
+        queue.kept[a] += [] if chunk is None or reply.rows is None else [(chunk, reply.rows)]
+        kept = queue.kept[a]
+        if reply.stats is not None or reply.stored is not None:
+            queue.kept[a] = []
+        if reply.stored is not None:
+            self.node_of[a].stored.append(StoredSums(a, queue, kept, reply.stored))
         return kept
 
     def _end_adding(self, a: int, task: Task, reply: Reply | None) -> Done:
-        """Notes what was added up on a node: the chunks of the sum. What lies there may be gone with its adder."""
-        tray, number = self.tray_of[a], len(task.parcels)
-        tray.failures += 1
+        """Notes what was added up on a node: the chunks of the sum. What is stored there may be gone with its adder."""
+        node, number = self.node_of[a], len(task.sums)
+        node.failures += 1
         if reply is None:
-            if tray.failures >= ADD_TRIES:
-                tray.put_back()
+            if node.failures >= ADD_TRIES:
+                node.give_up()
             return []
-        added, tray.laid, tray.failures = tray.laid[:number], tray.laid[number:], 0  # others lay down meanwhile
-        if reply.parcel is not None:
-            self.shelf.lay_down(added, reply.parcel)
-        return [one for laid in added for one in laid.kept]
+        added, node.stored, node.failures = node.stored[:number], node.stored[number:], 0  # others have come meanwhile
+        if reply.stored is not None:
+            self.columns.store(added, reply.stored)
+        return [one for each in added for one in each.kept]
 
 
 def exchange(
@@ -147,14 +147,14 @@ def exchange(
         queues: The chunks, and who may take them.
         post: Sends an actor a task; it has no other one meanwhile.
         wait: Waits for the answer of any actor that has a task.
-        nodes: Actors of a node that lay their sums down for one of them to add up, node by node.
+        nodes: Actors of a node that store their sums for one of them to add up, node by node.
         parts: Parts of columns that are added up on a node each, at most one a node; 0: nodes send their sums.
 
     Returns:
         The sums of all uploads, and the rows of all jobs in the order of the plan.
     """
     now = _Exchange(queues, post, nodes, parts)
-    now.give(now.desk_of)
+    now.give(now.queue_of)
     while now.doing:
         now.receive(*wait())
     return now.totals.stats, in_order([chunk.places for chunk, _ in now.done], [rows for _, rows in now.done])

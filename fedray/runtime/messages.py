@@ -62,12 +62,12 @@ class Reply(NamedTuple):
     Attributes:
         stats: Sums of its uploads as `thin` makes them; None where it keeps them.
         rows: One row for each of its jobs; None without jobs.
-        parcel: Where the sums lie that stay on its node; None where there are none.
+        stored: Where the sums are that stay on its node; None where there are none.
     """
 
     stats: Stats | None
     rows: JobRows | None
-    parcel: Any = None
+    stored: Any = None
 
 
 def to_page(state: State, rows: slice = EVERY_ROW) -> Page:

@@ -23,6 +23,7 @@ from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import messages
 from fedray.runtime.chunks import Chunk, Queue, cut_chunks
 from fedray.runtime.exchange import exchange, share_nodes
+from fedray.runtime.exchange_state import Task
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import exchange as ray_exchange
 from fedray.runtime.ray.client_actor import ClientActor
@@ -30,7 +31,6 @@ from fedray.runtime.ray.exchange import Calls, Round
 from fedray.runtime.ray.runtime import reads_all_rows
 from fedray.runtime.seats import ActorSpec
 from fedray.runtime.stacking import make_worker
-from fedray.runtime.trays import Task
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round
@@ -115,10 +115,10 @@ class Pretended:
             return a, None
         found = pickle.loads(pickle.dumps(getattr(self.actors[a], name)(*pickle.loads(message))))
         if name == "train_apart":
-            reply, parcel = found
-            return a, reply if reply is None else reply._replace(parcel=parcel)
+            reply, stored = found
+            return a, reply if reply is None else reply._replace(stored=stored)
         if name == "add_apart":
-            return a, found[0]._replace(parcel=found[1:])
+            return a, found[0]._replace(stored=found[1:])
         if found is not None and found.stats is not None:
             self.sums += sum_bytes({"sum": found.stats["sum"]}) if "sum" in found.stats else 0
         return a, found
@@ -172,7 +172,7 @@ def test_sums_that_are_added_on_their_nodes_have_the_same_bits_and_are_fewer(cas
 
 
 def test_an_actor_without_jobs_adds_nothing() -> None:
-    """It was asked to add what its neighbors had laid down, and then for its queue, which it does not have."""
+    """It was asked to add what its neighbors had stored, and then for its queue, which it does not have."""
     study = build_study(read_scenario(CASES["replicates"]))
     actors = Pretended(CASES["replicates"], (1.0, 1.0, 1.0), laps=1)
     actors.specs[0] = actors.specs[0]._replace(tier=1)
@@ -182,7 +182,7 @@ def test_an_actor_without_jobs_adds_nothing() -> None:
 
 @pytest.mark.parametrize("laps", [1, 3])
 def test_an_adder_that_dies_changes_no_bit(laps: int) -> None:
-    """It is asked once more; where what lies on its node is gone, all of it is trained again."""
+    """It is asked once more; where what is stored on its node is gone, all of it is trained again."""
     study = build_study(read_scenario(CASES["replicates"]))
     actors = Pretended(CASES["replicates"], UNEVEN, laps=laps, deaths=0.1, nodes=NODES)
     actors.adder_deaths = 3
@@ -231,24 +231,24 @@ class Scripted:
         if died:
             self.sums[a] = 0.0
             return a, None
-        if task.parcels:
+        if task.sums:
             totals = Totals()
-            for parcel in task.parcels:
-                totals.add(parcel)
+            for one in task.sums:
+                totals.add(one)
             added = thin(totals.stats)
             return a, messages.Reply(None if task.cuts else added, None, tuple(cut_columns(added, max(1, task.cuts))))
         self.sums[a] += 0.0 if task.chunk is None else 10.0 ** task.chunk.places[0]
         rows = None if task.chunk is None else JobRows(np.zeros(1))
         if not task.sends:
             return a, messages.Reply(None, rows)
-        parcel = thin({"sum": ExactSum({0: torch.full((1, 4), self.sums[a], dtype=torch.float64)})})
+        stored = thin({"sum": ExactSum({0: torch.full((1, 4), self.sums[a], dtype=torch.float64)})})
         self.sums[a] = 0.0
-        return a, messages.Reply(None, rows, parcel)
+        return a, messages.Reply(None, rows, stored)
 
 
 @pytest.mark.parametrize("parts", [0, 2])
 def test_what_is_laid_down_while_another_adds_is_added_later(parts: int) -> None:
-    """Actor 0 adds for its node when actor 2 dies; actor 1 trains the lost job and lays it down before 0 has answered.
+    """Actor 0 adds for its node when actor 2 dies; actor 1 trains the lost job and stores it before 0 has answered.
 
     The new sums were dropped, and their job counted.
     """

@@ -123,16 +123,16 @@ class ClientActor:
         reply = self.train(order, *pages)
         return (None, None) if reply is None else (reply._replace(stats=None), reply.stats)
 
-    def add(self, *parcels: Stats) -> messages.Reply:
-        """Adds up what the actors of this node have laid down."""
+    def add(self, *sums: Stats) -> messages.Reply:
+        """Adds up what the actors of this node have stored."""
         totals = Totals()
-        for parcel in parcels:
-            totals.add(parcel)
+        for one in sums:
+            totals.add(one)
         return messages.Reply(thin(totals.stats), None)
 
-    def add_apart(self, parts: int, *parcels: Stats) -> tuple[messages.Reply | Stats, ...]:
+    def add_apart(self, parts: int, *sums: Stats) -> tuple[messages.Reply | Stats, ...]:
         """As `add`, but what it sends stays here, cut into parts of columns: an answer, and then an object each."""
-        reply = self.add(*parcels)
+        reply = self.add(*sums)
         return (reply._replace(stats=None), *cut_columns(reply.stats or {}, parts))
 
     @cached_property

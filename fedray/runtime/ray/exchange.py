@@ -22,11 +22,11 @@ from ray.exceptions import RayTaskError
 from fedray.core.errors import FedrayError
 from fedray.core.totals import sum_bytes
 from fedray.core.types import IntArray, SizedPlan, State
+from fedray.runtime.exchange_state import Task
 from fedray.runtime.messages import Order, Page, Reply, page_bytes, to_page
 from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, describe_cluster, explain_error
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.seats import PATIENCE
-from fedray.runtime.trays import Task
 
 PAGE_BYTES = 1 << 20  # of a page of small rows
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
@@ -72,12 +72,12 @@ class Calls:
         models = round_.state.models.numpy()
         self._rows = len(models) if round_.whole else rows_a_page(models)
         self._pages: dict[int, Page | Any] = {}
-        self._pending: dict[Any, tuple[int, Any]] = {}  # an answer -> its actor, and where it lays its sums down
+        self._pending: dict[Any, tuple[int, Any]] = {}  # an answer -> its actor, and where its sums are stored
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
         """Calls an actor."""
-        if task.parcels:
+        if task.sums:
             self._post_sums(a, task)
             return
         t, jobs = self.round[:2]
@@ -88,19 +88,19 @@ class Calls:
             order = Order(self._number, t, jobs.take(task.chunk.places), self._held(numbers), task.kept, task.sends)
             pages = [self._page(int(number)) for number in numbers]
         if task.sends and a in self.apart:
-            answer, parcel = self.actors[a].train_apart.options(num_returns=2).remote(order, *pages)
+            answer, stored = self.actors[a].train_apart.options(num_returns=2).remote(order, *pages)
         else:
-            answer, parcel = self.actors[a].train.remote(order, *pages), None
-        self._pending[answer] = a, parcel
+            answer, stored = self.actors[a].train.remote(order, *pages), None
+        self._pending[answer] = a, stored
 
     def _post_sums(self, a: int, task: Task) -> None:
-        """Has sums added up, and sent or laid down in parts."""
+        """Has sums added up, and sent or stored in parts."""
         if task.cuts:
             add = self.actors[a].add_apart.options(num_returns=1 + task.cuts)
-            answer, *cut = add.remote(task.cuts, *task.parcels)
+            answer, *cut = add.remote(task.cuts, *task.sums)
             self._pending[answer] = a, tuple(cut)
         else:
-            self._pending[self.actors[a].add.remote(*task.parcels)] = a, None
+            self._pending[self.actors[a].add.remote(*task.sums)] = a, None
 
     def _held(self, numbers: IntArray) -> IntArray | None:
         """The rows of some pages; None where they are all."""
@@ -125,7 +125,7 @@ class Calls:
                 f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
                 "If its work takes longer, set FEDRAY_PATIENCE"
             )
-        a, parcel = self._pending.pop(done[0])
+        a, stored = self._pending.pop(done[0])
         try:
             reply: Reply | None = ray.get(done[0])
         except RayTaskError as error:
@@ -141,4 +141,4 @@ class Calls:
             self.recover(a)
             return a, None
         self.traffic[1] += 0 if reply is None or reply.stats is None else sum_bytes(reply.stats)
-        return a, reply if reply is None else reply._replace(parcel=parcel)
+        return a, reply if reply is None else reply._replace(stored=stored)

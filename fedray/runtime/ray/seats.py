@@ -189,7 +189,7 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
         while True:
             asks = grows and time.monotonic() - joined < ASK_SECONDS
             choice = choose(cluster=cluster, asks=asks, waits=waits or grows)
-            held = _exchange(held, choice.specs)
+            held = _replace_reservation(held, choice.specs)
             if held is not None and held.is_ready(LOOK_SECONDS):
                 return held
             if held is None:
@@ -203,11 +203,11 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
             nodes, cluster = len(cluster.whole), read_cluster()
             joined = time.monotonic() if len(cluster.whole) > nodes else joined
     except BaseException:
-        _exchange(held, [])
+        _replace_reservation(held, [])
         raise
 
 
-def _exchange(held: Reservation | None, specs: list[ActorSpec]) -> Reservation | None:
+def _replace_reservation(held: Reservation | None, specs: list[ActorSpec]) -> Reservation | None:
     """Reserves seats in place of those that were asked for before, unless these are the same."""
     if held is not None and held.specs == specs:
         return held

@@ -78,7 +78,7 @@ def test_an_adder_that_is_killed_changes_no_bit(
     killed, honest = list[int](), ray_exchange.Calls.post
 
     def post(calls: Any, a: int, task: Any) -> None:
-        if task.parcels and (task.part is not None) == (least == 3) and len(killed) < 2:
+        if task.sums and (task.part is not None) == (least == 3) and len(killed) < 2:
             killed.append(ray.get(calls.actors[a].ready.remote()))
             os.kill(killed[-1], signal.SIGKILL)
         honest(calls, a, task)
