@@ -35,7 +35,8 @@ from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
-from fedray.scenario.schema import Scenario
+from fedray.scenario.options import explain_unknown_key
+from fedray.scenario.schema import Scenario, section_fields
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
@@ -169,6 +170,9 @@ def _take_objects(
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
     """What reads the scenario, given further overrides, and the user's objects, from the arguments of `run`."""
     objects = {name: given.get(name) for name in ("data", "model", "method")}
+    for name in overrides:
+        if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
+            raise BadInput(explain_unknown_key("", top, tuple(dict.fromkeys((*section_fields(""), *given)))))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
         if names_data(value) if key == "data" else isinstance(value, str | Mapping):

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
 from fedray.core.errors import BadInput, ScenarioWarning
-from fedray.core.local import LocalLoss, Transform
+from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.method import Local
 from fedray.metrics.catalogue import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -66,7 +66,17 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
-    return LocalLoss(_blame(function, f"local.loss = {name}"), loss.reads, name)
+    return LocalLoss(_blame(function, f"local.loss = {name}", _explain_unread(loss)), loss.reads, name)
+
+
+def _explain_unread(loss: LocalLoss) -> str:
+    """What to write where a loss names parts of its context that it does not declare; empty where it names none."""
+    code = getattr(loss.function, "__code__", None)
+    unread = [one for one in READS if code is not None and one in code.co_names and one not in loss.reads]
+    if not unread:
+        return ""
+    all_reads = ", ".join(f'"{one}"' for one in (*loss.reads, *unread))
+    return f": context.{unread[0]} is None unless it is declared: LocalLoss(..., reads=({all_reads},))"
 
 
 def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
@@ -94,11 +104,11 @@ def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
     return make
 
 
-def _blame(function: Callable[..., Any], where: str) -> Callable[..., Any]:
-    """A function of the user's whose exceptions are one line."""
+def _blame(function: Callable[..., Any], where: str, remedy: str = "") -> Callable[..., Any]:
+    """A function of the user's whose exceptions are one line, with the remedy behind it."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        with blame_user_code(where):
+        with blame_user_code(where, remedy):
             return function(*arguments, **keywords)
 
     return call

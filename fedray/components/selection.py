@@ -229,6 +229,8 @@ def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
         number: How many it was to choose.
     """
     chosen = np.asarray(found)
+    if chosen.shape == (number,) and chosen.dtype.kind not in "iu" and number:
+        return f"ids of type {chosen.dtype}: return whole numbers, such as known.client[:number]"
     if chosen.ndim != 1 or len(chosen) != number or chosen.dtype.kind not in "iu":
         return f"{type(found).__name__} of shape {list(chosen.shape)}: return the ids of {number} clients, [number]"
     if len(np.unique(chosen)) < number or not np.isin(chosen, known.client).all():

@@ -85,7 +85,7 @@ def judge_keys(
             before = alone() if overrides and not said_now else places[0].scenario
             if said_now or (before is not None and _stays_idle(one.key, places, before)):
                 raise BadInput(explain_idle_key(one))
-    said = [*_name_idle(places, idle), *_name_limits(places)]
+    said = [*_name_idle(places, idle), *_name_limits(places, own)]
     if said:
         warnings.warn("; ".join(said), ScenarioWarning, stacklevel=3)
 
@@ -118,12 +118,12 @@ def _name_idle(places: list[Place], idle: Mapping[str, list[Idle]]) -> list[str]
     ]
 
 
-def _name_limits(places: list[Place]) -> list[str]:
+def _name_limits(places: list[Place], own: Collection[str]) -> list[str]:
     if len(places) == 1:
-        return name_limits(places[0].scenario)
+        return name_limits(places[0].scenario, own)
     limits: dict[str, list[str]] = {}
     for place in places[1:]:
-        for text in name_limits(place.scenario):
+        for text in name_limits(place.scenario, own):
             limits.setdefault(text, []).append(place.name)
     return [f"in {_name_cells(cells)} {text}" for text, cells in limits.items()]
 

@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fedray.scenario.schema import Scenario
 
@@ -22,9 +22,16 @@ _ONE_MODEL = {
 _REGULAR = ("ring", "complete", "torus")
 
 
-def name_limits(scenario: Scenario) -> list[str]:
-    """One clause for each setting in which something is another thing: `key = value: what it is`."""
-    return [f"{key} = {value} makes it {other}" for key, value, other in _limits(scenario)]
+def name_limits(scenario: Scenario, own: Collection[str] = ()) -> list[str]:
+    """One clause for each setting in which something is another thing: `key = value: what it is`.
+
+    Args:
+        scenario: has the settings.
+        own: which of data, model and method are Python objects, of which nothing is known here.
+    """
+    is_own = "method" in own or scenario.method.object is not None
+    found = [one for one in _limits(scenario) if not (is_own and one[0].startswith("method."))]
+    return [f"{key} = {value} makes it {other}" for key, value, other in found]
 
 
 def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:

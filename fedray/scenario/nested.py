@@ -11,6 +11,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
+from fedray.own_code.user_code import name_type
 from fedray.scenario.methods import trains_one_model
 from fedray.scenario.yaml_text import MOST_VALUES
 
@@ -202,10 +203,8 @@ def _key(key: object, path: Path) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    try:
-        return quote_value(value)
-    except Exception:  # a foreign object whose repr fails: its type says enough
-        return f"a {type(value).__name__}"
+    """A plain value as it is; of another object its type says enough."""
+    return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)
 
 
 def _encodable(text: str) -> bool:

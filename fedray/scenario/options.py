@@ -36,8 +36,8 @@ def fold_options(
             remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
         known = names.known_names(kind)
-        otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
-        remedy = suggest_nearest(name, known, otherwise)
+        remedy = suggest_nearest(name, known, f"choose one of {', '.join(known)},")
+        remedy += " or --import the module that registers it"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
@@ -50,7 +50,8 @@ def fold_options(
     more = isinstance(options_of, NameSpec) and options_of.more
     for key in given:
         if key not in table and not more:
-            raise BadInput(explain_unknown_key(path, key, ("name", *fields, *table), (kind, name)))
+            keys = ("name", *(field for field in fields if field not in ("name", "object")), *table)
+            raise BadInput(explain_unknown_key(path, key, keys, (kind, name)))
     options = {key: _option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
@@ -74,6 +75,9 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     table = {key: Option(default, alike(default)) for key, default in declared.items() if key not in fields}
     options = {key: _option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}
+    for key in rest if table else ():
+        if key not in (*fields, "options"):
+            raise BadInput(explain_unknown_key("local", key, (*fields, *table)))
     kept = {key: value for key, value in options.items() if value is not None}
     return {**rest, "options": kept} if kept else rest
 

@@ -109,8 +109,8 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
     if wide:
         if task == "classification" or first.dtype.kind not in "f":
             raise BadInput(
-                f"data: the labels have shape {shape} and are no one-hot rows: give one label for each row, or write "
-                "data.task: regression"
+                f"data: the labels have shape {shape} and are no one-hot rows: several labels or targets of a row are "
+                "not simulated: give one column"
             )
         return "targets"
     if first.dtype.kind == "f":
