@@ -45,6 +45,8 @@ class Prediction:
             section V-B), plus the mean of the variances that the models predict themselves (Gaussian heads, closed
             forms), without observation noise.
         probabilities: the same as `mean` for classification; None for regression.
+        members: the answer of each model by itself, `[K, n, C]` or `[K, n, q]`: of those that answer for everybody, of
+            the base models of a stack, or of a client's own models.
         sets: which labels are in the conformal set of each input, `[n, C]`; None without `predict.conformal`.
         interval: lower and upper end of its conformal interval, `[n, 2]`, in original units; None likewise.
     """
@@ -52,6 +54,7 @@ class Prediction:
     mean: FloatArray
     variance: FloatArray
     probabilities: FloatArray | None
+    members: FloatArray
     sets: NDArray[np.bool_] | None = None
     interval: FloatArray | None = None
 
@@ -108,10 +111,12 @@ class Predictor:
         outputs = torch.cat(pieces, dim=1)  # [A, n, C]
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
-            found = Prediction(*ensemble.mixture_moments(means, weights, variances), None)
+            moments = ensemble.mixture_moments(means, weights, variances)
+            found = Prediction(*moments, None, _pick_members(study, answer, world, means))
         else:
             members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
-            found = Prediction(mean, ensemble.mixture_moments(members, weights).variance, mean)
+            spread = ensemble.mixture_moments(members, weights).variance
+            found = Prediction(mean, spread, mean, _pick_members(study, answer, world, members))
         return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def _add_sets(
@@ -142,6 +147,13 @@ class Predictor:
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)])[0]
         return weights
+
+
+def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
+    """Of the answers of all models of a world, `[A, n, ...]`, those of its members."""
+    if study.parts:  # the answer of a stack comes first
+        return each[1:]
+    return each if answer.weights is None else each[answer.weights[world] > 0]
 
 
 def _check(study: Study, inputs: Tensor, replicate: int, fold: int) -> None:

@@ -16,6 +16,8 @@ from small import run_quietly
 
 import fedray
 from fedray.core.errors import BadInput
+from fedray.core.method import Answer
+from fedray.methods import Method, Setting, federated
 
 KEYS = {"rounds": 6, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"lr": 0.1}}
 
@@ -120,3 +122,28 @@ def test_clients_without_names_and_clients_of_a_column_are_told_apart(run: fedra
         given = {f"data__{key}": value for key, value in natural.items()}
         by_city = fedray.run({**KEYS, "rounds": 1, "clients": {}}, data=frame, **given)
     assert by_city.study.client_names == ("Oslo", "Rome")
+
+
+def test_the_members_of_an_ensemble_answer_one_by_one(frame: pd.DataFrame) -> None:
+    three = {"method": {"name": "fed_ensemble", "models": 3}}
+    classes = run_quietly({**KEYS, **three}, frame, data__target="y")
+    found, labels = classes.predict(frame), classes.study.split("test", 0)
+    assert found.members.shape == (3, len(frame), 2)
+    np.testing.assert_allclose(found.members.mean(axis=0), found.mean)
+    np.testing.assert_allclose(found.members.var(axis=0), found.variance)
+    tested = classes.predict(labels[0]).members.argmax(-1) == labels[1].numpy()
+    assert tested.mean(axis=1).tolist() == pytest.approx(classes.metrics["member_accuracy"])
+    numbers = run_quietly({**KEYS, **three, "rounds": 1}, frame[["a", "b"]], data__target="b")
+    answer = numbers.predict(frame[["a"]])
+    assert answer.members.shape == (3, len(frame), 1)
+    np.testing.assert_allclose(answer.members.mean(axis=0), answer.mean)
+
+
+def test_a_model_without_a_weight_is_no_member(frame: pd.DataFrame) -> None:
+    def last(setting: Setting) -> Method:
+        weights = np.array([[0.0, 0.0, 1.0]])
+        return Method("last", federated(setting), answer=lambda state: Answer(state, setting.models, weights=weights))
+
+    run = run_quietly({**KEYS, "rounds": 1, "method": {"models": 3}}, frame, data__target="y", method=last)
+    found = run.predict(frame)
+    assert np.array_equal(found.members, found.mean[None])
