@@ -26,11 +26,12 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 @contextmanager
-def blame_user_code(what: str) -> Iterator[None]:
+def blame_user_code(what: str, remedy: str = "") -> Iterator[None]:
     """Says in one line what the user's code in the block raised, and where; fedray's own errors pass.
 
     Args:
         what: The user's object, such as `method.name = mine`.
+        remedy: What follows the line of their code.
 
     Raises:
         FedrayError: The block raised something else. The exception is its cause.
@@ -42,7 +43,7 @@ def blame_user_code(what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not is_raised_by_user(error):
             raise  # a signal that ends the program
-        raise FedrayError(f"{what} raised {describe_exception(error)}") from error
+        raise FedrayError(f"{what} raised {describe_exception(error)}{remedy}") from error
 
 
 def describe_exception(error: BaseException) -> str:
