@@ -24,7 +24,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.async_rule import AsyncRule
 
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "mixture", "sizes", "steps", "traffic", "walk")  # of a phase: read in rounds
+IN_ROUNDS = ("choose", "remember", "ask", "mixture", "walk")  # of a phase: called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:

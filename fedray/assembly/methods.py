@@ -48,6 +48,7 @@ from fedray.models.net import is_linear, last_layer_inputs
 from fedray.models.row_mixing import mixes_rows
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
+from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
@@ -154,7 +155,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
     compose = partial(_compose, scenario, own)
     if users:
         refuse_unread_code(pieces.local, method)
-        warn_of_unread_keys(scenario, pieces, make_local(Scenario()), method, compose)
+        warn_of_unread_keys(scenario, pieces, make_local(read_scenario({})), method, compose)
     if scenario.participation.mode != "sync":
         return add_groups(scenario, pieces, method, compose)
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself

@@ -51,9 +51,9 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     if method.parts:
         return
     local = method.phase.local
-    if given.loss is not None and (local.loss is None or local.loss.function is not given.loss.function):
+    if given.loss is not None and local.loss is None:  # one that it has may be built on what was given
         raise BadInput(f"local.loss = {given.loss.name}, but {method.name} does not read it: {_REMEDY}")
-    if given.step is not None and local.step is not given.step:
+    if given.step is not None and local.step is None:
         raise BadInput(f"local.optimizer = {given.optimizer_name}, but {method.name} does not read it: {_REMEDY}")
 
 
@@ -91,7 +91,7 @@ def warn_of_unread_keys(
     if idle:
         named = ", ".join(f"local.{key} = {quote_value(getattr(scenario.local, key))}" for key in idle)
         warnings.warn(
-            f"{named} cannot act, because {method.name} trains with values of its own: {_REMEDY}",
+            f"{named} does not change how clients train with {method.name}, which has values of its own: {_REMEDY}",
             ScenarioWarning,
             stacklevel=2,
         )

@@ -113,7 +113,8 @@ def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
 
 def check_reason(found: Any) -> str | None:
     """What is wrong with the words that say why training is over."""
-    return None if isinstance(found, str) else f"{name_type(found)}: return words, or '' while training goes on"
+    fits = found is None or isinstance(found, str)
+    return None if fits else f"{name_type(found)}: return words, or '' while training goes on"
 
 
 def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:

@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from fedray.assembly.own_training import OwnTraining
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
 from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
@@ -265,7 +266,8 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
             has = "has classes" if classes else "has none"
             raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
         if metric and not names.has_direction(metric):
-            raise BadInput(f"{key} = {metric}, of which neither more nor less is better: choose another")
+            text = f"{key} = {metric}, of which neither more nor less is better: more counts as better here"
+            warnings.warn(text, ScenarioWarning, stacklevel=2)
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
         every=scenario.evaluate.every,

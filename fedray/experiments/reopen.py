@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.yaml_text import load_yaml
 from fedray.simulation.study import Study
 from fedray.storage.identity import check_identity, check_scenario_file, read_identity, refuse_missing_names
+
+_AFTER_TRAINING = ("training", "method", "selection", "schedule")  # parts whose code reads values in training
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
@@ -60,6 +63,11 @@ def read_data_options(out: Path) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in section_fields("data")}
 
 
+def _leave_values(digests: Mapping[str, str]) -> dict[str, str]:
+    """The digests of a part without those of values that its code reads, which may change behind the training."""
+    return {key: digest for key, digest in digests.items() if not key.startswith("value ")}
+
+
 def reopen_study(out: Path, own: UserObjects) -> Study:
     """The study of a run directory, made again from its scenario.
 
@@ -75,6 +83,6 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
     study = build_study(scenario, own)
     if read_identity(out):
         digests = describe_study(scenario, own, study)
-        training = {key: digest for key, digest in digests["training"].items() if not key.startswith("value ")}
-        check_identity(out, {**digests, "training": training})  # what a loss reads may change behind the training
+        late = {part: _leave_values(digests[part]) for part in _AFTER_TRAINING if part in digests}
+        check_identity(out, {**digests, **late})
     return study

@@ -43,7 +43,7 @@ from fedray.files.columns import (
     Column,
 )
 from fedray.files.parts import check_parts
-from fedray.files.sealed import read_sealed
+from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ def read_summary(out: Path) -> dict[str, Any]:
         Damaged: it cannot be read, or a value in it has the wrong type.
     """
     path = out / SUMMARY_FILE
-    found = read_sealed(path, RESUME)
+    found = read_sealed(path, RESUME, MOST_JSON_BYTES)
     missing = [key for key in SUMMARY_KEYS if key not in found]
     wrong = f"it has no {missing[0]}" if missing else _find_wrong_value(found)
     if wrong:

@@ -41,7 +41,7 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
     write_json(path, {**plain, SEAL: seal_entries({**plain, SEAL: path.name})})
 
 
-def read_sealed(path: Path, remedy: str = REMEDY, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+def read_sealed(path: Path, remedy: str = REMEDY, most: int = MOST_FILE_BYTES) -> dict[str, Any]:
     """A JSON object without its digest; one that was written before there were digests is taken as it is.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from fedray.core import scores
 from fedray.files.columns import COLUMNS, Column, ColumnKind
 
-PREFIXES = ("hold_out_", "member_", "personal_", "conformal_")  # beginnings of names that fedray writes itself
+PREFIXES = ("hold_out_", "member_")  # beginnings of names that fedray writes itself
 _COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {

@@ -34,6 +34,7 @@ MOST_VALUES = 10_000  # of a table
 MOST_BYTES = 1 << 26  # of an array; of a larger one, evenly spread numbers count
 _PLAIN = bool | int | float | complex | str | bytes | np.generic | torch.dtype | torch.device
 _CHANGES = {"append", "extend", "insert", "update", "add", "setdefault", "pop", "popitem", "clear", "remove", "discard"}
+_CHANGES |= {"at", "copyto", "fill", "put", "sort", "shuffle"}
 
 
 def hash_values(thing: Any) -> dict[str, str]:
@@ -46,9 +47,13 @@ def hash_values(thing: Any) -> dict[str, str]:
         Empty text for a table that is empty: code may fill it.
     """
     found: dict[str, list[str]] = {}
-    for one in [thing, *list_called(thing)]:
+    things = [thing, *list_called(thing)]
+    operations = [each for one in things for f in _list_functions(one, 0) for each in _list_operations(f.__code__)]
+    changed = {name for operation, name in operations if operation in ("STORE_GLOBAL", "STORE_DEREF")}
+    fills = any(o in ("STORE_SUBSCR", "DELETE_SUBSCR") or _fills(name) for o, name in operations)
+    for one in things:
         seen = hash_code(one) is not None
-        for name, value in _list_values(one, 0, seen):
+        for name, value in _list_values(one, 0, seen, changed, fills):
             found.setdefault(name, []).append(_write(value, 0, [MOST_VALUES]))
     return {name: "" if "" in texts else _hash("\n".join(texts)) for name, texts in sorted(found.items())}
 
@@ -84,18 +89,21 @@ def _list_functions(thing: Any, depth: int) -> list[FunctionType]:
     return [value for _, value in sorted(vars(kind).items()) if isinstance(value, FunctionType)]
 
 
-def _list_values(thing: Any, depth: int, seen: bool) -> Iterator[tuple[str, Any]]:
+def _fills(name: str) -> bool:
+    """Whether a method of this name changes what it belongs to; those of tensors end with one `_`."""
+    return name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
+
+
+def _list_values(thing: Any, depth: int, seen: bool, changed: set[str], fills: bool) -> Iterator[tuple[str, Any]]:
     """Names and values that a thing reads; without those that its code changes, and those that are `seen` elsewhere."""
     if isinstance(thing, partial):
         held = [(f"argument {place}", value) for place, value in enumerate(thing.args)]
         yield from _keep([*held, *sorted(thing.keywords.items())], seen=seen)
     owner = thing.__self__ if isinstance(thing, MethodType) else thing
     if not isinstance(owner, FunctionType | partial) and not inspect.isclass(owner):
-        yield from _keep(sorted(getattr(owner, "__dict__", {}).items()), seen=seen)
+        yield from _keep(sorted(getattr(owner, "__dict__", {}).items()), seen=seen, fills=fills)
     for function in _list_functions(thing, depth):
         operations = list(_list_operations(function.__code__))
-        changed = {name for operation, name in operations if operation in ("STORE_GLOBAL", "STORE_DEREF")}
-        fills = any(o in ("STORE_SUBSCR", "DELETE_SUBSCR") or name in _CHANGES for o, name in operations)
         known = function.__globals__
         names = sorted({name for operation, name in operations if operation in ("LOAD_GLOBAL", "LOAD_NAME")})
         own = [(name, value) for name, value in _read_cells(function) if name not in changed]
@@ -110,8 +118,8 @@ def _keep(pairs: list[tuple[str, Any]], *, seen: bool, fills: bool = False) -> I
     """The values that can be compared: plain ones unless they are seen, tables unless code fills them, arrays."""
     for name, value in pairs:
         plain = isinstance(value, _PLAIN) and not seen
-        table = isinstance(value, list | dict | set) and not fills
-        if plain or table or isinstance(value, Tensor | np.ndarray | tuple | frozenset):
+        table = isinstance(value, list | dict | set | Tensor | np.ndarray) and not fills
+        if plain or table or isinstance(value, tuple | frozenset):
             yield name, value
 
 

@@ -26,12 +26,12 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 @contextmanager
-def blame_user_code(what: str, remedy: str = "") -> Iterator[None]:
+def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
     """Says in one line what the user's code in the block raised, and where; fedray's own errors pass.
 
     Args:
         what: The user's object, such as `method.name = mine`.
-        remedy: What follows the line of their code.
+        of_none: What follows where their code took None for something else.
 
     Raises:
         FedrayError: The block raised something else. The exception is its cause.
@@ -43,6 +43,7 @@ def blame_user_code(what: str, remedy: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not is_raised_by_user(error):
             raise  # a signal that ends the program
+        remedy = of_none if "NoneType" in _text_of(error) else ""
         raise FedrayError(f"{what} raised {describe_exception(error)}{remedy}") from error
 
 

@@ -22,10 +22,7 @@ from fedray.own_code.user_code import describe_exception, is_raised_by_user
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Imports modules in this process, those of the working directory too.
-
-    The working directory, and the folder of a file, go to the end of the import path: nothing there takes the place of
-    an installed module, now or later. A module of the user's that has the name of an installed one is refused.
+    """Imports modules in this process, those of the working directory too; without any, the import path stays as it is.
 
     Args:
         modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. A file that is not there is
@@ -37,7 +34,7 @@ def import_modules(modules: Iterable[str]) -> None:
     if not (modules := list(modules)):
         return
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+        sys.path.insert(0, str(Path.cwd()))
     for name in modules:
         path = Path(name).expanduser() if name.endswith(".py") else None
         try:
@@ -47,8 +44,6 @@ def import_modules(modules: Iterable[str]) -> None:
                 raise
             remedy = "correct it" if _is_found(error, name) else "give the name of an importable module, or its file"
             raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
-        if path is None and not is_own_module(name):
-            path = Path(f"{name}.py")
         if path is not None and path.is_file():
             _require_file(name, path, module)
 
@@ -99,11 +94,11 @@ def _find_place(name: str) -> Path:
 
 
 def _find_stem(name: str, path: Path) -> str:
-    """The name under which a file can be imported; its folder comes before the working directory in the import path."""
+    """The name under which a file can be imported; its folder is added to the import path."""
     if path.is_file():
         folder = str(path.absolute().parent)
         if folder not in sys.path:
-            sys.path.insert(sys.path.index(str(Path.cwd())), folder)  # what is named comes before what lies there
+            sys.path.insert(0, folder)
     if not path.stem.isidentifier():
         raise BadInput(f"--import {name}: {path.stem} cannot be the name of a module: use letters, digits and _")
     return path.stem

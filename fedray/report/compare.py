@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.text import TOTALS, choose_unit, format_number, format_total, is_share, name_score
 from fedray.core.types import FloatArray
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.names import has_direction, lower_is_better
 from fedray.metrics.paired import ROUNDING, compare_paired
 from fedray.report import curves, style
 from fedray.report.pairs import list_pairing_notes, read_world_scores
@@ -206,7 +206,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
         Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
     """
     means = {i: value for i, run in enumerate(runs) if (value := _mean(run, name)) is not None}
-    if len(means) < 2 or name.startswith(("coverage_95", "disagreement", "conformal_coverage")):
+    if len(means) < 2 or not has_direction(name):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
     for i in means:  # its mean may be the best one of other seeds

@@ -41,7 +41,7 @@ from fedray.files.run_files import (
     read_summary,
     refuse_wide_table,
 )
-from fedray.files.sealed import read_sealed
+from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
 from fedray.scenario.yaml_text import read_mapping
 
@@ -239,4 +239,4 @@ def _pad_rows(path: Path, rows: pa.Array) -> FloatArray | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_sealed(path, RESTORE) if is_present(path) else {}
+    return read_sealed(path, RESTORE, MOST_JSON_BYTES) if is_present(path) else {}

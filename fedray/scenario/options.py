@@ -36,8 +36,9 @@ def fold_options(
             remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
         known = names.known_names(kind)
-        remedy = suggest_nearest(name, known, f"choose one of {', '.join(known)},")
-        remedy += " or --import the module that registers it"
+        otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
+        remedy = suggest_nearest(name, known, otherwise)
+        remedy += "" if remedy == otherwise else " (or --import the module that registers it)"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}

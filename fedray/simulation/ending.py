@@ -146,7 +146,7 @@ def find_stop(study: Study, progress: Progress) -> str:
         course = Course(rules.patience.metric, progress.courses.get(PATIENCE, []))
         if is_out_of_patience(course, progress.round, rules.patience.rounds):
             return f"{course.metric} has not become better in {rules.patience.rounds:,} rounds"
-    return "" if study.method.explain_end is None else study.method.explain_end(progress.state)
+    return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool, gather: Callable[[], Any]) -> str:

@@ -142,7 +142,7 @@ def run_round(
     plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     if t == 0 and not len(plan.client):
         warnings.warn(
-            "the schedule has no job in the first round, so that nobody trains: let it return some",
+            "the schedule has no job in the first round, in which nobody trains: let it return some",
             ScenarioWarning,
             stacklevel=2,
         )

@@ -132,5 +132,5 @@ def test_a_run_in_which_nobody_trains_is_said() -> None:
 
     with pytest.warns(ScenarioWarning, match="no client has a training row, so that nothing is trained: give clients"):
         fedray.run(KEYS, data=(X, CLASSES), partition=nobody)
-    with pytest.warns(ScenarioWarning, match="the schedule has no job in the first round, so that nobody trains"):
+    with pytest.warns(ScenarioWarning, match="the schedule has no job in the first round, in which nobody trains"):
         fedray.run(KEYS, data=(X, CLASSES), schedule=idle)

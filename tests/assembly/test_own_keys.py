@@ -19,6 +19,7 @@ from fedray.components.aggregation import mean
 from fedray.components.compression import dense
 from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.local import LocalLoss
 from fedray.core.method import Local
 from fedray.methods import Method, Setting, Transform, federated, start_empty
 from fedray.scenario.loader import read_scenario
@@ -61,10 +62,26 @@ def test_a_loss_and_an_optimizer_were_dropped_by_a_method_with_a_local_of_its_ow
     assert run.study.method.phase.local.loss.name == "smooth"  # type: ignore[union-attr]
 
 
+def test_a_loss_that_is_built_on_the_scenarios_is_one_that_reads_it() -> None:
+    def wrap(setting: Setting) -> Local:
+        inner = setting.local.loss
+        assert inner is not None
+        loss = LocalLoss(lambda o, t, c: inner.function(o, t, c) + 0.01 * o.square().mean(-1), inner.reads)
+        return replace(setting.local, loss=loss)
+
+    fedray.run(KEYS, method=with_local(wrap), loss=smooth)
+
+
+def test_no_key_that_nobody_wrote_is_said_to_be_replaced() -> None:
+    with nothing_said():
+        build_study(read_scenario({"clients": 4}), UserObjects(method=with_local(lambda _: Local(lr=0.05))))
+
+
 def test_keys_that_a_local_of_its_own_replaces_are_said() -> None:
-    with pytest.warns(ScenarioWarning, match=r"local.lr = 3.0, local.epochs = 5 cannot act, because own trains with"):
+    line = "local.lr = 3.0, local.epochs = 5 does not change how clients train with own"
+    with pytest.warns(ScenarioWarning, match=line):
         compose(with_local(lambda _: FIXED), {"local": {"lr": 3.0, "epochs": 5}})
-    with pytest.warns(ScenarioWarning, match=r"local.steps = 7 cannot act"):
+    with pytest.warns(ScenarioWarning, match=r"local.steps = 7 does not change"):
         compose(with_local(lambda _: FIXED), {"local": {"steps": 7, "epochs": None}})
     with nothing_said():
         compose(with_local(lambda _: FIXED))

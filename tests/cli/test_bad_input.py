@@ -96,8 +96,6 @@ BAD: list[tuple[str, str]] = [
     (RUN + "data.fold=3", "data.fold = 3, but digits has folds 0 to 0"),
     (RUN + "model.objective=half_mse", "model.objective = half_mse, but digits has classes"),
     (RUN + "evaluate.stop_at='{{metric: rmse, value: 1}}'", "evaluate.stop_at.metric = rmse"),
-    (RUN + "checkpoint.best=entropy", "checkpoint.best = entropy, of which neither more nor less is better"),
-    (RUN + "stop='{{metric: disagreement, patience: 2}}'", "stop.metric = disagreement, of which neither"),
     (RUN + "clients.tiers.a.num_gpus=1", "num_gpus = 1"),
     (RUN + "clients.trace={data}/no.csv", "no.csv"),
     (RUN + "schedule.kind=walk", "schedule.kind = walk, but fed_ensemble has a server"),

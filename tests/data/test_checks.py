@@ -90,5 +90,7 @@ def test_errors_were_measured_against_targets_that_float32_had_rounded(offset: f
 
 
 def test_targets_that_are_nearly_the_same_everywhere_may_be_rounded() -> None:
+    far = np.where(np.arange(60) == 3, 123456.7853, X[:, 0].astype(np.float64))  # one row that no constant brings near
+    assert regression("mine", Split(X, X[:, 0]), Split(X, far)).test.y.max() > 1e5
     for y in (np.full(60, 0.1), np.where(np.arange(60) % 2, 0.3, 0.1 + 0.2), np.arange(60) * 1e-30 + 1e-28):
         assert regression("mine", Split(X, y), Split(X[:9], y[:9])).train.y.dtype == np.float32

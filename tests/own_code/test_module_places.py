@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedray.core.errors import BadInput
 from fedray.own_code.user_modules import find_module_places, import_modules
 
 
@@ -51,20 +50,3 @@ def test_without_modules_the_import_path_stays_as_it_is(tmp_path: Path, monkeypa
     before = list(sys.path)
     import_modules(())
     assert sys.path == before
-
-
-def test_files_beside_a_module_take_no_place_of_installed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not that of one that is imported later; the file that is named comes before its like in the directory."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "places_named.py").write_text("where = 'own'\n")
-    for name in ("places_named", "places_plain", "this"):
-        (tmp_path / f"{name}.py").write_text("where = 'here'\n")
-    import_modules(["own/places_named.py", "places_plain"])
-    assert (sys.modules["places_named"].where, sys.modules["places_plain"].where) == ("own", "here")
-    monkeypatch.delitem(sys.modules, "this", raising=False)
-    assert Path(str(importlib.import_module("this").__file__)).parent != tmp_path
-    for name in ("this", "this.py"):
-        with pytest.raises(BadInput, match=f"--import {name}: Python knows another module this .*: rename yours"):
-            import_modules([name])

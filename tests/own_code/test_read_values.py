@@ -19,7 +19,7 @@ from fedray.own_code.read_values import hash_bytecode, hash_values
 
 KEYS = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "clients": {"number": 3}})
 strength, table, LIST = 0.1, {"strength": 0.1}, [0.1]
-counts = {"calls": 0}
+counts, calls = {"calls": 0}, 0
 array = np.ones(3)
 one, other = (lambda o, t, c: c.objective(o, t)), (lambda o, t, c: 5 * c.objective(o, t))  # fmt: skip
 
@@ -66,6 +66,46 @@ def test_what_code_fills_or_changes_is_not_compared() -> None:
     assert hash_values(count) == {}
     assert hash_values(close_over([])) == {"value": ""}
     assert hash_values(close_over([object()])) == hash_values(close_over([object()]))
+
+
+def add_call() -> None:
+    global calls
+    calls += 1
+
+
+def count_by_helper(o: Any, t: Any, c: Any) -> Any:
+    add_call()
+    return c.objective(o, t) * (1 + 0 * calls)
+
+
+class Remembering:
+    """A metric that grows a list, and a number in a table."""
+
+    def __init__(self) -> None:
+        self.history, self.cache = [0.0], {"n": 1}
+
+    def __call__(self, _scored: Any) -> float:
+        self.history.append(1.0)
+        self.cache["n"] += 1
+        return 0.0
+
+
+def test_a_run_could_not_be_opened_where_its_code_had_changed_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(o: Any, t: Any, c: Any) -> Any:
+        array[0] += 1
+        return c.objective(o, t)
+
+    def scale(o: Any, t: Any, c: Any) -> Any:
+        return c.objective(o, t) * center.mul_(0.9)
+
+    center, remembering = torch.ones(1), Remembering()
+    for thing in (fill, scale, count_by_helper, remembering):
+        before = hash_values(thing)
+        monkeypatch.setitem(globals(), "array", array + 1)
+        monkeypatch.setitem(globals(), "calls", calls + 1)
+        center += 1
+        remembering.history.append(2.0)
+        assert hash_values(thing) == before
 
 
 def test_lambdas_of_one_line_are_told_apart_by_their_bytecode() -> None:

@@ -51,7 +51,7 @@ def test_options_of_a_registered_loss_were_left_out() -> None:
 
 
 def test_a_name_that_is_near_another_one_may_be_a_module_that_was_not_imported() -> None:
-    remedy = "did you mean mlp? or --import the module that registers it"
+    remedy = "did you mean mlp? (or --import the module that registers it)"
     assert line_of({"model": "mpl"}).endswith(remedy)
 
 

@@ -124,7 +124,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
     Targets that are the same everywhere may be rounded. Only where the largest could be too large are all looked at.
 
     Args:
-        parts: Targets `[n, q]` or `[n]`; the deviation is that of the first part, the training rows.
+        parts: Targets `[n, q]` or `[n]`; the deviation is that of the part, or of the first one if that is larger.
         where: What messages call them.
 
     Raises:
@@ -143,7 +143,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
         first, given = (part.reshape(len(part), -1) for part in (parts[0], y))
         most = np.abs(given).max(axis=0).astype(np.float64)
         with np.errstate(all="ignore"):  # NaN and infinity are refused later
-            sd = first.std(axis=0, dtype=np.float64)
+            sd = np.maximum(first.std(axis=0, dtype=np.float64), given.std(axis=0, dtype=np.float64))
         doubtful = (most * 2.0**-24 > COARSE * sd) & (sd > 1e-14 * most) & (most <= MOST_FLOAT32)
         for column in np.flatnonzero(doubtful):
             exact = given[:, column].astype(np.float64)
