@@ -15,11 +15,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType
 
+from fedray.assembly.own_training import functions_of
 from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
 from fedray.core.method import Local, Method
 from fedray.core.text import quote_value
 from fedray.methods.setting import Setting
+from fedray.own_code.source_code import read_closure
 from fedray.scenario.schema import Scenario
 
 _KEYS = (  # of the section `local`, which are fields of `Local` too
@@ -41,6 +44,8 @@ _REMEDY = "make its local with replace(setting.local, ...), or leave it out"
 def refuse_unread_code(given: Local, method: Method) -> None:
     """Refuses a loss or an optimizer of the scenario's, or a passed one, that a method does not train with.
 
+    Where a method has another one, which does not hold the one that was given, a warning names both.
+
     Args:
         given: how the scenario says that clients train.
         method: the user's own.
@@ -51,10 +56,32 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     if method.parts:
         return
     local = method.phase.local
-    if given.loss is not None and local.loss is None:  # one that it has may be built on what was given
-        raise BadInput(f"local.loss = {given.loss.name}, but {method.name} does not read it: {_REMEDY}")
-    if given.step is not None and local.step is None:
-        raise BadInput(f"local.optimizer = {given.optimizer_name}, but {method.name} does not read it: {_REMEDY}")
+    named = {"loss": given.loss and given.loss.name, "optimizer": given.step and given.optimizer_name}
+    for key, wanted, has in (("loss", given.loss, local.loss), ("optimizer", given.step, local.step)):
+        if wanted is None or has is wanted:
+            continue
+        if has is None:
+            raise BadInput(f"local.{key} = {named[key]}, but {method.name} does not read it: {_REMEDY}")
+        if not _list_parts(wanted) & _list_held(has):
+            warnings.warn(
+                f"local.{key} = {named[key]}, but {method.name} trains with one of its own: {_REMEDY}",
+                ScenarioWarning,
+                stacklevel=2,
+            )
+
+
+def _list_parts(thing: object) -> set[int]:
+    """The identities of a loss or an optimizer and of its functions."""
+    return {id(thing), *map(id, functions_of(thing))}
+
+
+def _list_held(thing: object) -> set[int]:
+    """The identities of its functions, and of what their closures hold."""
+    functions = functions_of(thing)
+    held = [
+        one for function in functions if isinstance(function, FunctionType) for one in read_closure(function).values()
+    ]
+    return {*map(id, functions), *map(id, held)}
 
 
 def warn_of_unread_keys(

@@ -2,8 +2,9 @@
 
 `fedray.own_code.source_code` sees the source, plain values of the closure and constants in capitals. Here is the rest:
 tensors and arrays by their bytes, lists, dicts and sets of plain values, and every plain global that the code names.
-Not compared are what the code itself changes (a counter, a log), tables that were empty, and objects of other kinds. Of
-code without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
+Not compared are names that the code, or code that it calls, sets anew (a counter), all tables, tensors and arrays where
+it fills or changes any in place (a log, a running mean), tables that were empty, and objects of other kinds. Of code
+without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
 
 Example:
     >>> def make(weights):
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedray.own_code.called_code import list_called
-from fedray.own_code.source_code import MOST_DEPTH, hash_code
+from fedray.own_code.source_code import MOST_DEPTH, hash_code, read_closure
 
 MOST_VALUES = 10_000  # of a table
 MOST_BYTES = 1 << 26  # of an array; of a larger one, evenly spread numbers count
@@ -82,7 +83,7 @@ def _list_functions(thing: Any, depth: int) -> list[FunctionType]:
     if isinstance(thing, MethodType):
         return _list_functions(thing.__func__, depth + 1)
     if isinstance(thing, FunctionType):
-        inner = [value for _, value in _read_cells(thing)] + [value for _, value in _read_defaults(thing)]
+        inner = [*read_closure(thing).values(), *(value for _, value in _read_defaults(thing))]
         called = [one for one in inner if isinstance(one, FunctionType | partial | MethodType)]
         return [thing, *(function for one in called for function in _list_functions(one, depth + 1))]
     kind = thing if inspect.isclass(thing) else type(thing)
@@ -106,7 +107,7 @@ def _list_values(thing: Any, depth: int, seen: bool, changed: set[str], fills: b
         operations = list(_list_operations(function.__code__))
         known = function.__globals__
         names = sorted({name for operation, name in operations if operation in ("LOAD_GLOBAL", "LOAD_NAME")})
-        own = [(name, value) for name, value in _read_cells(function) if name not in changed]
+        own = [(name, value) for name, value in read_closure(function).items() if name not in changed]
         own += _read_defaults(function)
         capitals = [(name, known[name]) for name in names if name in known and name.isupper()]
         others = [(name, known[name]) for name in names if name in known and not name.isupper()]
@@ -121,17 +122,6 @@ def _keep(pairs: list[tuple[str, Any]], *, seen: bool, fills: bool = False) -> I
         table = isinstance(value, list | dict | set | Tensor | np.ndarray) and not fills
         if plain or table or isinstance(value, tuple | frozenset):
             yield name, value
-
-
-def _read_cells(function: FunctionType) -> list[tuple[str, Any]]:
-    """Names and values of a closure."""
-    found = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found.append((name, cell.cell_contents))
-        except ValueError:  # not set yet
-            continue
-    return found
 
 
 def _read_defaults(function: FunctionType) -> list[tuple[str, Any]]:

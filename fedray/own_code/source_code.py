@@ -18,6 +18,7 @@ import ast
 import hashlib
 import inspect
 import textwrap
+from contextlib import suppress
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -65,15 +66,26 @@ def _parts(thing: Any, depth: int) -> list[str] | None:
 def _values_of_function(function: FunctionType, depth: int) -> list[str]:
     """Default values, values of the closure, and constants of the module that the function names."""
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    cells = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            cells.append(f"{name} {_value(cell.cell_contents, depth)}")
-        except ValueError:  # not set yet
-            cells.append(name)
-    known = function.__globals__
+    held, known = read_closure(function), function.__globals__
+    cells = [f"{name} {_value(held[name], depth)}" if name in held else name for name in function.__code__.co_freevars]
     constants = [f"{n} {_value(known[n], depth)}" for n in function.__code__.co_names if n.isupper() and n in known]
     return [*(_value(value, depth) for value in defaults), *cells, *constants]
+
+
+def read_closure(function: FunctionType) -> dict[str, Any]:
+    """The values of a closure by name, without those that are not set yet.
+
+    Example:
+        >>> def make(mu):
+        ...     return lambda x: mu * x
+        >>> read_closure(make(0.5))
+        {'mu': 0.5}
+    """
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not set yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def _value(value: Any, depth: int) -> str:

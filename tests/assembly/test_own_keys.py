@@ -69,12 +69,22 @@ def test_a_loss_that_is_built_on_the_scenarios_is_one_that_reads_it() -> None:
         loss = LocalLoss(lambda o, t, c: inner.function(o, t, c) + 0.01 * o.square().mean(-1), inner.reads)
         return replace(setting.local, loss=loss)
 
-    fedray.run(KEYS, method=with_local(wrap), loss=smooth)
+    with nothing_said():
+        run = fedray.run(KEYS, method=with_local(wrap), loss=smooth)
+    assert run.metrics["round"] == 1
+
+
+def test_a_loss_in_whose_place_a_method_has_another_one_is_said() -> None:
+    other = LocalLoss(lambda o, t, c: 0.25 * c.objective(o, t), name="quarter")
+    with pytest.warns(ScenarioWarning, match=r"local\.loss = smooth, but own trains with one of its own"):
+        fedray.run(KEYS, method=with_local(lambda setting: replace(setting.local, loss=other)), loss=smooth)
 
 
 def test_no_key_that_nobody_wrote_is_said_to_be_replaced() -> None:
-    with nothing_said():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         build_study(read_scenario({"clients": 4}), UserObjects(method=with_local(lambda _: Local(lr=0.05))))
+    assert [str(one.message) for one in said] == []
 
 
 def test_keys_that_a_local_of_its_own_replaces_are_said() -> None:
