@@ -25,6 +25,19 @@ def _unnamed_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Data sets are stored in pytest's own folder, once for all workers, and not in the user's cache."""
+    from fedray.data.files import find_data_root
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRAY_DATA", str(find_data_root(None)))  # which without it lies in the user's cache
+        patch.setenv("FEDRAY_CACHE", os.environ.get("FEDRAY_CACHE") or str(shared / "store"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes empty pages in place of reports, which take ten times as long as a small run.

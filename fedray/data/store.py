@@ -17,9 +17,11 @@ import hashlib
 import json
 import mmap
 import os
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -33,6 +35,7 @@ from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
 FORMAT = 3  # a part of the hash: raise it when a loader or the layout changes
+UNUSED_DAYS = 30  # after which a file makes room when another one is written
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
 
 
@@ -89,13 +92,36 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     train, test = (find_cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
     try:
-        return _dataset(name, map_store(train), map_store(test))
+        data = _dataset(name, map_store(train), map_store(test))
+        _mark_used([train, test])
+        return data
     except (OSError, ValueError, KeyError):  # not there yet, or not readable
         data = load()
+    _remove_unused(train.parent)
     write_store(test, data.test)
     write_store(train, data.train, data.columns, _notes(data))
     del data  # its rows may be large
     return _dataset(name, map_store(train), map_store(test))
+
+
+def _mark_used(files: list[Path]) -> None:
+    """Notes that stored files were used now; those of another user stay as they are."""
+    for file in files:
+        with suppress(OSError):
+            os.utime(file)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Removes stored files, and parts of files of writers that were killed, that nobody used for `UNUSED_DAYS`.
+
+    A process that has one mapped keeps its rows. Whoever wants it again reads the source again.
+    """
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for file in [*folder.glob("*-*-t*.arrow"), *folder.glob(".*.part")]:
+        with suppress(OSError):  # another process removed it
+            stat = file.stat()
+            if max(stat.st_mtime, stat.st_atime) < oldest:
+                file.unlink()
 
 
 def _stamp_test_file(options: dict[str, Any]) -> Any:

@@ -110,6 +110,34 @@ def test_a_flipped_bit_in_a_stored_file_does_not_stay_in_use(tmp_path: Path, cac
     assert np.array_equal(store.map_store(path).split.x, whole), "the damaged file was replaced"
 
 
+def test_stored_files_that_nobody_uses_make_room_for_others(tmp_path: Path, cache: Path) -> None:
+    originals.fake_mnist(tmp_path)
+    long_ago = time.time() - (store.UNUSED_DAYS + 1) * 24 * 3600
+    used, other = store.open_dataset("mnist", tmp_path), cache / "notes.txt"
+    before, rows = set(cache.glob("*.arrow")), used.train.x.copy()
+    unused = [cache / "table-0123456789abcdef-train.arrow", cache / f".{'0' * 24}.part"]
+    for file in [*unused, other, *before]:
+        file.touch()
+        os.utime(file, (long_ago, long_ago))
+    store.open_dataset("mnist", tmp_path)
+    assert all(file.exists() for file in unused), "nothing was written"
+    store.keep_dataset("made", [1], lambda: used)
+    assert not any(file.exists() for file in unused)
+    assert before <= set(cache.glob("*.arrow")), "these were used just now"
+    assert other.exists()
+    assert np.array_equal(used.train.x, rows)
+
+
+def test_rows_of_a_removed_file_stay_with_who_has_them(tmp_path: Path, cache: Path) -> None:
+    originals.fake_mnist(tmp_path)
+    data = store.open_dataset("mnist", tmp_path)
+    for file in cache.glob("*.arrow"):
+        os.utime(file, (0, 0))
+    store.keep_dataset("made", [1], lambda: data)
+    assert not list(cache.glob("mnist-*"))
+    assert np.array_equal(store.open_dataset("mnist", tmp_path).train.x, data.train.x)
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
