@@ -36,7 +36,6 @@ from fedray.simulation.interfaces import ClientScores, Pieces, Progress, Runtime
 from fedray.simulation.study import Study
 
 KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of its clients)
-MEMBER_CLASS_SCORES = ("accuracy", "nll", "brier", "ece", "entropy")  # scores of each member by itself
 
 
 def make_evaluator(
@@ -179,8 +178,7 @@ def score_answer(
 
 def score_members(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
     """Every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`."""
-    each = [classification.classification_scores(member[None], y) for member in probs]
-    return {f"member_{name}": [one[name] for one in each] for name in MEMBER_CLASS_SCORES}
+    return {f"member_{name}": values for name, values in classification.member_scores(probs, y).items()}
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:

@@ -18,6 +18,20 @@ from fedray.metrics.ensemble import entropies
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
+class _Rows(NamedTuple):
+    """What several scores read: probabilities `[n, C]`, labels `[n]` and the most probable classes `[n]`."""
+
+    probs: FloatArray
+    labels: IntArray
+    given: IntArray
+
+
+def _read(probs: ArrayLike, y: ArrayLike) -> _Rows:
+    """The arrays of one model or ensemble."""
+    p = to_floats(probs)
+    return _Rows(p, to_labels(y), p.argmax(axis=-1))
+
+
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
     """Share of the samples whose most probable class is the label; in a tie, the first class counts.
 
@@ -25,13 +39,22 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
         0.5
     """
-    return float((to_floats(probs).argmax(axis=-1) == to_labels(y)).mean())
+    return _accuracy(_read(probs, y))
+
+
+def _accuracy(rows: _Rows) -> float:
+    """The share of `accuracy`."""
+    return float((rows.given == rows.labels).mean())
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
     """Mean of `-log p(label)` in nats; probabilities below 2.2e-16 count as 2.2e-16, so that it is finite."""
-    p = to_floats(probs)
-    chosen = p[np.arange(len(p)), to_labels(y)]
+    return _nll(_read(probs, y))
+
+
+def _nll(rows: _Rows) -> float:
+    """The mean of `nll`."""
+    chosen = rows.probs[np.arange(len(rows.probs)), rows.labels]
     return float(-np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)).mean())
 
 
@@ -42,8 +65,14 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
         >>> brier([[0.0, 1.0]], [0])
         2.0
     """
-    p = to_floats(probs)
-    return float(((p - np.eye(p.shape[-1])[to_labels(y)]) ** 2).sum(axis=-1).mean())
+    return _brier(_read(probs, y))
+
+
+def _brier(rows: _Rows) -> float:
+    """The mean of `brier`."""
+    gaps = rows.probs.copy()
+    gaps[np.arange(len(gaps)), rows.labels] -= 1.0
+    return float((gaps**2).sum(axis=-1).mean())
 
 
 class Calibration(NamedTuple):
@@ -72,8 +101,13 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
         y: Labels, `[n]`.
         bins: Number of bins.
     """
-    p = to_floats(probs)
-    confidence, right = p.max(axis=-1), (p.argmax(axis=-1) == to_labels(y)).astype(np.float64)
+    return _calibration(_read(probs, y), bins)
+
+
+def _calibration(rows: _Rows, bins: int) -> Calibration:
+    """The table of `calibration`."""
+    confidence = rows.probs[np.arange(len(rows.probs)), rows.given]
+    right = (rows.given == rows.labels).astype(np.float64)
     edges = np.linspace(0.0, 1.0, bins + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     count = np.bincount(index, minlength=bins)
@@ -97,7 +131,12 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
         0.3
     """
-    table = calibration(probs, y, bins)
+    return _ece(_read(probs, y), bins)
+
+
+def _ece(rows: _Rows, bins: int = BINS) -> float:
+    """The error of `ece`."""
+    table = _calibration(rows, bins)
     gap = np.where(table.samples > 0, table.samples * np.abs(table.accuracy - table.confidence), 0.0)
     return float(gap.sum() / table.samples.sum())
 
@@ -119,7 +158,8 @@ def disagreement(members: ArrayLike) -> float:
         return float("nan")
     if models < 2:
         return 0.0
-    votes = np.stack([(rows.argmax(axis=-1) == c).sum(axis=0) for c in range(classes)])  # [C, n]
+    given = rows.argmax(axis=-1)
+    votes = np.stack([(given == c).sum(axis=0) for c in range(classes)])  # [C, n]
     agreeing = (votes * (votes - 1)).sum(axis=0)
     return float(1.0 - agreeing.mean() / (models * (models - 1)))
 
@@ -131,9 +171,13 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
         [[1, 0], [1, 0]]
     """
-    p = to_floats(probs)
-    classes = p.shape[-1]
-    cells = np.bincount(to_labels(y) * classes + p.argmax(axis=-1), minlength=classes**2)
+    return _confusion(_read(probs, y))
+
+
+def _confusion(rows: _Rows) -> IntArray:
+    """The table of `confusion`."""
+    classes = rows.probs.shape[-1]
+    cells = np.bincount(rows.labels * classes + rows.given, minlength=classes**2)
     return cells.reshape(classes, classes).astype(np.int64)
 
 
@@ -148,7 +192,12 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
         >>> f1_scores([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.8]], [0, 0, 1, 1])
         {'f1_weighted': 0.7333..., 'f1_macro': 0.7333...}
     """
-    table = confusion(probs, y)
+    return _f1_scores(_read(probs, y))
+
+
+def _f1_scores(rows: _Rows) -> dict[str, float]:
+    """The two means of `f1_scores`."""
+    table = _confusion(rows)
     true, given = table.sum(axis=1), table.sum(axis=0)
     f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
     return {"f1_weighted": float((f1 * true).sum() / true.sum()), "f1_macro": float(f1[true + given > 0].mean())}
@@ -172,7 +221,28 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
         accuracy_min, accuracy_mean and accuracy_max.
     """
     rows = to_floats(members)
-    p = rows.mean(axis=0) if answer is None else to_floats(answer)
-    scores = {"accuracy": accuracy(p, y), **f1_scores(p, y), "nll": nll(p, y), "brier": brier(p, y)}
-    scores |= {"ece": ece(p, y), "entropy": entropy(p), "disagreement": disagreement(rows)}
+    whole = _read(rows.mean(axis=0) if answer is None else answer, y)
+    scores = {"accuracy": _accuracy(whole), **_f1_scores(whole), "nll": _nll(whole), "brier": _brier(whole)}
+    scores |= {"ece": _ece(whole), "entropy": entropy(whole.probs), "disagreement": disagreement(rows)}
     return scores | score_range("accuracy", [accuracy(row, y) for row in rows])
+
+
+def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
+    """Scores of each member of an ensemble by itself, `[K]` each: accuracy, nll, brier, ece and entropy.
+
+    Args:
+        members: Each model's probabilities, `[K, n, C]`.
+        y: Labels, `[n]`.
+
+    Example:
+        >>> member_scores([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]], [0, 1])["accuracy"]
+        [1.0, 0.5]
+    """
+    each = [_read(member, y) for member in to_floats(members)]
+    return {
+        "accuracy": [_accuracy(one) for one in each],
+        "nll": [_nll(one) for one in each],
+        "brier": [_brier(one) for one in each],
+        "ece": [_ece(one) for one in each],
+        "entropy": [entropy(one.probs) for one in each],
+    }

@@ -18,6 +18,7 @@ import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -95,7 +96,9 @@ def to_svg(figure: Figure, prefix: str) -> str:
         prefix: put before every id, so that several figures share one page.
     """
     sink = io.StringIO()
-    figure.savefig(sink, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
+    figure.dpi = 150  # of what is drawn as pixels
+    # `savefig` would draw the figure twice, for a layout that the one drawing makes as well
+    FigureCanvasSVG(figure).print_svg(sink, metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
