@@ -129,7 +129,9 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     """
     known = find_checkpoints(folder)
     if not known:
-        raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
+        kept = any(folder.glob(f".round-*{ASIDE}"))  # a process was killed while it wrote the same round again
+        remedy = f"`fedray resume {folder.parent}` goes on" if kept else "start the run again with `fedray run`"
+        raise FedrayError(f"{folder} holds no checkpoint{' at its place' if kept else ''}: {remedy}")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
     totals = read_totals(path, remedy)

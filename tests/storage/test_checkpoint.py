@@ -128,6 +128,8 @@ def test_a_run_goes_on_from_a_checkpoint_whose_replacement_never_came(
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copy_run(run, tmp_path / "again", 2)
     (again / "checkpoints/round-000002").rename(again / "checkpoints/.round-000002.old")
+    with pytest.raises(FedrayError, match=f"no checkpoint at its place: `fedray resume {again}` goes on"):
+        load_checkpoint(again / "checkpoints")
     with caplog.at_level(logging.INFO, "fedray"):
         resumed = fedray.resume(again)
     assert "training from round 2 on" in caplog.messages
