@@ -41,7 +41,7 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
     else:
         tiers = devices.clients.tiers
         models = scenario.method.models
-        keep = compression.keep_by_tier(layout, tiers, models, keys.ratio, keys.resource_ratio or models)
+        keep = compression.keep_by_tier(layout, tiers, models, keys.ratio, keys.resource_ratio)
         if keys.adaptive:
             number = devices.clients.number
             sample = np.linspace(0, number - 1, min(number, UPLINK_CLIENTS)).astype(np.int64)  # of every tier its share

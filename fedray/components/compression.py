@@ -42,7 +42,9 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
 
-def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float) -> Keep:
+def keep_by_tier(
+    layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
+) -> Keep:
     """The entries that each tier keeps (SHEFL section 3.2).
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
@@ -54,13 +56,14 @@ def keep_by_tier(layout: Layout, tiers: Sequence[Tier], models: int, ratio: floa
         tiers: the tiers of the population.
         models: K.
         ratio: in (0, 1].
-        resource_ratio: r, above 0.
+        resource_ratio: r, above 0; None: m of each tier, so that every trained model keeps `ratio d`.
     """
     d = layout.trainable
 
     def entries(tier: Tier) -> int:
         m = models if tier.models_per_round is None else tier.models_per_round
-        return max(1, int(d * min(1.0, ratio if tier.models_per_round == 1 else ratio * resource_ratio / m) + 1e-9))
+        times = 1.0 if resource_ratio is None or tier.models_per_round == 1 else resource_ratio / m
+        return max(1, int(d * min(1.0, ratio * times) + 1e-9))
 
     table = np.array([entries(tier) for tier in tiers], dtype=np.int64)
     return lambda _client, tier: table[tier]

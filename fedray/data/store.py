@@ -17,6 +17,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import time
 import warnings
 import zlib
@@ -36,6 +37,7 @@ from fedray.files.plain import expand_user_path, open_replacement
 
 FORMAT = 3  # a part of the hash: raise it when a loader or the layout changes
 UNUSED_DAYS = 30  # after which a file makes room when another one is written
+_OURS = re.compile(r".*-[0-9a-f]{16}-(?:train|test)\.arrow|\.[0-9a-f]{24}\.part")  # names of stored files, and of parts
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
 
 
@@ -114,10 +116,12 @@ def _mark_used(files: list[Path]) -> None:
 def _remove_unused(folder: Path) -> None:
     """Removes stored files, and parts of files of writers that were killed, that nobody used for `UNUSED_DAYS`.
 
-    A process that has one mapped keeps its rows. Whoever wants it again reads the source again.
+    A process that has one mapped keeps its rows, and whoever wants it again reads the source again. Files with other
+    names are not fedray's.
     """
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
-    for file in [*folder.glob("*-*-t*.arrow"), *folder.glob(".*.part")]:
+    files = list(folder.iterdir()) if folder.is_dir() else []
+    for file in (path for path in files if _OURS.fullmatch(path.name)):
         with suppress(OSError):  # another process removed it
             stat = file.stat()
             if max(stat.st_mtime, stat.st_atime) < oldest:

@@ -5,10 +5,11 @@ weights or models of their own are scored, calibrated and tested with these. Hel
 calibrate on every other withheld row of a client and score the rest.
 
 Example:
-    >>> sets = Sets(covered=np.array([1.0, 0.0, 1.0]), size=np.array([2.0, 1.0, 3.0]))
-    >>> rows = [WeightedRows(np.array([0, 1]), np.array([0.5, 0.5])), WeightedRows(np.array([2]), np.ones(1))]
-    >>> cover_alike(sets, lambda client: rows[client], clients=2)
-    ClientSets(coverage=array([0.5, 1. ]), size=array([1.5, 3. ]))
+    >>> import fedray
+    >>> keys = {"rounds": 1, "clients": 4, "data": {"hold_out": 0.2}, "predict": {"conformal": {"alpha": 0.2}}}
+    >>> run = fedray.run(keys, runtime="inline", report=False)
+    >>> 0 < run.metrics["conformal_coverage"] <= 1
+    True
 """
 
 from __future__ import annotations
@@ -21,32 +22,14 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.clients import RowsOfClient, WeightedRows, held_out_rows, own_test_rows
-from fedray.evaluation.row_scores import (
-    RowAnswers,
-    cover_rows,
-    find_true_scores,
-    get_rule,
-    read_answers,
-    score_rows,
-)
+from fedray.evaluation.client_sets import ClientSets, cover_alike, cover_weighted, keep_scored, list_withheld
+from fedray.evaluation.clients import WeightedRows, held_out_rows, own_test_rows
+from fedray.evaluation.row_scores import cover_rows, find_true_scores, get_rule, read_answers, score_rows
 from fedray.metrics.conformal import Sets, Threshold, find_threshold, summarize_classes, weigh_clients
 from fedray.simulation.interfaces import ClientScores, Runtime
 from fedray.simulation.study import Study
 
 Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
-
-
-class ClientSets(NamedTuple):
-    """How the sets of the known clients do, NaN for a client without rows.
-
-    Attributes:
-        coverage: share of the client's rows whose answer is inside, `[N]`.
-        size: mean labels in a set, or width of an interval, `[N]`.
-    """
-
-    coverage: FloatArray
-    size: FloatArray
 
 
 class WorldOutputs(NamedTuple):
@@ -77,6 +60,18 @@ class Thresholds(NamedTuple):
 
     everybody: Threshold
     known: Threshold
+
+
+class OwnSets(NamedTuple):
+    """Coverage and mean size of the sets of clients with models of their own, `[2]` by (world, client).
+
+    Attributes:
+        test: of their test rows; None: these are left alone.
+        held_out: of the withheld rows that are scored.
+    """
+
+    test: Own | None
+    held_out: Own
 
 
 def calibrate(study: Study, world: int, given: WorldOutputs, own: Own | None = None) -> Thresholds:
@@ -117,21 +112,25 @@ def measure_all_sets(
         return [measure_sets(study, w, one, calibrate(study, w, one)) for w, one in enumerate(given)]
     own = runtime.score_own_sets(state, None)
     found = [calibrate(study, w, one, own) for w, one in enumerate(given)]
-    values = np.full(study.worlds, np.inf)
-    values[: len(found)] = [one.known.value for one in found]
+    clients = range(min(study.clients.number, EVALUATED_CLIENTS))
+    halves = [
+        find_threshold([own[w, client].numpy()[::2] for client in clients], get_rule(study)) for w in range(len(given))
+    ]
+    held_out = runtime.score_own_sets(state, _fill_worlds(study, halves), "hold_out")
     tested = any(one.test is not None for one in given)
-    covered = runtime.score_own_sets(state, values) if tested else None
-    return [measure_sets(study, w, one, found[w], covered) for w, one in enumerate(given)]
+    covered = runtime.score_own_sets(state, _fill_worlds(study, [one.known for one in found])) if tested else None
+    return [measure_sets(study, w, one, found[w], OwnSets(covered, held_out)) for w, one in enumerate(given)]
 
 
-def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """The places of each known client's rows among the withheld ones, `[n_k]` each."""
-    find = held_out_rows(study, world)
-    return [find(client).rows for client in range(min(study.clients.number, EVALUATED_CLIENTS))]
+def _fill_worlds(study: Study, thresholds: Sequence[Threshold]) -> FloatArray:
+    """The thresholds of all worlds, `[worlds]`, of which the first ones are known."""
+    values = np.full(study.worlds, np.inf)
+    values[: len(thresholds)] = [one.value for one in thresholds]
+    return values
 
 
 def measure_sets(
-    study: Study, world: int, given: WorldOutputs, thresholds: Thresholds, own: Own | None = None
+    study: Study, world: int, given: WorldOutputs, thresholds: Thresholds, own: OwnSets | None = None
 ) -> tuple[dict[str, Any], ClientSets | None]:
     """Metrics of a world's sets on test rows and on withheld ones, and how they do for each known client.
 
@@ -140,74 +139,38 @@ def measure_sets(
         world: number of the world.
         given: raw outputs.
         thresholds: of this world.
-        own: coverage and size of clients with models of their own, `[2]` each; None: there are none.
+        own: sets of clients with models of their own; None: there are none.
 
     Returns:
         Numbers by name, and what the known clients get on their test rows; None where these are left alone.
     """
-    scores = _score_held_out(study, world, given)
+    scores = _score_held_out(study, world, given, None if own is None else own.held_out)
     if given.test is None:
         return scores, None
     of = read_answers(study, world, given.test, "test", given.answer, residual=given.residual)
     sets = cover_rows(score_rows(study, of), thresholds.everybody.value)
     find, sizes = own_test_rows(study, world), np.array([len(rows) for rows in list_withheld(study, world)])
     sent = thresholds.everybody.bytes
-    if own is not None:
-        each = np.stack([own[world, client].numpy() for client in range(len(sizes))])
-        clients, sent = ClientSets(each[:, 0], each[:, 1]), sent + thresholds.known.bytes
+    if own is not None and own.test is not None:
+        clients, sent = _read_own(own.test, world, len(sizes)), sent + thresholds.known.bytes
     elif given.weights is not None:
-        clients, sent = _cover_weighted(study, of, find, given.weights, thresholds.known), sent + thresholds.known.bytes
+        clients, sent = cover_weighted(study, of, find, given.weights, thresholds.known), sent + thresholds.known.bytes
     else:
         clients = cover_alike(sets, find, len(sizes))
     scores |= _summarize(study, sets, of.y, clients, sizes)
     return scores | {"conformal_bytes": float(sent), "conformal_threshold": thresholds.everybody.value}, clients
 
 
-def cover_alike(sets: Sets, find: RowsOfClient, clients: int) -> ClientSets:
-    """How the sets that everybody shares do on the rows of each client.
-
-    Args:
-        sets: of all rows of a split.
-        find: the rows of a client.
-        clients: N.
-    """
-    return _join(weigh_sets(sets, find(client)) for client in range(clients))
+def _read_own(own: Own, world: int, clients: int) -> ClientSets:
+    """What clients with models of their own found out about their sets."""
+    each = np.stack([own[world, client].numpy() for client in range(clients)])
+    return ClientSets(each[:, 0], each[:, 1])
 
 
-def _cover_weighted(
-    study: Study, of: RowAnswers, find: RowsOfClient, weights: FloatArray, threshold: Threshold
-) -> ClientSets:
-    """How the sets of clients with weights of their own do on their rows."""
-
-    def cover(client: int) -> tuple[float, float]:
-        own = find(client)
-        sets = cover_rows(score_rows(study, of, own.rows, weights[client]), threshold.value)
-        return weigh_sets(sets, own._replace(rows=np.arange(len(own.rows))))
-
-    return _join(cover(client) for client in range(len(weights)))
-
-
-def weigh_sets(sets: Sets, own: WeightedRows) -> tuple[float, float]:
-    """Coverage and mean size over a client's rows; NaN without any.
-
-    Args:
-        sets: of rows, among which the client's are.
-        own: their places, and the weight of each.
-    """
-    if not len(own.rows):
-        return np.nan, np.nan
-    return float(own.mean(sets.covered[own.rows])), float(own.mean(sets.size[own.rows]))
-
-
-def _join(pairs: Any) -> ClientSets:
-    table = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
-    return ClientSets(table[:, 0], table[:, 1])
-
-
-def _score_held_out(study: Study, world: int, given: WorldOutputs) -> dict[str, Any]:
+def _score_held_out(study: Study, world: int, given: WorldOutputs, own: Own | None) -> dict[str, Any]:
     """Metrics on every second withheld row of each client, calibrated on the others; without rows there are none."""
     of = read_answers(study, world, given.held_out, "hold_out", given.answer, residual=given.residual)
-    found, rows_of = score_rows(study, of), list_withheld(study, world)
+    found, rows_of, withheld = score_rows(study, of), list_withheld(study, world), held_out_rows(study, world)
     true = find_true_scores(found)
     threshold = find_threshold([true[rows[::2]] for rows in rows_of], get_rule(study))
     tested = np.concatenate([rows[1::2] for rows in rows_of])
@@ -216,10 +179,17 @@ def _score_held_out(study: Study, world: int, given: WorldOutputs) -> dict[str, 
     sets, sizes = cover_rows(found, threshold.value), np.array([len(rows[::2]) for rows in rows_of])
 
     def find(client: int) -> WeightedRows:
-        rows = rows_of[client][1::2]
-        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+        return keep_scored(withheld(client))
 
-    clients, chosen = cover_alike(sets, find, len(rows_of)), Sets(sets.covered[tested], sets.size[tested])
+    if own is not None:
+        clients = _read_own(own, world, len(rows_of))
+    elif given.weights is not None:
+        pairs = zip(rows_of, given.weights, strict=True)
+        each = [find_true_scores(score_rows(study, of, rows[::2], weights)) for rows, weights in pairs]
+        clients = cover_weighted(study, of, find, given.weights, find_threshold(each, get_rule(study)))
+    else:
+        clients = cover_alike(sets, find, len(rows_of))
+    chosen = Sets(sets.covered[tested], sets.size[tested])
     scores = _summarize(study, chosen, of.y[tested], clients, sizes)
     return {f"hold_out_{name}": value for name, value in scores.items() if isinstance(value, float)}
 

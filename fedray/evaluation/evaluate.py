@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray, State
+from fedray.evaluation.client_sets import ClientSets
 from fedray.evaluation.clients import (
     measure_clients,
     measure_clients_alike,
@@ -24,7 +25,7 @@ from fedray.evaluation.clients import (
     split_own_scores,
     summarize_clients,
 )
-from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets
+from fedray.evaluation.conformal import add_client_sets, measure_all_sets
 from fedray.evaluation.measured import Measured, gather_outputs, join_pieces, measure_models
 from fedray.evaluation.own_metrics import score_own_metrics
 from fedray.evaluation.present import drop_absent, weigh_present

@@ -51,8 +51,8 @@ def shefl(setting: Setting) -> Method:
     """K models `[K, d]` over N clients in two tiers: a tier with m models a round trains m of the K."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
-    def compress(layout: Layout) -> Compress:  # section 3.2: k_l = ratio d, k_h = ratio r d / K, of each trained model
-        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO, resource_ratio=setting.models))
+    def compress(layout: Layout) -> Compress:  # section 3.2: k = ratio d of each trained model
+        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO))
 
     def merge(rows: Rows, weighting: Weighting) -> Server:  # section 3.3: the mean over tiers of the mean over clients
         return by_tier(rows, len(tiers), weighting)

@@ -97,8 +97,8 @@ def to_svg(figure: Figure, prefix: str) -> str:
     """
     sink = io.StringIO()
     figure.dpi = 150  # of what is drawn as pixels
-    # `savefig` would draw the figure twice, for a layout that the one drawing makes as well
-    FigureCanvasSVG(figure).print_svg(sink, metadata={"Date": None, "Creator": None})
+    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, for a layout that one drawing makes as well
+    canvas.print_svg(sink, metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.evaluation.client_sets import keep_scored, weigh_sets
 from fedray.evaluation.clients import held_out_rows, own_test_rows
-from fedray.evaluation.conformal import weigh_sets
 from fedray.evaluation.row_scores import RowScores, cover_rows, find_true_scores, read_answers, score_rows
 from fedray.runtime.evaluation import pick_own_models
 from fedray.runtime.worker import Worker
 
 
 def score_own_sets(
-    worker: Worker, state: State, keys: list[tuple[int, int]], thresholds: FloatArray | None
+    worker: Worker, state: State, keys: list[tuple[int, int]], thresholds: FloatArray | None, split: str = "test"
 ) -> dict[tuple[int, int], Tensor]:
     """What known clients say of their own answers: scores to calibrate by, or how their sets do.
 
@@ -33,17 +33,18 @@ def score_own_sets(
         state: The broadcast models.
         keys: World and client of each.
         thresholds: The largest score inside of a set, `[worlds]`; None: it is not known yet.
+        split: Where the sets are asked for: `test`, or `hold_out` for the withheld rows that are scored.
 
     Returns:
         By key: scores of the right answers of the client's withheld rows, `[n_k]`; with thresholds coverage and mean
-        size of the sets of its test rows, `[2]`, NaN where it has none.
+        size of the sets of its rows, `[2]`, NaN where it has none.
     """
     study, out = worker.study, {}
+    split = "hold_out" if thresholds is None else split
     for world in sorted({world for world, _ in keys}):
-        find = (held_out_rows if thresholds is None else own_test_rows)(study, world)
-        split = "hold_out" if thresholds is None else "test"
+        find = (own_test_rows if split == "test" else held_out_rows)(study, world)
         for client in (client for key_world, client in keys if key_world == world):
-            own = find(client)
+            own = find(client) if thresholds is None or split == "test" else keep_scored(find(client))
             found = _score_own_rows(worker, state, (world, client), split, own.rows) if len(own.rows) else None
             if thresholds is None:
                 out[world, client] = torch.from_numpy(np.empty(0) if found is None else find_true_scores(found))

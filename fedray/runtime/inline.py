@@ -69,9 +69,9 @@ class Inline:
         """Accuracy of known clients with models of their own, by (world, client)."""
         return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
 
-    def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
+    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
         """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
-        return score_own_sets(self.worker, state, known_clients(self.worker.study), thresholds)
+        return score_own_sets(self.worker, state, known_clients(self.worker.study), thresholds, split)
 
     def gather(self, state: State) -> State:
         """Returns the state as it is: all models are in this process."""

@@ -124,7 +124,7 @@ class CompressKeys:
         kind: kind of compression.
         ratio: share of the entries that a client which trains one model sends.
         resource_ratio: r: how many times the entries of a client that trains one model a client that trains several may
-            send in total; None: K, so that every model is compressed alike.
+            send in total; None: as many as it trains models, so that every trained model is compressed alike.
         error_feedback: whether a client keeps the entries that it did not send and adds them to its next upload.
         adaptive: whether clients send entries in proportion to their uplink bandwidth.
     """

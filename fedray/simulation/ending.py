@@ -33,7 +33,7 @@ class Course(NamedTuple):
 
     Attributes:
         metric: its name.
-        best: value and round, for each world, or for their mean.
+        best: value and round, for each world, or for their mean; empty for a world without a value so far.
     """
 
     metric: str
@@ -86,10 +86,8 @@ def follow_course(course: Course, values: Sequence[float | None], round: int, mi
     for place, value in enumerate(values):
         if value is None or np.isnan(value):
             continue
-        if len(course.best) <= place:
-            course.best.append([value, float(round)])
-            found = True
-        elif sign * (value - course.best[place][0]) > min_delta:
+        course.best.extend([] for _ in range(place + 1 - len(course.best)))
+        if not course.best[place] or sign * (value - course.best[place][0]) > min_delta:
             course.best[place] = [value, float(round)]
             found = True
     return found
@@ -103,7 +101,8 @@ def is_out_of_patience(course: Course, round: int, patience: int) -> bool:
         round: the round now.
         patience: rounds without a better value.
     """
-    return bool(course.best) and all(round - at >= patience for _, at in course.best)
+    found = [entry[1] for entry in course.best if entry]
+    return bool(found) and all(round - at >= patience for at in found)
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:

@@ -100,16 +100,17 @@ class Runtime(Protocol):
     def score_known_clients(self, state: State) -> Pieces:
         """Evaluates known clients that answer with models of their own: their accuracy, by (world, client)."""
 
-    def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
+    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
         """Evaluates the conformal sets of known clients that answer with models of their own.
 
         Args:
             state: The broadcast models.
             thresholds: The largest score inside of a set, `[worlds]`; None: it is not known yet.
+            split: With thresholds: `test`, or `hold_out` for every second withheld row.
 
         Returns:
             By (world, client): scores of the client's withheld rows `[n_k]`; with thresholds coverage and mean size
-            of the sets of its test rows, `[2]`.
+            of the sets of its rows of the split, `[2]`.
         """
 
     def gather(self, state: State) -> State:

@@ -162,6 +162,14 @@ def _make_state(tensors: dict[str, torch.Tensor]) -> State:
     return State(models, counters, {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")})
 
 
+def _read_best(entry: Any) -> list[float]:
+    """Value and round of an entry of a course; empty for a world without a value so far."""
+    if not entry:
+        return []
+    value, at = entry
+    return [float(value), float(at)]
+
+
 def _make_progress(totals: dict[str, Any], state: State) -> Progress:
     """Where a run stood, from the entries of `progress.json`.
 
@@ -176,7 +184,7 @@ def _make_progress(totals: dict[str, Any], state: State) -> Progress:
     if not isinstance(metrics, list) or not all(isinstance(row, dict) for row in metrics):
         raise ValueError("its metrics are no rows")
     last = (float(totals["wall_seconds"]), metrics, int(totals.get("failed", 0)))
-    courses = {str(key): [[float(a), float(b)] for a, b in rows] for key, rows in totals.get("courses", {}).items()}
+    courses = {str(key): list(map(_read_best, entries)) for key, entries in totals.get("courses", {}).items()}
     return Progress(int(totals["round"]), state, up, down, seconds, *last, courses, str(totals.get("stopped", "")))
 
 

@@ -218,7 +218,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
             raise BadInput(f"--rounds {rounds}: local.schedule falls over this run's {end} rounds: start a new run")
     rules = tree.get("evaluate")
     every, seconds = (rules.get(key) for key in ("every", "every_seconds")) if isinstance(rules, dict) else (1, None)
-    seen = [round for rows in totals.get("courses", {}).values() for _, round in rows]
+    seen = [entry[1] for entries in totals.get("courses", {}).values() for entry in entries if entry]
     if done in seen and (seconds or done % (every or 1)):  # it was measured because it was the last
         raise BadInput(
             f"--rounds {rounds}: the best value that stop or checkpoint.best knows is of round {done}, which a longer "

@@ -135,6 +135,13 @@ def test_a_tier_of_m_models_divides_by_m() -> None:
     assert keep(np.array([0]), np.array([0])).tolist() == [150]
 
 
+@pytest.mark.parametrize("ratio", [0.02, 0.1, 0.4, 1.0])
+def test_without_a_resource_ratio_every_trained_model_is_compressed_alike(ratio: float) -> None:
+    layout, tiers = Layout(("w",), ((1000,),), 1000), [HPC, Tier("mid", 2, models_per_round=2), LPC]
+    who = np.arange(3)
+    assert keep_by_tier(layout, tiers, 5, ratio)(who, who).tolist() == [int(1000 * ratio)] * 3
+
+
 def test_adaptive_keep_follows_the_bandwidth() -> None:
     layout = Layout(("w",), ((1000,),), 1000)
     uplink = np.array([1e6, 2e6, 4e6, 1e3, 1e9])

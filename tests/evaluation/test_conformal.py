@@ -15,8 +15,8 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, Split, classification
-from fedray.evaluation.clients import own_test_rows
-from fedray.metrics.conformal import weigh_clients
+from fedray.evaluation.clients import held_out_rows, own_test_rows
+from fedray.metrics.conformal import ConformalRule, find_threshold, weigh_clients
 
 SETS: dict[str, Any] = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2, "score": "aps"}}}
 METHODS: dict[str, dict[str, Any]] = {
@@ -69,6 +69,28 @@ def test_the_sets_of_a_prediction_are_those_that_were_scored(run: fedray.Run) ->
     assert mine is not None
     assert (mine[own.rows, y[own.rows]] * own.weight).sum() == scores.loc[(1, 2), "conformal_coverage"]
     assert (mine[own.rows].sum(axis=1) * own.weight).sum() == scores.loc[(1, 2), "conformal_size"]
+
+
+@pytest.mark.parametrize("method", ["ditto", "fed_ensemble"])
+def test_held_out_sets_of_known_clients_are_those_of_their_own_answers(method: str) -> None:
+    """Calibrated on every second withheld row of the clients, scored on the others, each by what the client answers."""
+    keys = scenario(
+        SETS, {"method": {"name": method, **({"lambda": 0.01} if method == "ditto" else {})}}, METHODS[method]
+    )
+    keys["predict"]["conformal"]["score"] = "lac"
+    run = fedray.run(keys, report=False)
+    x, y = (part.numpy() for part in run.study.split("hold_out", 0))
+    places = [held_out_rows(run.study, 0)(client).rows for client in range(6)]
+    gaps = [1 - run.predict(x[own], client=client).mean for client, own in enumerate(places)]
+    true = [gap[np.arange(len(own)), y[own]] for gap, own in zip(gaps, places, strict=True)]
+    threshold = find_threshold([one[::2] for one in true], ConformalRule(0.2, "lac")).value
+    shares = weigh_clients(np.array([len(own[::2]) for own in places]))
+    size = [(gap[1::2] <= threshold).sum(axis=1).mean() for gap in gaps]
+    inside = [(one[1::2] <= threshold).mean() for one in true]
+    assert run.metrics["hold_out_conformal_size_clients"] == pytest.approx(shares @ size / shares.sum(), rel=1e-9)
+    assert run.metrics["hold_out_conformal_coverage_clients"] == pytest.approx(shares @ inside / shares.sum(), rel=1e-9)
+    assert run.metrics["hold_out_conformal_coverage_client_worst"] == pytest.approx(min(inside), rel=1e-9)
+    assert run.metrics["hold_out_conformal_size"] != run.metrics["hold_out_conformal_size_clients"]
 
 
 def test_any_alpha_and_score_is_answered_by_a_trained_run(run: fedray.Run) -> None:

@@ -17,6 +17,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.methods import Scored
 from fedray.runtime import session
+from fedray.simulation.ending import Course, follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 
@@ -51,6 +52,19 @@ def test_a_run_ends_when_it_gets_no_better() -> None:
     assert done.rounds["tooth"].to_pylist() == values[:6]
     full = run({"rounds": 5})
     assert torch.equal(models(done), models(full))
+
+
+def test_a_world_without_a_value_does_not_get_that_of_another() -> None:
+    """The first world is measured from round 1 on; the second does not get better after round 0."""
+    course = Course("accuracy", [])
+    assert follow_course(course, [None, 0.5], 0, 0.0)
+    assert course.best == [[], [0.5, 0.0]]
+    assert is_out_of_patience(course, 3, 3), "what has no value has no say"
+    assert follow_course(course, [0.4, 0.5], 1, 0.0)
+    assert course.best == [[0.4, 1.0], [0.5, 0.0]]
+    assert not follow_course(course, [float("nan"), 0.5], 2, 0.0)
+    assert not is_out_of_patience(course, 3, 3)
+    assert is_out_of_patience(course, 4, 3)
 
 
 @pytest.mark.slow

@@ -182,11 +182,11 @@ class ClientActor:
         return {key: value.numpy() for key, value in scores.items()}
 
     def score_own_sets(
-        self, message: messages.Page, keys: list[tuple[int, int]], thresholds: FloatArray | None
+        self, message: messages.Page, keys: list[tuple[int, int]], thresholds: FloatArray | None, split: str
     ) -> dict[tuple[int, int], Any]:
         """Conformal scores, or sets, of clients that live here and answer with models of their own."""
         self._check_restored()
-        found = score_own_sets(self.worker, messages.to_state(message), keys, thresholds)
+        found = score_own_sets(self.worker, messages.to_state(message), keys, thresholds, split)
         return {key: value.numpy() for key, value in found.items()}
 
     def evaluate(

@@ -170,12 +170,12 @@ class RayRuntime:
         )
 
     @retry_on_cluster_change
-    def score_own_sets(self, state: State, thresholds: FloatArray | None) -> Pieces:
+    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
         """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
         shared = ray.put(messages.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
-            [(a, self.actors[a].score_own_sets, (shared, part, thresholds)) for a, part in enumerate(parts)]
+            [(a, self.actors[a].score_own_sets, (shared, part, thresholds, split)) for a, part in enumerate(parts)]
         )
 
     def _deal_known_clients(self) -> list[list[tuple[int, int]]]:
