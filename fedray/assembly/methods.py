@@ -202,6 +202,13 @@ def warn_of_limits(study: Study) -> None:
             ScenarioWarning,
             stacklevel=2,
         )
+    if study.tests_other_rows:
+        warnings.warn(
+            "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
+            "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)",
+            ScenarioWarning,
+            stacklevel=2,
+        )
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
             warnings.warn(

@@ -212,6 +212,13 @@ class Study:
         data = self.scenario.get("data")
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
+    @property
+    def tests_other_rows(self) -> bool:
+        """Whether known clients with answers of their own are scored on test rows of another kind than theirs."""
+        own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
+        tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
+        return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
+
     def local(self, local: Local, world: int) -> Local:
         """How the clients of a world train: with the world's own learning rate, if it has one."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
