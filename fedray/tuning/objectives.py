@@ -27,6 +27,12 @@ SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_s
 TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
 DIGITS = 12  # of a value
 REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
+INFERENCE = {  # keys of `predict` that change no model, and objectives that each acts on
+    "average": "accuracy or rmse",
+    "gamma": "personal_accuracy or personal_rmse",
+    "noise": "nll",
+    "conformal": "conformal_size or conformal_width",
+}
 KEYS: dict[str, Check] = {
     "name": text,
     "direction": maybe(one_of("maximize", "minimize")),
@@ -208,9 +214,32 @@ def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> flo
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
-    """The inference keys that a held-out metric is computed with."""
+    """The inference keys that a held-out metric is computed with; known clients weigh the models by `gamma`."""
     if not metric.startswith(HELD_OUT_PREFIX):
         return ()
     if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
-        return ("average", "noise", "conformal")
+        return ("average", "noise", "conformal", *(("gamma",) if "_client" in metric else ()))
     return ("gamma", "average") if metric.startswith(f"{HELD_OUT_PREFIX}personal") else ("average", "noise")
+
+
+def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
+    """A line for each key of a space that acts when the ensemble answers, but on no objective.
+
+    Args:
+        keys: of the space, dotted.
+        objectives: of the sweep.
+        ends: scores that end trainings early.
+
+    Example:
+        >>> explain_idle_keys(["local.lr", "predict.gamma"], [read_objective("o", "accuracy")], [])
+        ['space.predict.gamma cannot act on accuracy: leave it out, or add personal_accuracy or personal_rmse']
+    """
+    metrics = [*(objective.metric for objective in objectives), *ends]
+    used = {key for metric in metrics for key in find_inference_keys(metric)}
+    found = [(key, key.split(".")[1]) for key in keys if key.startswith("predict.")]
+    names = ", ".join(objective.name for objective in objectives)
+    return [
+        f"space.{key} cannot act on {names}: leave it out, or add {INFERENCE[option]}"
+        for key, option in found
+        if option in INFERENCE and option not in used
+    ]

@@ -8,12 +8,13 @@ Example:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
@@ -21,7 +22,14 @@ from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import find_scenario_file
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
-from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, find_inference_keys, read_objective
+from fedray.tuning.objectives import (
+    HELD_OUT_PREFIX,
+    INFERENCE,
+    SweepObjective,
+    explain_idle_keys,
+    find_inference_keys,
+    read_objective,
+)
 from fedray.tuning.space import Parameter, Values, enumerate_corners, read_space, to_overrides
 
 HOLD_OUT = 0.2
@@ -142,10 +150,15 @@ class Sweep:
 
         A key that changes the history of a training (through a target, a budget or an early stop) is not among them.
         """
-        stop = (self.base.get("evaluate") or {}).get("stop_at") or {}
         metrics = [objective.metric for objective in self.objectives if objective.needs_history]
-        used = {key for metric in [*metrics, str(stop.get("metric", ""))] for key in find_inference_keys(metric)}
-        return tuple(key for key in ("average", "gamma", "noise", "conformal") if key not in used)
+        used = {key for metric in [*metrics, self.stop_metric] for key in find_inference_keys(metric)}
+        return tuple(key for key in INFERENCE if key not in used)
+
+    @property
+    def stop_metric(self) -> str:
+        """The score that ends a training early; empty without one."""
+        stop = (self.base.get("evaluate") or {}).get("stop_at") or {}
+        return str(stop.get("metric", ""))
 
 
 def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
@@ -265,6 +278,7 @@ def _check(sweep: Sweep) -> None:
         raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
     if sweep.pruner.name != "none" and first.kind != "final":
         raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {first.name} on the way: use none")
+    _check_idle(sweep)
     if sweep.sampler.name == "grid":
         for parameter in sweep.space:
             parameter.grid()
@@ -273,3 +287,13 @@ def _check(sweep: Sweep) -> None:
             sweep.scenario(chosen)
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
+
+
+def _check_idle(sweep: Sweep) -> None:
+    """Refuses a space of which no key acts on an objective; where some do, it warns of the others."""
+    ends = [sweep.stop_metric] if sweep.stop_metric else []
+    idle = explain_idle_keys([p.key for p in sweep.space], sweep.objectives, ends)
+    if len(idle) == len(sweep.space):
+        raise BadInput(idle[0])
+    for text in idle:
+        warnings.warn(f"{text}; its value in the best trial means nothing", ScenarioWarning, stacklevel=2)

@@ -61,7 +61,12 @@ def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, kind: str) -> N
         if kind == "table":
             cells = [{"name": name, "overrides": {"seed": seed}} for seed, name in enumerate("ab")]
             return run_table(read_scenario({**keys, "table": cells}), folder, say=say).failed
-        sweep = {"scenario": keys, "space": {"predict.gamma": [0.1, 1.0]}, "objectives": ["accuracy"], "trials": 2}
+        sweep = {
+            "scenario": keys,
+            "space": {"predict.gamma": [0.1, 1.0]},
+            "objectives": ["personal_accuracy"],
+            "trials": 2,
+        }
         return run_sweep(sweep, folder, say=say, resume=resume, report=False)["trials"]
 
     with pytest.raises(FedrayError, match="moved or deleted"):

@@ -29,7 +29,7 @@ def test_a_sweep_was_answered_with_trainings_on_other_data(tmp_path: Path) -> No
     given: dict[str, Any] = {
         "scenario": {**sweeps.BASE, "data": data, "rounds": 2},
         "space": {"predict.gamma": [0.1, 1.0, 10.0]},
-        "objectives": ["accuracy"],
+        "objectives": ["personal_accuracy"],
         "sampler": "grid",
     }
     sweeps.run(given, tmp_path / "sweep", trials=1)

@@ -300,7 +300,12 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
         return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
 
     monkeypatch.setattr(objectives, "compute_value", sometimes)
-    found = sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", together=1)
+    found = sweep(
+        {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]},
+        sampler="grid",
+        together=1,
+        objectives=["personal_accuracy"],
+    )
     summary, trials = run(found, tmp_path / "s")
     assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
     assert "accuracy is not a number" in trials[0]["error"]
@@ -408,7 +413,10 @@ def test_the_page_has_every_picture(tmp_path: Path) -> None:
 
 
 def test_the_summary_and_the_table_agree(tmp_path: Path) -> None:
-    summary, trials = run(sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid"), tmp_path / "s")
+    summary, trials = run(
+        sweep({"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", objectives=["personal_accuracy"]),
+        tmp_path / "s",
+    )
     assert json.loads((tmp_path / "s" / "summary.json").read_text()) == summary
     assert summary["trainings"] == sum(row["how"] == "trained" for row in trials) == 2
     table = pq.read_table(tmp_path / "s" / "trials.parquet")

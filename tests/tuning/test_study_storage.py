@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.tuning.study_storage import explain_storage
 from fedray.tuning.tune import run_sweep
 
-SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid")
+SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid", objectives=["personal_accuracy"])
 
 
 @pytest.fixture(scope="module")

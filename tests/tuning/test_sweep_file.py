@@ -111,6 +111,29 @@ def test_what_has_no_better_side_is_said_without_a_direction(name: str) -> None:
         read_objective("o", {"name": f"rounds_to_{name}", "target": 0.5, "direction": "minimize"})
 
 
+@pytest.mark.parametrize(
+    ("key", "objective"),
+    [("predict.gamma", "accuracy"), ("predict.gamma", "conformal_size"), ("predict.average", "up_bytes")],
+)
+def test_a_sweep_chose_the_value_of_a_key_that_no_objective_reads(key: str, objective: str) -> None:
+    values = {"predict.gamma": [0.05, 1.0], "predict.average": ["logits", "probabilities"]}[key]
+    sets: dict[str, Any] = {"overrides": {"predict.conformal.alpha": 0.1}}
+    with pytest.raises(BadInput, match=rf"^space.{key} cannot act on {objective}: leave it out, or add \w+ or \w+$"):
+        read_sweep(sweep({key: values}, objectives=[objective], **sets))
+    with pytest.warns(ScenarioWarning, match=rf"^space.{key} cannot act on {objective}: .*; its value in the best"):
+        read_sweep(sweep({"local.lr": LR, key: values}, objectives=[objective], **sets))
+
+
+@pytest.mark.parametrize("objectives", [["accuracy", "personal_accuracy"], ["conformal_coverage_client_worst"]])
+def test_a_key_that_one_of_the_objectives_reads_is_searched(objectives: list[str]) -> None:
+    wanted = [{"name": name, "direction": "maximize"} for name in objectives]
+    sets = {"predict.conformal.alpha": 0.1}
+    found = read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides=sets))
+    assert "gamma" in found.inference
+    stopped = {"evaluate.stop_at": {"metric": "hold_out_personal_accuracy", "value": 0.9}}
+    assert "gamma" not in read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)).inference
+
+
 def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
     """The name is the study's in its storage: the copy in the run directory goes on with the same one."""
     first = read_sweep(FILES[0].with_name("quick.yaml"))
@@ -133,7 +156,9 @@ def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:
 
 
 def test_lists_and_infinity_can_be_choices() -> None:
-    found = read_sweep(sweep({"model.hidden": [[8], [8, 8]], "predict.gamma": [0.1, float("inf")]}))
+    found = read_sweep(
+        sweep({"model.hidden": [[8], [8, 8]], "predict.gamma": [0.1, float("inf")]}, objectives=["personal_accuracy"])
+    )
     labels = [parameter.labels for parameter in found.space]
     assert found.scenario({"model.hidden": labels[0][1]}).model.options["hidden"] == [8, 8]
     assert found.scenario({"predict.gamma": labels[1][1]}).predict.gamma == float("inf")
