@@ -60,21 +60,23 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
 
 @click.command(name="plot")
 @click.argument("folder", type=options.path)
-@click.argument("name", default="accuracy")
+@click.argument("name", required=False)
 @click.option("--out", type=options.path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
 @click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
-def plot_command(folder: Path, name: str, out: Path | None, dpi: int) -> None:
-    """Draw one picture of the report: accuracy, bytes, time, calibration, drift, or any score of a run."""
-    target = out or folder / f"{name}.png"
-    if target.suffix not in (".png", ".svg", ".pdf"):
-        raise BadInput(f"--out {target}: the picture is a .png, .svg or .pdf file: give a name that ends so")
+def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int) -> None:
+    """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run."""
+    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"--out {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
     from fedray.storage.places import require_run_directory
 
     require_run_directory(folder)
-    confirm_writable("--out", target.parent)
+    confirm_writable("--out", folder if out is None else out.parent)
     with import_quickly():
         from fedray.api import load
+        from fedray.report.read import read_run
 
+    name = name or read_run(folder).metric
+    target = out or folder / f"{name}.png"
     picture = io.BytesIO()
     load(folder).plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
     make_parent(target)

@@ -202,11 +202,12 @@ class Run:
             paths.append(path)
         return paths
 
-    def plot(self, name: str = "accuracy") -> Figure:
+    def plot(self, name: str | None = None) -> Figure:
         """A picture of the report as a Matplotlib figure.
 
         Args:
             name: `accuracy`, `calibration`, `clients` ..., or any score of `rounds`; an unknown name gets the list.
+                None: the first score, `accuracy` or `rmse`.
 
         Raises:
             BadInput: there is no such picture.

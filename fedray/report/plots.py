@@ -38,23 +38,36 @@ SHOWN = {style.INK: "#1b2530", style.MUTED: "#55616d", style.GRID: "#d7dde3", st
 
 
 def list_plots(run: ReadRun) -> list[str]:
-    """The names that `draw_plot` knows: short ones, those of the report's pictures, and the scores of the run."""
+    """The names of what `draw_plot` can draw of a run: short ones, those of the report's pictures, and its scores."""
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
-    short = [name for name in SHORT if name not in ("accuracy", "rmse") or name == run.metric]
-    return list(dict.fromkeys([*short, *_report_pictures(), *scores]))
+    drawn = [name for name, draw in _report_pictures().items() if _can_draw(run, draw)]
+    short = [name for name, pictures in SHORT.items() if not set(drawn).isdisjoint(pictures)]
+    short = [name for name in short if name not in ("accuracy", "rmse") or name == run.metric]
+    return list(dict.fromkeys([*short, *drawn, *scores]))
 
 
-def draw_plot(run: ReadRun, name: str) -> Figure:
+def _can_draw(run: ReadRun, draw: Draw) -> bool:
+    """Whether a run has numbers for a picture of the report, which is drawn."""
+    try:
+        with style.use_figure_style(), style.ignore_odd_numbers():
+            return draw(run) is not None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged numbers, as in the report
+        return False
+
+
+def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
     """One picture of a run.
 
     Args:
         run: the run.
-        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`.
+        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`; None: the
+            first score, `accuracy` or `rmse`.
 
     Raises:
         BadInput: there is no such picture.
         FedrayError: the run has no numbers for it.
     """
+    name = run.metric if name is None else name
     known = _report_pictures()
     draws: list[Draw] = [known[one] for one in SHORT.get(name, (name,)) if one in known]
     if name in SHORT and name in ("accuracy", "rmse") and name != run.metric:

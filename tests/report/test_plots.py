@@ -9,12 +9,13 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
 from reports import without_report
-from small import copy_run, scenario
+from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.report.curves import BAND_NOTE
-from fedray.report.plots import SHOWN, list_plots
+from fedray.report.page import SECTIONS
+from fedray.report.plots import SHORT, SHOWN, list_plots
 from fedray.report.read import read_run
 
 
@@ -65,12 +66,29 @@ def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> No
         run.plot("pit")
 
 
-def test_the_pictures_that_the_page_on_results_names_are_there(run: fedray.Run) -> None:
+def test_the_default_picture_of_a_regression_was_its_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_report(monkeypatch)
+    keys = {"data": {"name": "sine"}, "clients": 2, "rounds": 1, "method": "fedavg", "runtime": "inline"}
+    run = fedray.run(keys, out=tmp_path / "run")
+    assert run.plot().get_suptitle() == run.plot("rmse").get_suptitle()
+    with pytest.raises(BadInput, match="'accuracy': there is no such picture") as caught:
+        run.plot("accuracy")
+    found = list_plots(read_run(run.path))
+    assert "(" + ", ".join(found) + ")" in str(caught.value) and {"rmse", "pit", "crps"} <= set(found)
+    assert not {"accuracy", "clients", "confusion", "client_accuracy"} & set(found)
+    for name in found:
+        run.plot(name)
+    done = run_command("plot", run.path, "--dpi", "40")
+    assert (done.status, done.out.strip()) == (0, str(run.path / "rmse.png"))
+
+
+def test_the_pictures_that_the_page_on_results_names_are_there() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "results_api.md").read_text()
     table = page[page.index("| name | needs |") : page.index("An unknown name is")]
     cells = [line.split("|")[1] for line in table.splitlines()[2:] if line]
     named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
-    assert len(named) > 20 and set(named) - {"rmse"} <= set(list_plots(read_run(run.path)))
+    pictures = {draw.__name__.removeprefix("figure_") for _, draws in SECTIONS for draw, _ in draws}
+    assert len(named) > 20 and set(named) <= pictures | set(SHORT)
 
 
 def test_a_run_shows_itself_as_a_table_and_its_curve(run: fedray.Run, tmp_path: Path) -> None:
