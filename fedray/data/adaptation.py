@@ -170,4 +170,5 @@ def _keep_rows(data: Dataset) -> Dataset:
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
     digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
     named = [data.features, data.table] if data.table else data.features
-    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests], lambda: data)
+    means = [] if data.means is None else [data.means.tolist()]
+    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *means], lambda: data)

@@ -139,7 +139,8 @@ def _notes(data: Dataset) -> dict[str, Any]:
     """What a stored data set needs beside its rows."""
     values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
     words = {key: getattr(data, key) for key in ("class_names", "remarks", "features", "table")}
-    return {"classes": data.classes, **words, **values}
+    means = None if data.means is None else [data.means.tolist(), list(data.means.shape)]
+    return {"classes": data.classes, "means": means, **words, **values}
 
 
 def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
@@ -152,8 +153,10 @@ def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
     data = Dataset(name, train.split, test.split, notes["classes"], names, shift, scale, y_shift, y_scale)
     remarks, features = tuple(notes["remarks"]), tuple(notes["features"])
     named = notes["table"] if features else {}  # a file of older versions has none: a table is read again
+    filled = notes["means"] if features else notes.get("means")
+    means = None if filled is None else np.array(filled[0], np.float32).reshape(filled[1])
     table = {key: None if values is None else tuple(values) for key, values in named.items()}
-    return data._replace(columns=train.columns, remarks=remarks, features=features, table=table)
+    return data._replace(columns=train.columns, remarks=remarks, features=features, table=table, means=means)
 
 
 def write_store(

@@ -91,6 +91,7 @@ class Dataset(NamedTuple):
         features: Names of the inputs, `f` of them; empty where they have none.
         table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
             category, nothing for a column that is no input. Empty where there is no table.
+        means: What stands in the place of missing inputs, `[*s]` float32; None where they are refused.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Dataset(NamedTuple):
     remarks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
+    means: Float32 | None = None
 
     @property
     def kind(self) -> InputKind:

@@ -128,6 +128,22 @@ def test_stored_files_that_nobody_uses_make_room_for_others(tmp_path: Path, cach
     assert np.array_equal(used.train.x, rows)
 
 
+def test_a_stored_table_without_the_means_of_missing_inputs_is_read_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As older versions wrote it."""
+    file, options = tmp_path / "rows.csv", {"target": "y", "missing": "mean"}
+    file.write_text("a,b,y\n" + "1,2,no\n,4,yes\n3,5,no\n" * 20)
+    written = store._notes
+    monkeypatch.setattr(store, "_notes", lambda data: {k: v for k, v in written(data).items() if k != "means"})
+    with pytest.raises(KeyError, match="means"):
+        store.open_dataset("table", None, {"path": str(file), **options})
+    monkeypatch.setattr(store, "_notes", written)
+    assert list(cache.glob("table-*"))
+    means = store.open_dataset("table", None, {"path": str(file), **options}).means
+    assert means is not None and means.shape == (2,)
+
+
 def test_rows_of_a_removed_file_stay_with_who_has_them(tmp_path: Path, cache: Path) -> None:
     originals.fake_mnist(tmp_path)
     data = store.open_dataset("mnist", tmp_path)

@@ -87,6 +87,34 @@ def test_missing_numbers_were_answered(run: fedray.Run) -> None:
             run.predict(given)
 
 
+@pytest.mark.filterwarnings("ignore:data. column city is text")
+def test_a_missing_number_was_refused_where_training_takes_the_mean(frame: pd.DataFrame, tmp_path: Path) -> None:
+    holes = frame.assign(a=frame["a"].where(frame.index % 7 > 0))
+    holes.to_csv(tmp_path / "rows.csv", index=False)
+    keys = {"name": "table", "path": str(tmp_path / "rows.csv"), "target": "y", "missing": "mean"}
+    own, filed = run_on(holes, data__target="y", data__missing="mean"), run_on(keys)
+    assert filed.study.shards.data.means is not None, "a stored data set has them too"
+    mean = float(filed.study.shards.data.means[0])
+    wanted = own.predict(holes.fillna({"a": mean})).mean
+    assert np.array_equal(own.predict(holes).mean, wanted)
+    assert np.array_equal(filed.predict(holes).mean, wanted)
+    gone = frame.assign(b=pd.Series([None] * len(frame), dtype=object))
+    assert own.predict(gone).mean.shape == (len(frame), 2)
+    with pytest.raises(BadInput, match=r"column a is infinite \(1 rows, the first is row 3\)"):
+        own.predict(holes.assign(a=holes["a"].where(frame.index != 3, np.inf)))
+    with pytest.raises(BadInput, match="column city has 300 missing values"):
+        own.predict(holes.assign(city=None))
+
+
+def test_so_was_one_of_an_array() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    x[::5, 1] = np.nan
+    on_arrays = run_on((x, (x[:, 0] > 0).astype(int)), data__missing="mean")
+    means = on_arrays.study.shards.data.means
+    assert means is not None and abs(means[1] - np.nanmean(x[:, 1])) < 0.2
+    assert np.array_equal(on_arrays.predict(x).mean, on_arrays.predict(np.where(np.isnan(x), means, x)).mean)
+
+
 def test_a_table_for_a_run_on_arrays_is_refused_because_nothing_is_known_of_columns(frame: pd.DataFrame) -> None:
     on_arrays = run_on((frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()))
     with pytest.raises(BadInput, match=r"x is a table, but the data of this run name no columns: give an array"):

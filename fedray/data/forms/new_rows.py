@@ -27,7 +27,7 @@ REMEDY = "fill them, or drop those rows"
 
 
 def read_inputs(data: Dataset, x: Any) -> Array:
-    """Inputs as the data set has them, `[n, *sample]`, not standardized.
+    """Inputs as the data set has them, `[n, *sample]`, not standardized; missing ones are filled where it says so.
 
     Args:
         data: What the run was trained on.
@@ -42,6 +42,8 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     values = as_array(x, "x")
     if values.dtype.kind not in "iufb":
         raise BadInput(f"x is of type {values.dtype}: give numbers, or a table where the run was trained on one")
+    if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":
+        values = np.where(np.isnan(values), data.means, values)
     if values.dtype.kind == "f" and values.ndim and not np.isfinite(values).all():
         raise BadInput(f"x has inputs that are NaN or infinite{find_wrong_rows(values)}: {REMEDY}")
     if values.dtype.kind == "b":
@@ -63,20 +65,21 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
         )
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
-        _check_column(name, frame[name], categories.get(name))
-    return encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}))
+        _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
+    x = encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}))
+    return x if data.means is None else np.where(np.isnan(x), data.means, x)
 
 
-def _check_column(name: str, column: Any, values: list[str] | None) -> None:
+def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
     """Refuses an input with what training had not: missing values, text among numbers, infinity."""
     gaps = column.isna().to_numpy(dtype=bool)
-    if gaps.any() and (values is None or GAP not in values):
+    if gaps.any() and (not fill if values is None else GAP not in values):
         where = f"(the first in row {gaps.argmax()})"
         raise BadInput(f"x: column {name} has {gaps.sum()} missing values {where}: {REMEDY}")
-    if values is not None:
+    if values is not None or gaps.all():
         return
     if is_text(column) or column.dtype.kind not in "iufbO":
         raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
-    numbers = column.to_numpy(dtype=np.float64)
+    numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
     if not np.isfinite(numbers).all():
         raise BadInput(f"x: column {name} is infinite{find_wrong_rows(numbers)}: {REMEDY}")

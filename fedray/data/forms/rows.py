@@ -168,6 +168,7 @@ def make_dataset(
         train, test = train._replace(y=labels.train), test._replace(y=labels.test)
         if train.group is None:
             test = test._replace(group=None)
+    means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
         means = _mean_of_columns(train.x)
         train, test = _fill(train, means), _fill(test, means)
@@ -176,7 +177,8 @@ def make_dataset(
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
     remarks = (*remarks, *labels.remarks)
-    return data._replace(columns=train.columns, remarks=remarks, features=train.features, table=train.table)
+    data = data._replace(columns=train.columns, remarks=remarks, means=means)
+    return data._replace(features=train.features, table=train.table)
 
 
 def draw_test_rows(
