@@ -206,8 +206,7 @@ class Run:
         """A picture of the report as a Matplotlib figure.
 
         Args:
-            name: `accuracy`, `calibration`, `clients` ..., or any score of `rounds`; an unknown name gets the list.
-                None: the first score, `accuracy` or `rmse`.
+            name: `calibration`, `clients` ..., or any score of `rounds`; None: its `accuracy` or `rmse`.
 
         Raises:
             BadInput: there is no such picture.
