@@ -35,6 +35,7 @@ _HOMES = {  # where a public name is that is not in `api.py`
     "tune": "tuning.sweep_result",
     "SweepResult": "tuning.sweep_result",
 }
+_PACKAGES = ("data", "methods")  # with public names of their own
 
 if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run, trainable
@@ -50,10 +51,12 @@ def __getattr__(name: str) -> Any:
         from fedray.core import errors
 
         return getattr(errors, name)
-    if name in __all__:
+    if name in __all__ or name in _PACKAGES:
         from fedray.runtime.environment import prepare_process
 
         prepare_process()
+        if name in _PACKAGES:
+            return import_module(f"fedray.{name}")
         return getattr(import_module(f"fedray.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'fedray' has no attribute {name!r}")
 

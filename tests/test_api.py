@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -112,6 +114,12 @@ def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> 
 def test_a_key_that_a_resumption_cannot_change_is_one_line(run: fedray.Run, keys: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput, match=line):
         fedray.resume(run.path, **keys)
+
+
+def test_the_packages_with_public_names_had_to_be_imported_first() -> None:
+    code = "import fedray; print(fedray.data.adapt.__name__, fedray.methods.federated.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "adapt federated\n", done.stderr
 
 
 def test_dir_lists_the_public_names_and_each_of_them_is_there() -> None:
