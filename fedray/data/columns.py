@@ -53,7 +53,7 @@ class TableColumns(NamedTuple):
 
 
 def choose_columns(
-    frame: Any, targets: list[str], features: list[str] | None, group: str | None, task: str
+    frame: Any, targets: list[str], features: list[str] | None, group: str | None, task: str, *, key: str = "input"
 ) -> TableColumns:
     """Finds the inputs, the classes and the natural clients of a table.
 
@@ -63,25 +63,26 @@ def choose_columns(
         features: The inputs; None means every column of numbers, truth values or categories beside targets and group.
         group: Column of the natural clients, or None.
         task: `auto`, `classification` or `regression`.
+        key: The option of `data` that names the inputs, for messages.
 
     Raises:
         BadInput: A column is missing or named twice, or holds text among numbers.
     """
     if not targets:
         raise BadInput(f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]}")
-    _check_names(targets, features or [])
+    _check_names(targets, features or [], key)
     require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
-        inputs, remarks = _find_inputs(frame, targets, group)
+        inputs, remarks = _find_inputs(frame, targets, group, key)
     else:
         inputs = features
     for column in features or []:
-        _refuse_other(frame, column)
+        _refuse_other(frame, column, key)
     if task != "classification":
         for column in targets:
             _refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
-    categories = {column: _list_values(frame, column) for column in inputs if is_text(frame[column])}
+    categories = {column: _list_values(frame, column, key) for column in inputs if is_text(frame[column])}
     classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
     if not classes:
         remarks += tuple(one for column in targets for one in doubt_targets(frame[column].dropna().to_numpy(), task))
@@ -153,7 +154,7 @@ def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key
     raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
 
 
-def _find_inputs(frame: Any, targets: list[str], group: str | None) -> tuple[list[str], tuple[str, ...]]:
+def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
     """The columns beside targets and group that are inputs, and what is said of the others."""
     inputs: list[str] = []
     truths, categories, many, others = [], [], [], []
@@ -169,7 +170,7 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None) -> tuple[lis
         elif not is_text(values):
             others.append(str(column))
         else:
-            _refuse_stray(frame, column, "data.path", "correct it, or name the inputs in data.features")
+            _refuse_stray(frame, column, "data", f"correct it, or name the inputs in data.{key}")
             if not _holds_words(values):
                 others.append(str(column))
             elif values.nunique() > min(MOST_VALUES, max(2, values.count() // 4)):
@@ -178,11 +179,14 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None) -> tuple[lis
                 inputs.append(column)
                 categories.append(str(column))
     if not inputs:
-        raise BadInput("data.path: the table has no column of numbers or categories beside the target: add one")
+        table = frame.attrs.get("file", "the table")
+        remedy = f"name {', '.join(many)[:200]} in data.{key}" if many else "add one"
+        remedy = f"make numbers or text of {', '.join(others)[:200]}" if others else remedy
+        raise BadInput(f"data: {table} has no column of numbers or categories beside the target: {remedy}")
     said = [
         _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
         _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
-        _describe(many, "is text", "are text", "of too many different values and no input: name it in data.features"),
+        _describe(many, "is text", "are text", f"of too many different values and no input: name it in data.{key}"),
         _describe(others, "is", "are", "of another type and no input: make numbers or text of it"),
     ]
     return inputs, tuple(remark for remark in said if remark)
@@ -209,36 +213,34 @@ def _holds_words(column: Any) -> bool:
     return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
 
 
-def _list_values(frame: Any, column: str) -> list[str]:
+def _list_values(frame: Any, column: str, key: str) -> list[str]:
     """The values of a category, and one for what is missing where something is."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
-        raise BadInput(
-            f"data.features: column {column} has {len(found)} texts, {MOST_NAMED_VALUES} at most: leave it out"
-        )
+        raise BadInput(f"data.{key}: column {column} has {len(found)} texts, {MOST_NAMED_VALUES} at most: leave it out")
     return [*found, GAP] if values.isna().any() and GAP not in found else found
 
 
-def _check_names(targets: list[str], inputs: list[str]) -> None:
+def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
     """Refuses columns that are named twice, or as input and as target."""
     for column in inputs:
         if column in targets:
-            raise BadInput(f"data.features: {column} is also the target, which every model would copy: leave it out")
-    for key, columns in (("target", targets), ("features", inputs)):
+            raise BadInput(f"data.{key}: {column} is also the target, which every model would copy: leave it out")
+    for option, columns in (("target", targets), (key, inputs)):
         if twice := [column for column in columns if columns.count(column) > 1]:
-            raise BadInput(f"data.{key}: column {twice[0]} is named twice: name it once")
+            raise BadInput(f"data.{option}: column {twice[0]} is named twice: name it once")
 
 
-def _refuse_other(frame: Any, column: str) -> None:
+def _refuse_other(frame: Any, column: str, key: str) -> None:
     """Refuses an input that the user names and that is neither numbers nor truth values nor text."""
     values = frame[column]
     if values.dtype.kind in "iufb" or _holds_truth_values(values):
         return
-    _refuse_stray(frame, column, "data.features", "correct it, or leave the column out")
+    _refuse_stray(frame, column, f"data.{key}", "correct it, or leave the column out")
     if not is_text(values) or not _holds_words(values):
         raise BadInput(
-            f"data.features: column {column} is of type {values.dtype}, neither numbers nor text: make numbers of "
+            f"data.{key}: column {column} is of type {values.dtype}, neither numbers nor text: make numbers of "
             "it, or leave it out"
         )
 

@@ -168,6 +168,7 @@ def load_table(
         task=task,
         missing=missing,
         seed=seed,
+        input_key="features",
     )
     if file.is_dir():
         if group or other is not None:

@@ -15,10 +15,12 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data import Split, adapt, classification
+from fedray.data.catalogue import load_data
 
 X, Y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
 FRAME = pd.DataFrame({"age": X[:, 0], "city": ["Rome", "Oslo", "Bonn"] * 20, "ill": Y})
 GAPS = FRAME.assign(age=FRAME["age"].where(FRAME["ill"] > 0), city=FRAME["city"].where(FRAME.index > 4))
+DATES = FRAME.assign(day=pd.Timestamp(0), note=[f"note {i}" for i in range(60)])
 HUB = datasets.Dataset.from_dict({"a": X[:, 0], "b": X[:, 1], "kind": Y})
 NAN = np.where(X > 2, np.nan, X)
 
@@ -69,6 +71,13 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
         "city has 5 missing values, and a target or a client has no mean",
     ),
     (FRAME.assign(day=pd.Timestamp(0)), {"target": "ill", "input": ["day"]}, "column day is of type datetime64"),
+    (FRAME.assign(age="x"), {"target": "ill", "input": ["age", "age"]}, "data.input: column age is named twice"),
+    (
+        DATES[["day", "ill"]],
+        {"target": "ill"},
+        "^data: the table has no column of numbers or categories beside the target: make numbers or text of day$",
+    ),
+    (DATES[["note", "ill"]], {"target": "ill"}, "^data: the table has no column .*: name note in data.input$"),
     (HUB, {}, "data.target is missing: name the column to predict: a, b, kind"),
     (HUB.to_iterable_dataset(), {}, "data is read as a stream: load it without streaming=True"),
     (datasets.DatasetDict({"a": HUB, "b": HUB}), {}, "say which split has the training rows: a, b"),
@@ -99,6 +108,15 @@ def test_what_cannot_be_read_is_one_line(thing: Any, options: dict[str, Any], li
     with pytest.raises(BadInput, match=line) as error:
         adapt(thing, **options)
     assert "\n" not in str(error.value)
+
+
+def test_the_note_on_a_column_that_is_left_out_named_a_key_of_files(tmp_path: Path) -> None:
+    table = DATES.drop(columns=["city", "day"])
+    with pytest.warns(UserWarning, match=r"^data: column note is text .*: name it in data.input$"):
+        adapt(table, target="ill")
+    table.drop(columns="note").assign(day="x").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(BadInput, match="^data.features: column day is named twice"):
+        load_data("table", path=str(tmp_path / "t.csv"), target="ill", features=["day", "day"])
 
 
 RUNS: list[tuple[dict[str, Any], str]] = [

@@ -165,7 +165,8 @@ def build_table(
     target, features = reading.target, reading.input
     targets = [target] if isinstance(target, str) else list(target or [])
     inputs = [features] if isinstance(features, str) else list(features) if features else None
-    columns = choose_columns(frame, targets, inputs, reading.group, "classification" if names else reading.task)
+    task = "classification" if names else reading.task
+    columns = choose_columns(frame, targets, inputs, reading.group, task, key=reading.input_key)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test")
     if test is not None and columns.classes:

@@ -46,6 +46,7 @@ class ReadOptions(NamedTuple):
         length: Tokens of a row; shorter ones end in zeros. None: those of the longest row, 256 at most.
         size: Height and width that pictures are brought to; None: they are as they are, all of one size.
         seed: Address of the drawn test rows.
+        input_key: What `input` is called where the options stand, for messages.
     """
 
     target: Any = None
@@ -59,6 +60,7 @@ class ReadOptions(NamedTuple):
     length: int | None = None
     size: int | None = None
     seed: int = 0
+    input_key: str = "input"
 
 
 GIVEN_ROW = "row"  # the column that says which of the user's rows a training row is, from 0
@@ -125,7 +127,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
-        if given and key not in (*used, "seed"):
+        if given and key not in (*used, "seed", "input_key"):
             raise BadInput(f"data.{key} cannot act on {form}: leave it out")
 
 
