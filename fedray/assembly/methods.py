@@ -23,6 +23,7 @@ from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_fuser, make_learner
 from fedray.assembly.fens import make_fens
+from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
 from fedray.assembly.own_keys import refuse_unread_code, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
@@ -209,6 +210,7 @@ def warn_of_limits(study: Study) -> None:
             ScenarioWarning,
             stacklevel=2,
         )
+    warn_of_lone_rows(study)
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
             warnings.warn(

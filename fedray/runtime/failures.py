@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.assembly.lone_rows import REMEDY, is_refused
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import IntArray, Net, Stats
 from fedray.models.catalogue import MODEL_NAMES
@@ -85,7 +86,8 @@ def try_jobs(
             if skip:
                 return [], {int(index[0]): "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]}
             who = name(int(index[0]))
-            raise FedrayError(f"{who} failed: {_explain(error)}: correct it, or set on_client_error: skip") from error
+            remedy = REMEDY if is_refused(error) else "correct it"
+            raise FedrayError(f"{who} failed: {_explain(error)}: {remedy}, or set on_client_error: skip") from error
     first, second = (try_jobs(train, name, skip, half) for half in np.array_split(index, 2))
     return first[0] + second[0], first[1] | second[1]
 
