@@ -116,12 +116,19 @@ def resume_command(
 @options.address
 @options.modules
 @click.option("--plot", **options.as_path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
+@click.option("--all", "every_key", is_flag=True, help="Print every key with its value instead, as YAML.")
 def check_command(
-    scenario: str, overrides: tuple[str, ...], address: str | None, modules: tuple[str, ...], plot: Path | None
+    scenario: str,
+    overrides: tuple[str, ...],
+    address: str | None,
+    modules: tuple[str, ...],
+    *,
+    plot: Path | None,
+    every_key: bool,
 ) -> None:
     """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
     from fedray.runtime.addresses import find_address
-    from fedray.scenario.loader import read_cells, read_scenario
+    from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
     import_modules(modules)
@@ -130,7 +137,11 @@ def check_command(
     with import_quickly():
         from fedray.experiments.check import explain_scenario
 
-    click.echo(explain_scenario(wanted, address, plot))
+    facts = explain_scenario(wanted, address, plot)
+    if every_key:  # what a run writes into its `scenario.yaml`
+        click.echo(dump_scenario(wanted), nl=False)
+        return
+    click.echo(facts)
     for cell in read_cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
 

@@ -103,6 +103,14 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 
 
+def test_two_pages_said_that_check_prints_every_key_and_it_printed_a_summary(tmp_path: Path, run: fedray.Run) -> None:
+    """With --all it does: the scenario that a run writes down, and nothing else."""
+    result = run_command("check", file(tmp_path, {"report": False}), "--all")
+    assert result.status == 0 and result.out == (run.path / "scenario.yaml").read_text()
+    assert result.out == run_command("check", file(tmp_path, yaml.safe_load(result.out)), "--all").out
+    assert yaml.safe_load(run_command("check", file(tmp_path), "local.lr=0.5", "--all").out)["local"]["lr"] == 0.5
+
+
 def test_check_counts_the_actors_of_a_ray_run(tmp_path: Path) -> None:
     assert (
         "3 client actors" in run_command("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 2}})).out
