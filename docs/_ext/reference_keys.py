@@ -18,9 +18,10 @@ from pydantic import PlainValidator
 
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.data import DATA_SPECS
-from fedray.scenario.loader import read_scenario
+from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.nested import flatten
 from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 from fedray.scenario.relevance import is_read
 from fedray.scenario.schema import Scenario, section_types
@@ -48,7 +49,7 @@ class Key(NamedTuple):
         name: dotted, with `*` for any name or index.
         text: what it is.
         meaning: what it may be.
-        default: its value where nothing sets it; `REQUIRED`: it must be set.
+        default: its value in a scenario without keys; `REQUIRED`: it must be set.
         needs: under which other key it is read; None: always.
         section: whether it is a section with keys of its own.
     """
@@ -70,6 +71,7 @@ def list_keys() -> tuple[Key, ...]:
 def _keys_of(section: str) -> Iterator[Key]:
     owner = section_types()[section]
     texts, hints = read_attributes(owner), get_type_hints(owner, include_extras=True)
+    resolved = flatten(to_plain(read_scenario({})))
     for one in fields(owner):
         if one.name == "options":
             continue
@@ -78,6 +80,9 @@ def _keys_of(section: str) -> Iterator[Key]:
         needs = next((item for item in more if isinstance(item, Needs)), None)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         name = f"{section}.{one.name}".removeprefix(".")
+        default = (
+            resolved.get(name) if default is None else default
+        )  # what follows from other keys is not in the schema
         inside = check is None and _is_section(hints[one.name])
         meaning = Meaning("section") if inside else Meaning("mapping") if check is None else describe_check(check)
         yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)

@@ -63,7 +63,8 @@ class ClientKeys:
     """The population, and how clients are packed into actors.
 
     Attributes:
-        number: number of clients, N; None: as many as a natural partition has.
+        number: number of clients, N; default: what the tiers add up to, else as many as the data or a natural partition
+            have, else the method's own (100; 10 of fedag and random_walk, 5 of stacking, say).
         per_actor: how many clients an actor hosts, or `auto`.
         actors: how many actors the run has, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
@@ -107,7 +108,7 @@ class ParticipationKeys:
     Attributes:
         selection: how the participants are chosen.
         per_round: how many clients take part.
-        fraction: the share of the clients that takes part; instead of `per_round`.
+        fraction: the share of the clients that takes part; instead of `per_round`; default: 1, unless that is set.
         overcommit: how many times as many clients are invited as the round waits for; later ones are not used.
         dropout: probability that a participant drops out and sends nothing.
         deadline: virtual seconds after which the round waits for no client.

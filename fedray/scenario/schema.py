@@ -75,7 +75,8 @@ class PartitionKeys:
     """How samples are dealt to clients.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`).
+        name: name of the partition (`fedray list partitions`); default: `natural` where rows belong to clients already,
+            `file` where a file is named, else `iid`.
         object: what fedray writes in place of the name where it is a Python function or a Flower partitioner.
         options: the partition's own options (shards, classes, alpha, column, ...).
     """

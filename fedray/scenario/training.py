@@ -90,7 +90,7 @@ class LocalKeys:
         momentum: momentum of SGD.
         weight_decay: L2 penalty on the weights.
         batch_size: samples in a step, or `full` for all samples of the client.
-        epochs: passes over the client's rows in a round.
+        epochs: passes over the client's rows in a round; default: 10, unless `steps` says how long a client trains.
         steps: optimizer steps in a round, in the place of epochs.
         pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: a loss that your module registers, in the place of the network's.
@@ -143,9 +143,10 @@ class ServerKeys:
     Attributes:
         coefficients: how tiers weigh in the mean: `fedavg` (as their uploads do), `equal_groups` (all alike) or
             `paper_eq2` (SHEFL's equation 2).
-        weighting: how uploads weigh in the mean: all alike, or by their clients' numbers of samples.
+        weighting: how uploads weigh in the mean: all alike, or by their clients' numbers of samples. Where all weigh
+            the same (a robust statistic, `paper_eq2`) the default is `uniform`, whatever the method's is.
         optimizer: the server optimizer, which makes its step from the mean delta.
-        lr: learning rate of the server optimizer.
+        lr: learning rate of the server optimizer; default: 1, and 0.01 of adam and yogi.
         momentum: momentum of the server optimizer (beta; beta_1 of adam and yogi).
         robust: the robust statistic that takes the place of the mean.
         trim: b, how many values trimmed_mean drops at each end.

@@ -8,6 +8,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 
+import md_pieces
 import pytest
 import reference
 import reference_api
@@ -17,8 +18,10 @@ import reference_metrics
 
 from fedray.metrics.catalogue import SCORES
 from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.names import SPECS
+from fedray.scenario.nested import flatten
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import section_types
 
@@ -51,6 +54,16 @@ def test_every_key_of_a_scenario_has_an_entry_with_type_default_unit_and_readers
             if re.search(r":type: .*number", entry):
                 assert name in units, f"{name} is a number: give its unit in docs/reference/units.yaml"
     assert not entries and wanted == len(reference_keys.list_keys()) > 130
+
+
+def test_the_reference_said_that_epochs_have_no_default() -> None:
+    """The defaults are those of a scenario without keys, also those that follow from other keys."""
+    entries = dict(re.findall(r"^```\{confval\} (\S+)\n(.*?)^```$", whole("keys/"), flags=re.M | re.S))
+    resolved = flatten(to_plain(read_scenario({})))
+    for key in reference_keys.list_keys():
+        if key.name in resolved and not key.section:
+            assert f":default: {md_pieces.write_value(resolved[key.name])}\n" in entries[key.name], key.name
+    assert ":default: `10`\n" in entries["local.epochs"]
 
 
 @pytest.mark.parametrize("kind", ["model", "data", "partition", "selection", "schedule"])
