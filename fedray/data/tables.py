@@ -148,7 +148,7 @@ def load_table(
 
     Args:
         path: The file, or the folder.
-        target: The column to predict, or several for a regression.
+        target: The column to predict: one, also for a regression.
         features: Columns of numbers, truth values or categories; None means all of them but target and group.
         group: Column whose values are the natural clients.
         test: Another file with the test rows; None draws them from the first one.

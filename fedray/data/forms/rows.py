@@ -33,7 +33,7 @@ class ReadOptions(NamedTuple):
     """How a user's data are read.
 
     Attributes:
-        target: What to predict: a column, or several for a regression; None where the form says it.
+        target: The column to predict: one, also for a regression; None where the form says it.
         input: The inputs: a column of images, lists or text, or columns of numbers, truth values and categories; None
             where the form says it, or all other columns of a table.
         group: Column of the natural clients.
