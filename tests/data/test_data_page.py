@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ def test_the_blocks_of_the_page_on_own_data_run(tmp_path: Path, monkeypatch: pyt
     known: dict[str, Any] = {}
     blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
     assert len(blocks) == 9
-    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
     for kind, block in blocks:
         if kind == "python":
             with warnings.catch_warnings():
