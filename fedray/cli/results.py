@@ -24,7 +24,11 @@ from fedray.process.quickly import import_quickly
 @click.argument("folders", nargs=-1, required=True, **options.as_path)
 @click.option("--out", **options.as_path, help="The HTML file to write (default: report.html in the first folder).")
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write the HTML report of the run in a folder, or one report that compares the runs of several."""
+    """Write the HTML report of the run in a folder, or one report that compares the runs of several.
+
+    Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`.
+    """
+    folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
     for folder in folders:
         if not (folder / "scenario.yaml").is_file():  # said before anything heavy is imported
             raise BadInput(

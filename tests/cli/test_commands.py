@@ -111,6 +111,18 @@ def test_two_pages_said_that_check_prints_every_key_and_it_printed_a_summary(tmp
     assert yaml.safe_load(run_command("check", file(tmp_path), "local.lr=0.5", "--all").out)["local"]["lr"] == 0.5
 
 
+def test_a_report_of_all_cells_of_a_table_was_refused(
+    tmp_path: Path, run: fedray.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cells/*` has `NAME.yaml` beside `NAME`; a YAML file alone is still refused."""
+    drawn: list[list[Path]] = []
+    monkeypatch.setattr("fedray.report.write.write_report", lambda folders, _out: drawn.append(folders))
+    given = file(tmp_path)
+    done = run_command("report", given, run.path, given, "--out", tmp_path / "page.html")
+    assert done.status == 0 and drawn == [[run.path]], done.err
+    assert "no scenario.yaml there" in run_command("report", given).err
+
+
 def test_check_counts_the_actors_of_a_ray_run(tmp_path: Path) -> None:
     assert (
         "3 client actors" in run_command("check", file(tmp_path, {"runtime": "ray", "clients": {"per_actor": 2}})).out
