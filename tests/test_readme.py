@@ -13,7 +13,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +103,11 @@ def test_the_examples_of_the_page_on_results_run_one_after_another(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks("python", page("results_api")))
-    exec(compile(code, "results_api.md", "exec"), {"__name__": "results_api"})  # in this process: it saves seconds
+    names: dict[str, Any] = {"__name__": "results_api"}
+    exec(compile(code, "results_api.md", "exec"), names)  # in this process: it saves seconds
+    table, (_, targets) = pd.read_csv("test_rows.csv"), names["regression"].study.split("test", 0)
+    assert len(table) == 60 and np.allclose(table["target"], targets[:, 0])
+    assert np.allclose(table[[f"member{k}" for k in range(5)]].mean(axis=1), table["mean"])
     said = capsys.readouterr().out
     assert "'mean': " in said and "round-000006" in said and "[PosixPath" not in said and "2 ['complete'" in said
 
