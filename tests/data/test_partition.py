@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import grouping, partition
-from fedray.data.cut import Cut, count_withheld, withhold
+from fedray.data.cut import Cut, count_withheld, share_with_server, withhold
 
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
@@ -107,6 +108,42 @@ def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
     assert np.array_equal(np.diff(rest.offsets), count_withheld(size, fraction))
     assert np.diff(kept.offsets).min() > 0
     assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
+
+
+def share_of_draws(kind: Callable[[Cut, float, np.random.Generator], tuple[Cut, Any]], cut: Cut) -> IntArray:
+    """How often each row is taken from its client in 600 draws of half of the rows."""
+    often = np.zeros(len(cut.rows), np.int64)
+    for seed in range(600):
+        taken = kind(cut, 0.5, rng.stream(seed, "x"))[1]
+        often[taken.rows if isinstance(taken, Cut) else taken] += 1
+    return often
+
+
+def test_every_row_of_a_client_has_equal_odds_to_be_withheld() -> None:
+    """The last rows of each client, say, would be a validation set of their own kind."""
+    often = share_of_draws(withhold, grouping.natural(np.repeat([0, 1], [4, 10]), None))
+    assert np.abs(often - 300).max() < 5 * np.sqrt(150)
+
+
+def test_every_row_but_the_one_that_a_client_keeps_has_equal_odds_to_be_the_servers() -> None:
+    cut = grouping.natural(np.repeat([0, 1, 2], [1, 5, 10]), None)
+    often = share_of_draws(share_with_server, cut)
+    kept = cut.offsets[:-1]
+    assert often[kept].tolist() == [0, 0, 0]
+    share = 600 * 8 / 13
+    assert np.abs(np.delete(often, kept) - share).max() < 5 * np.sqrt(share * 5 / 13)
+
+
+def test_shards_are_dealt_at_random() -> None:
+    """Each shard goes to each of 3 clients alike, and any two shards of 6 meet with the odds 1 / 5."""
+    labels, owner = np.arange(6), np.empty((600, 6), np.int64)
+    for seed in range(600):
+        cut = partition.shards(labels, 3, rng.stream(seed, "partition"), shards=2)
+        owner[seed, cut.rows] = cut.owner
+    often = (owner[:, :, None] == np.arange(3)).sum(axis=0)
+    assert np.abs(often - 200).max() < 5 * np.sqrt(600 * 2 / 9)
+    meet = (owner[:, :, None] == owner[:, None, :]).sum(axis=0)[~np.eye(6, dtype=bool)]
+    assert np.abs(meet - 120).max() < 5 * np.sqrt(600 * 4 / 25)
 
 
 def test_a_tenth_of_a_hundred_is_ten() -> None:

@@ -111,6 +111,25 @@ def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
     assert len(none[0]) == 0
 
 
+@pytest.mark.parametrize("kind", ["hold_out", "server"])
+def test_replicates_and_folds_set_other_rows_aside_and_the_same_seed_the_same(kind: str) -> None:
+    """The clients hold the same places of every world, so nothing but the draw tells them apart."""
+    x = np.arange(80, dtype=np.float32)[:, None]
+    folds = tuple((np.arange(f, 80, 2), np.arange(1 - f, 80, 2)) for f in range(2))
+    data = regression("toy", Split(x, x, np.arange(80) // 20), Split(x[:0], x[:0]))._replace(folds=folds)
+    zero, one = np.zeros((2, 1), np.float32), np.ones((2, 1), np.float32)
+    data = data._replace(shift=zero, scale=one, y_shift=zero, y_scale=one)
+
+    def places(seeds: list[int]) -> list[tuple[int, ...]]:
+        shards = build_shards(data, "natural", {}, 4, seeds, folds=[0, 1], **{kind: 0.5})
+        found = [shards.holdout(w) if kind == "hold_out" else shards.server(w) for w in range(shards.worlds)]
+        return [tuple(sorted((inputs.ravel().long() // 2).tolist())) for inputs, _ in found]
+
+    four = places([6, 7])
+    assert len(set(four)) == 4 and {len(rows) for rows in four} == {20}
+    assert places([7]) == four[2:]
+
+
 def test_label_counts_are_the_clients_labels(digits: Dataset) -> None:
     shards = build_shards(digits, "classes", {"classes": 2}, 10, [0])
     counts = shards.label_counts(0)
