@@ -65,6 +65,15 @@ def test_oort_prefers_useful_and_fast_clients_and_explores_at_first() -> None:
     assert np.allclose(nobody, 4 / N, atol=0.1)
 
 
+def test_a_client_of_an_extreme_loss_counts_for_oort_as_the_95th_percentile_does() -> None:
+    """Of 21 clients that is the second largest utility: all have the same odds, and nobody is always chosen."""
+    loss = np.ones(21)
+    loss[7] = 1e6
+    about = KnownClients(np.arange(21), np.full(21, 10), loss, np.ones(21, np.int64), round=9)
+    often = draws(oort(exploration=0.0), about, 1)
+    assert np.abs(often - 1 / 21).max() < 5 * np.sqrt(20 / 21**2 / 400)
+
+
 @pytest.mark.parametrize("kind", ["permutation", "balanced"])
 @pytest.mark.parametrize("row", ["client", "slot"])
 def test_fair_ages_meet_every_model_once_an_age_and_give_all_clients_the_same_share(kind: str, row: str) -> None:
