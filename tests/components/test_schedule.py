@@ -169,6 +169,17 @@ def test_clients_seeds_and_ages_draw_different_permutations() -> None:
     assert orders(0, 0) != orders(1, 0)
 
 
+def test_balanced_shifts_one_order_for_an_age_and_draws_another_for_the_next() -> None:
+    """Over 60 ages all 6 orders of 3 models appear; seen by any client, an order is a shift of the first one's."""
+    plan = make_schedule(Case(Clients((Tier("all", 4),)), 3, (0,), (4,)), "balanced", "full")
+    orders = []
+    for age in range(60):
+        jobs = [plan(3 * age + t, None).model.tolist() for t in range(3)]
+        orders.append(tuple(models[0] for models in jobs))
+        assert all(models == [orders[-1][(t + i) % 3] for i in range(4)] for t, models in enumerate(jobs))
+    assert len(set(orders)) == 6
+
+
 def state_with(loss: list[float], clients: int) -> State:
     rows = torch.tensor(loss).expand(1, clients, len(loss)).clone()
     return State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {"job_loss": rows})
@@ -191,6 +202,17 @@ def test_adaptive_prefers_the_models_of_high_loss() -> None:
     low = -20.0 - float(np.log(8.0))  # densities above 1 have negative losses, whose odds are exp(loss)
     np.testing.assert_allclose(shares([-20.0, low, low]), [0.8, 0.1, 0.1], atol=0.04)
     assert shares([0.5, -0.1, -2.0]).argmax() == 0  # the worst model was never drawn
+
+
+def test_the_adaptive_schedule_of_a_world_reads_its_own_losses() -> None:
+    """With odds of 1000 : 1 each world trains the model that is the worst of its own."""
+    worst = [2, 0, 1]
+    plan = make_schedule(Case(Clients((Tier("all", 50),)), 3, (4, 4, 4), (50,)), "adaptive", "full")
+    rows = torch.full((3, 50, 3), 1e-3)
+    rows[torch.arange(3), :, worst] = 1.0
+    jobs = plan(0, State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {"job_loss": rows}))
+    often = [np.bincount(jobs.model[jobs.world == world], minlength=3) for world in range(3)]
+    assert [int(count.argmax()) for count in often] == worst and min(count.max() for count in often) > 45
 
 
 def test_a_million_clients_are_sampled_in_no_time_and_space() -> None:
