@@ -19,19 +19,12 @@ from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario.nested import flatten
 
-# Sections and keys that change no result, or that a failed run may need to be changed; `rounds` has a word of its own.
-FREE_SECTIONS = (
-    "runtime",
-    "report",
-    "loggers",
-    "checkpoint",
-    "table",
-    "published",
-    "on_client_error",
-    "client_timeout",
-)
-FREE_KEYS = ("rounds", "data.root", "clients.per_actor", "clients.actors", "clients.device")
+# Sections and keys that change no result.
+FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
+FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
+# What may change when a run goes on: what a client's failure does, and the rounds, which have a word of their own.
+CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
 IDENTITY_FILE = "identity.json"  # in a run directory
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it
 UNSET = "not set"
@@ -51,13 +44,23 @@ class ChangedKey(NamedTuple):
     new: str
 
 
-def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """The dotted keys of a resolved scenario that decide its results, with their values as text.
+def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a resolved scenario that decide its results, with their values.
 
     Args:
         tree: plain values, as `scenario.yaml` holds them.
     """
-    return {key: _text(value) for key, value in flatten(tree).items() if not _is_free(key)}
+    return {key: value for key, value in flatten(tree).items() if not _is_free(key)}
+
+
+def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Those of the keys that decide results which may not change when a run goes on, with their values as text.
+
+    Args:
+        tree: plain values, as `scenario.yaml` holds them.
+    """
+    keys = select_result_keys(tree)
+    return {key: _text(value) for key, value in keys.items() if key not in CHANGEABLE_KEYS}
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> ChangedKey | None:

@@ -38,6 +38,7 @@ from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
+from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
@@ -51,7 +52,7 @@ from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value,
 from fedray.tuning.optuna_study import StudyLocation, open_trial
 from fedray.tuning.study_storage import explain_storage
 
-NO_RESULT = ("runtime", "table", "published", "report", "loggers", "checkpoint")  # sections that change no number
+MEASURED_LATER = ("evaluate.personal", "evaluate.clients")  # keys of what is measured, not of what is trained
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 
@@ -105,19 +106,17 @@ class Outcome(NamedTuple):
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     """Sixteen hexadecimal digits that two trials share exactly if one training can answer both.
 
-    They are those of the resolved scenario without the keys that change no result of a training.
+    They are those of the keys that decide a result. What a failing client does (`on_client_error`, `client_timeout`)
+    is among them: with `skip` there is a training where with `fail` there is none.
 
     Args:
         scenario: what is trained.
         inference: keys of `predict` that no training depends on.
     """
-    tree = to_plain(scenario)
-    for section in NO_RESULT:
-        tree.pop(section, None)
-    free = {"predict": inference, "evaluate": ("personal", "clients"), "clients": ("per_actor", "actors", "device")}
-    for section, names in free.items():
-        tree[section] = {name: value for name, value in tree.get(section, {}).items() if name not in names}
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+    later = {*MEASURED_LATER, *(f"predict.{name}" for name in inference)}
+    keys = select_result_keys(to_plain(scenario))
+    trained = {key: value for key, value in keys.items() if ".".join(key.split(".")[:2]) not in later}
+    return hashlib.sha256(json.dumps(trained, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def train_jobs(jobs: Sequence[TrialTask]) -> list[Outcome]:

@@ -14,6 +14,9 @@ import fedray
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.experiments.reopen import reopen_study
+from fedray.scenario.identity import CHANGEABLE_KEYS, find_changed_key, list_result_keys
+from fedray.scenario.loader import read_scenario, to_plain
+from fedray.tuning.trial import hash_training
 
 
 def write_table(path: Path, invert: bool) -> None:
@@ -74,3 +77,30 @@ def test_each_training_of_a_sweep_says_what_it_trained(tmp_path: Path) -> None:
     for folder in folders:
         assert (folder / "identity.json").is_file()
         assert reopen_study(folder, UserObjects()).clients.number == 8
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.root", "elsewhere"),
+        ("clients.per_actor", 3),
+        ("clients.tiers.weak.num_cpus", 2.0),
+        ("clients.tiers.weak.resources", {"disk": 1.0}),
+        ("checkpoint.every", 2),
+        ("loggers", ["tensorboard"]),
+        ("seed", 1),
+        ("rounds", 7),
+        ("local.lr", 0.2),
+        ("clients.tiers.weak.models_per_round", 2),
+        ("on_client_error", "skip"),
+        ("client_timeout", 60.0),
+    ],
+)
+def test_a_sweep_and_a_run_differed_about_the_keys_that_decide_a_result(key: str, value: Any) -> None:
+    """A sweep trained again for another place of the data or other resources, which change no result."""
+    base = {**sweeps.BASE, "clients": {"number": 8, "tiers": {"weak": {"share": 1.0}}}}
+    one, other = read_scenario(base), read_scenario(base, {key: value})
+    same_run = find_changed_key(list_result_keys(to_plain(one)), to_plain(other)) is None
+    same_training = hash_training(one, ()) == hash_training(other, ())
+    assert same_training == (same_run and key not in CHANGEABLE_KEYS)
+    assert same_run == (key not in ("seed", "local.lr", "clients.tiers.weak.models_per_round"))
