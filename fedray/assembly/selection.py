@@ -31,6 +31,7 @@ from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.schema import Scenario
 from fedray.scenario.selection import READS_LOSSES
+from fedray.simulation.clock import JobCosts, time_jobs
 from fedray.simulation.devices import Devices
 from fedray.training.block import count_steps, samples_seen
 
@@ -116,6 +117,8 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """A function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
 
+    Links that change over time are those at the start.
+
     Args:
         devices: What the clients' devices are like.
         sizes: Training samples of all clients of a world.
@@ -127,13 +130,10 @@ def expect_seconds(
     @lru_cache(maxsize=64)
     def seconds(world: int) -> FloatArray:
         client, size = np.arange(devices.clients.number), sizes(world)
-        steps = count_steps(size, local)
-        compute = steps * devices.figure("seconds_per_step", client)
-        compute = compute + samples_seen(size, steps, local.batch_size) * devices.figure("seconds_per_sample", client)
-        links = 4.0 * numbers / devices.figure("uplink", client) + 4.0 * numbers / devices.figure("downlink", client)
-        slowness = devices.slowness(np.full(len(client), seeds[world]), client)
-        total: FloatArray = compute * slowness + links + 2 * devices.figure("latency", client)
-        return total
+        steps, sent = count_steps(size, local), np.full(len(client), 4 * numbers)
+        costs = JobCosts(steps, up=sent, down=sent, samples=samples_seen(size, steps, local.batch_size))
+        compute, transfer = time_jobs(devices, np.full(len(client), seeds[world]), client, costs, np.zeros(len(client)))
+        return compute + transfer
 
     return seconds
 

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.assembly.selection import make_participation
+from fedray.assembly.methods import make_local
+from fedray.assembly.selection import expect_seconds, make_participation
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.types import Clients, FloatArray, Tier
+from fedray.core.types import Clients, FloatArray, Plan, Tier
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.rules import tier_table
+from fedray.simulation.clock import CountingRule, JobCosts, time_round
+from fedray.simulation.profiles import make_profile
+from fedray.training.block import count_steps, samples_seen
 
 ROUNDS = 2000
 TIERS = {"hpc": {"number": 30}, "lpc": {"number": 70}}
@@ -94,3 +98,15 @@ def test_equal_strata_are_drawn_once_and_unequal_ones_at_every_age() -> None:
         slots = [set(column) for column in zip(*(people(3, t).client.tolist() for t in rounds), strict=True)]
         assert sum(map(len, slots)) == len(set().union(*slots)), "a client is in two strata"
         assert max(map(len, slots)) <= size
+
+
+def test_the_seconds_that_a_selection_expects_are_those_of_the_clock() -> None:
+    """To the last bit, for a dense model: there were two formulas."""
+    clients, size, zero = Clients((Tier("phone", 40, spread=0.5, latency=0.3),)), np.arange(40) * 3, np.zeros(1, int)
+    devices, local = make_profile("phones", clients, seed=0), make_local(read_scenario({"local": {"epochs": 2}}))
+    steps, sent = count_steps(size, local), np.full(40, 4 * 650)
+    costs = JobCosts(steps, sent, sent, samples_seen(size, steps, local.batch_size))
+    plan = Plan(np.arange(40), np.zeros(40, int), np.zeros(40, int))
+    timing = time_round(devices, CountingRule(), plan, costs, seeds=zero + 7, t=0, now=np.zeros(1))
+    expected = expect_seconds(devices, lambda _world: size, local, (7,), 650)(0)
+    assert expected.tolist() == timing.job.tolist()
