@@ -16,6 +16,7 @@ import numpy as np
 from fedray.components.adaptive import find_odds
 from fedray.core import rng
 from fedray.core.method import Schedule
+from fedray.core.rounding import round_to_sum
 from fedray.core.types import Clients, IntArray, Members, Plan, State
 
 
@@ -75,10 +76,7 @@ def share_out(clients: Clients, number: int) -> list[int]:
         [3, 7]
     """
     share = np.array([tier.number for tier in clients.tiers]) * number / clients.number
-    out = np.floor(share).astype(int)
-    for c in np.argsort(out - share, kind="stable")[: number - int(out.sum())]:
-        out[c] += 1
-    return [int(n) for n in out]
+    return [int(n) for n in round_to_sum(share, number)]
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
@@ -177,6 +175,12 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     return draw
 
 
+def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
+    """The participant of each job and which of the participant's jobs it is, from 0, `[J]` each, from jobs `[P]`."""
+    who = np.repeat(np.arange(len(m)), m)
+    return who, np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+
+
 def permutation(models: int, rows: str = "client") -> Assignment:
     """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P; in round t it trains the model `P[t mod K]`.
 
@@ -191,11 +195,10 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         row = drawn.client if rows == "client" else drawn.slot
-        who = np.repeat(np.arange(len(row)), m)
+        who, entry = _list_jobs(m)
         if models == 1:
             return who, np.zeros(len(who), dtype=np.int64)
         order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models, row), models)
-        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
         return who, order[who, (now.t + entry) % models]
 
     return assign
@@ -220,8 +223,7 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
-        who = np.repeat(np.arange(len(m)), m)
-        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+        who, entry = _list_jobs(m)
         return who, order[who, entry]
 
     return assign
@@ -241,8 +243,7 @@ def adaptive(models: int, _rows: str = "client") -> Assignment:
             odds = find_odds(state.extra["job_loss"][now.world].numpy()[drawn.client].astype(np.float64))
         u = rng.uniform(rng.keys(now.seed, "adaptive", now.t, drawn.client), models)
         order = np.argsort(np.log(u + 1e-300) / odds, axis=1)[:, ::-1]  # weighted draw without replacement (Efraimidis)
-        who = np.repeat(np.arange(len(m)), m)
-        entry = np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
+        who, entry = _list_jobs(m)
         return who, order[who, entry]
 
     return assign

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedray.core import rng  # noqa: F401  (for the example)
 from fedray.core.errors import BadInput
+from fedray.core.rounding import round_to_sum
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.cut import Cut, gather_cut
 from fedray.data.types import Array
@@ -66,11 +67,8 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
         rows: Number of rows, n.
         least: Rows that each client gets in any case.
     """
-    share: FloatArray = weights / weights.sum() * (rows - least * len(weights))
-    size: IntArray = np.floor(share).astype(np.int64)
-    size[np.argsort(size - share, kind="stable")[: rows - least * len(weights) - int(size.sum())]] += 1
-    size += least
-    return size
+    rest = rows - least * len(weights)
+    return least + round_to_sum(weights / weights.sum() * rest, rest)
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:

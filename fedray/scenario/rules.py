@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+import numpy as np
+
 from fedray.core.errors import BadInput
+from fedray.core.rounding import round_to_sum
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.scenario import names
@@ -201,20 +204,18 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     total = sum(shares.values())
     left = max(0.0, 1.0 - total) if open_tiers else 0.0
     weights = {**shares, **{name: left / len(open_tiers) for name in open_tiers}}
-    dealt = _largest_remainder({name: weights[name] for name in tiers if name in weights}, rest)
+    dealt = _deal_clients({name: weights[name] for name in tiers if name in weights}, rest)
     return {name: fixed.get(name, dealt.get(name, 0)) for name in tiers}
 
 
-def _largest_remainder(weights: Mapping[str, float], rest: int) -> dict[str, int]:
+def _deal_clients(weights: Mapping[str, float], number: int) -> dict[str, int]:
+    """Clients of each tier in proportion to the weights; of equal remainders that of the larger weight counts first."""
     total = sum(weights.values())
     if not weights or total <= 0:
         return dict.fromkeys(weights, 0)
-    quota = {name: weight / total * rest for name, weight in weights.items()}
-    counts = {name: int(q + 1e-9) for name, q in quota.items()}
-    by_remainder = sorted(quota, key=lambda name: (counts[name] - quota[name], -weights[name]))
-    for i in range(rest - sum(counts.values())):
-        counts[by_remainder[i % len(by_remainder)]] += 1
-    return counts
+    names = sorted(weights, key=lambda name: -weights[name])
+    counts = round_to_sum(np.array([weights[name] / total * number for name in names]), number)
+    return dict(zip(names, counts.tolist(), strict=True))
 
 
 def _check_shares(tiers: Mapping[str, TierKeys]) -> None:
