@@ -40,6 +40,12 @@ from fedray.scenario.schema import Scenario, section_fields
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
+# The kinds of Python objects that `run`, `load`, `resume` and `trainable` take.
+_PIECES = ("data", "model", "method")
+_RULES = ("partition", "selection", "schedule")
+_TRAINING = ("loss", "optimizer", "metrics", "callbacks")
+OBJECTS = (*_PIECES, *_RULES, *_TRAINING)
+
 
 def load(
     path: str | Path,
@@ -79,10 +85,18 @@ def load(
     """
     import_modules(modules)
     folder = Run.from_path(path).path
-    own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))
-    own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
-    own = replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
+    own = _own_objects(
+        folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
+        schedule=schedule, loss=loss, optimizer=optimizer, metrics=metrics, callbacks=callbacks,
+    )  # fmt: skip
     return Run(folder, own).best if best else Run(folder, own)
+
+
+def _own_objects(folder: Path, modules: tuple[str, ...], **given: Any) -> UserObjects:
+    """The user's objects for a run directory that is opened again; `given` has all of `OBJECTS`."""
+    own = _check_objects(given["data"], given["model"], given["method"], modules, read_data_options(folder))
+    own = replace(own, training=check_training(**{name: given[name] for name in _TRAINING}))
+    return replace(own, **take_rules({name: given[name] for name in _RULES}))
 
 
 def _check_objects(
@@ -155,9 +169,10 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    objects = {"data": data, "model": model, "method": method}
-    objects |= {"partition": partition, "selection": selection, "schedule": schedule}
-    objects |= {"loss": loss, "optimizer": optimizer, "metrics": metrics, "callbacks": callbacks}
+    objects = {
+        "data": data, "model": model, "method": method, "partition": partition, "selection": selection,
+        "schedule": schedule, "loss": loss, "optimizer": optimizer, "metrics": metrics, "callbacks": callbacks,
+    }  # fmt: skip
     read, own = _take_objects(scenario, objects, tuple(modules), overrides)
     wanted = read({})
     with choose_out(out, "run") as folder, show_if_wanted(progress, wanted.method.name, watch) as show:
@@ -169,7 +184,7 @@ def _take_objects(
     scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
     """What reads the scenario, given further overrides, and the user's objects, from the arguments of `run`."""
-    objects = {name: given.get(name) for name in ("data", "model", "method")}
+    objects = {name: given.get(name) for name in _PIECES}
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
             raise BadInput(explain_unknown_key("", top, tuple(dict.fromkeys((*section_fields(""), *given)))))
@@ -177,7 +192,7 @@ def _take_objects(
     for key, value in objects.items():
         if names_data(value) if key == "data" else isinstance(value, str | Mapping):
             dotted[key], objects[key] = value, None  # keys of the scenario, as any other override
-    rules = take_rules({name: given.get(name) for name in ("partition", "selection", "schedule")}, dotted)
+    rules = take_rules({name: given.get(name) for name in _RULES}, dotted)
     import_modules(modules)
     data = given.get("data")
     reading = {} if objects["data"] is None else take_data_options(data, dotted)
@@ -187,8 +202,7 @@ def _take_objects(
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]
-    loss, optimizer, metrics, callbacks = (given.get(name) for name in ("loss", "optimizer", "metrics", "callbacks"))
-    own = replace(own, training=take_training(loss, optimizer, metrics, callbacks, dotted))
+    own = replace(own, training=take_training(**{name: given.get(name) for name in _TRAINING}, keys=dotted))
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 
 
@@ -213,19 +227,7 @@ def trainable(
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
     """
-    kinds = (
-        "data",
-        "model",
-        "method",
-        "partition",
-        "selection",
-        "schedule",
-        "loss",
-        "optimizer",
-        "metrics",
-        "callbacks",
-    )
-    objects = {name: given.pop(name) for name in kinds if name in given}
+    objects = {name: given.pop(name) for name in OBJECTS if name in given}
     return make_trainable(Trial(*_take_objects(scenario, objects, tuple(modules), given), actors))
 
 
@@ -256,13 +258,13 @@ def resume(
         data: the data set object the run was started with, if any.
         model: the function that makes its network, if it was given as an object.
         method: the function that composes its method, if it was given as an object.
+        partition: the function or the Flower partitioner that deals its rows, if one was given.
+        selection: the function that chooses its participants, if one was given.
+        schedule: the function that makes its schedule, if one was given.
         loss: its loss, if it was given as an object; `optimizer`, `metrics` and `callbacks` likewise.
         optimizer: see `loss`.
         metrics: see `loss`.
         callbacks: see `loss`.
-        partition: the function or the Flower partitioner that deals its rows, if one was given.
-        selection: the function that chooses its participants, if one was given.
-        schedule: the function that makes its schedule, if one was given.
         modules: your modules that register names it uses, which the workers of Ray import too.
         address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
         wait_for: what the cluster must have before the run goes on.
@@ -280,9 +282,10 @@ def resume(
         raise BadInput(f"resume: {name.replace('__', '.')} cannot change while a run goes on, only rounds: {remedy}")
     import_modules(modules)
     folder = expand_user_path("path", str(path))
-    own = _check_objects(data, model, method, tuple(modules), read_data_options(folder))
-    own = replace(own, training=check_training(loss, optimizer, metrics, callbacks))
-    own = replace(own, **take_rules({"partition": partition, "selection": selection, "schedule": schedule}))
+    own = _own_objects(
+        folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
+        schedule=schedule, loss=loss, optimizer=optimizer, metrics=metrics, callbacks=callbacks,
+    )  # fmt: skip
     with show_if_wanted(progress, str(folder), None) as show:
         resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)
     return Run(folder, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from reports import without_report
 from small import copy_run, scenario
 
 import fedray
+from fedray.api import OBJECTS
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
 from fedray.files import out_folder
@@ -28,6 +30,22 @@ def test_names_and_mappings_in_place_of_objects_are_overrides() -> None:
     same = fedray.run(scenario({"rounds": 1, "method": {"name": "fedavg"}, "model": {"hidden": [4]}}))
     assert changed.summary["model_hash"] == same.summary["model_hash"]
     assert changed.summary["method"] == "fedavg"
+
+
+@pytest.mark.parametrize("call", [fedray.run, fedray.load, fedray.resume])
+def test_the_same_kinds_of_objects_are_taken_everywhere(call: Callable[..., Any]) -> None:
+    found = [name for name in inspect.signature(call).parameters if name in OBJECTS]
+    assert tuple(found) == OBJECTS
+
+
+def test_each_kind_of_object_is_checked_where_a_run_is_opened_again(tmp_path: Path) -> None:
+    done = fedray.run(scenario({"rounds": 0}), out=tmp_path / "run")
+    calls: list[Callable[..., Any]] = [fedray.load, fedray.resume]
+    for call in calls:
+        for name in OBJECTS:
+            with pytest.raises(BadInput) as caught:
+                call(done.path, **{name: 0.5})
+            assert name.removesuffix("s") in str(caught.value)
 
 
 @pytest.mark.parametrize("objects", [{"data": [1, 2]}, {"model": 3}, {"method": 0.5}])
