@@ -42,7 +42,7 @@ from fedray.files.run_files import (
     refuse_wide_table,
 )
 from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
-from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario
+from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
 from fedray.scenario.yaml_text import read_mapping
 
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
@@ -178,9 +178,11 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
             f"report {name_file(folder)}: no scenario.yaml there: give run directories, as `fedray run` writes them"
         )
     text, scenario = read_mapping(path)
-    began = _read_json(folder / IDENTITY_FILE)
+    began, manifest = (_read_json(folder / name) for name in (IDENTITY_FILE, "manifest.json"))
     if began:
         refuse_edited_scenario(name_file(folder), began, scenario)
+    else:
+        refuse_lost_identity(folder, manifest, RESTORE)
     summary = read_summary(folder) if is_present(folder / SUMMARY_FILE) else {}
     check_final_file(folder, "pictures.npz", summary)
     table = read_parts(folder, "rounds")
@@ -189,7 +191,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         name=show_line(name or folder.resolve().name, 200),
         scenario=scenario,
         scenario_text=text,
-        manifest=_read_json(folder / "manifest.json"),
+        manifest=manifest,
         summary=summary,
         rounds=rounds,
         members=members,

@@ -29,6 +29,7 @@ from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
 from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
 from fedray.files.sealed import write_sealed
+from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.ending import collect_values
 from fedray.simulation.interfaces import Progress, Runtime
@@ -188,7 +189,8 @@ def _manifest(
     size["class_names"] = list(study.shards.data.class_names)
     if names := study.client_names:
         size["client_names"] = list(names)
-    write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings}))
+    known = {RECORDED: (out / IDENTITY_FILE).is_file()}  # or the run began before there was such a file
+    write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings, **known}))
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:

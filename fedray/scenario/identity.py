@@ -13,9 +13,10 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, Damaged
 from fedray.core.text import quote_value
 from fedray.scenario.nested import flatten
 
@@ -26,6 +27,7 @@ FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 # What may change when a run goes on: what a client's failure does, and the rounds, which have a word of their own.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
 IDENTITY_FILE = "identity.json"  # in a run directory
+RECORDED = "identity"  # key of the manifest: whether the run has such a file
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it
 UNSET = "not set"
 
@@ -108,6 +110,21 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
             f"{where}/scenario.yaml has rounds = {tree.get('rounds')}, but the run began with {rounds}: restore it, "
             f"or make the run longer with `fedray resume {where} --rounds {tree.get('rounds')}`"
         )
+
+
+def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) -> None:
+    """Refuses a run directory without `identity.json` whose manifest says that it had one.
+
+    Args:
+        out: the run directory.
+        manifest: what its `manifest.json` holds; empty where there is none.
+        remedy: what the message advises.
+
+    Raises:
+        Damaged: the file is lost.
+    """
+    if manifest.get(RECORDED):
+        raise Damaged(f"{out / IDENTITY_FILE} is missing, so nobody knows what the run began with", remedy)
 
 
 def _is_free(key: str) -> bool:

@@ -1,8 +1,9 @@
 """`identity.json` of a run directory: what the run began with, so that nothing else goes on in its place.
 
 It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network and of the
-user's own code. It is written before the first round and stays as it is; only a run that is made longer changes it. Run
-directories that were written before there was such a file are used without these checks.
+user's own code. It is written before the first round and stays as it is; only a run that is made longer changes it. The
+manifest says that it is there, so that a lost one is noticed. Run directories that were written before there was such a
+file are used without these checks.
 
 Example:
     >>> import tempfile
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,12 @@ from fedray.files.parts import find_checkpoints, read_totals
 from fedray.files.plain import write_atomically
 from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
-from fedray.scenario.identity import IDENTITY_FILE, list_result_keys, refuse_edited_scenario
+from fedray.scenario.identity import (
+    IDENTITY_FILE,
+    list_result_keys,
+    refuse_edited_scenario,
+    refuse_lost_identity,
+)
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.stacking import STACKS
 from fedray.scenario.yaml_text import load_yaml, write_yaml
@@ -127,16 +134,20 @@ def write_identity(out: Path, digests: Digests) -> None:
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """What `identity.json` holds; empty where there is none.
+    """What `identity.json` holds; empty where there is none, and the manifest does not say that there was one.
 
     Raises:
-        Damaged: the file is damaged.
+        Damaged: the file is damaged, or lost.
         FedrayError: it cannot be read for another reason.
     """
-    path = out / IDENTITY_FILE
+    path, remedy = out / IDENTITY_FILE, "restore it, or start a new run"
     if not os.path.lexists(path):
+        manifest: dict[str, Any] = {}
+        with suppress(Damaged):  # it is missing too, or says nothing
+            manifest = read_sealed(out / "manifest.json", remedy, MOST_BYTES)
+        refuse_lost_identity(out, manifest, remedy)
         return {}
-    found = read_sealed(path, remedy := "restore it, or start a new run", MOST_BYTES)
+    found = read_sealed(path, remedy, MOST_BYTES)
     if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_LINES)):
         raise Damaged(f"{path} is damaged (a part is missing)", remedy)
     return found

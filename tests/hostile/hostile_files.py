@@ -50,9 +50,15 @@ def _write(name: str, content: bytes | str) -> Harm:
     return lambda out: (out / name).write_bytes(data)
 
 
+def _forget(out: Path) -> None:
+    """Nothing says what the run began with; or else any edit is refused."""
+    for name in ("identity.json", "manifest.json"):
+        (out / name).unlink()
+
+
 def _yaml(content: bytes | str) -> Harm:
     def harm(out: Path) -> None:
-        (out / "identity.json").unlink()  # or else any edit is refused
+        _forget(out)
         _write("scenario.yaml", content)(out)
 
     return harm
@@ -62,7 +68,7 @@ def _keys(**changes: Any) -> Harm:
     """Sections of the scenario with other values."""
 
     def harm(out: Path) -> None:
-        (out / "identity.json").unlink()
+        _forget(out)
         tree = yaml.safe_load((out / "scenario.yaml").read_text())
         for key, value in changes.items():
             tree[key] = {**tree[key], **value} if isinstance(value, dict) else value

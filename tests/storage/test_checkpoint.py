@@ -224,7 +224,8 @@ def test_fewer_rounds_than_a_run_has_done_end_it(tmp_path: Path) -> None:
     """In a directory that does not say what the run began with; in others an edited scenario is refused."""
     run = fedray.run(scenario(), out=tmp_path / "run")
     again = copy_run(run, tmp_path / "again", 4)
-    (again / "identity.json").unlink()
+    for name in ("identity.json", "manifest.json"):
+        (again / name).unlink()
     file = again / "scenario.yaml"
     file.write_text(file.read_text().replace("rounds: 4", "rounds: 3"))
     assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
@@ -240,7 +241,8 @@ def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
     (longer / "scenario.yaml").write_text(text.replace("models: 5", "models: 3"))
     with pytest.raises(FedrayError, match="method.models = 3, but the run began with 5"):
         fedray.resume(longer)
-    (longer / "identity.json").unlink()
+    for name in ("identity.json", "manifest.json"):
+        (longer / name).unlink()
     with pytest.raises(FedrayError, match="wants 3 models .* the checkpoint of round 6 holds 5") as caught:
         fedray.resume(longer)
     assert len(str(caught.value).splitlines()) == 1

@@ -240,6 +240,19 @@ def test_a_damaged_identity_is_one_line(plain: fedray.Run, tmp_path: Path) -> No
         assert "identity.json is damaged" in line_of(fedray.resume, half)
 
 
+def test_a_lost_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
+    """The manifest says that there was one; in a directory of before there was such a file it does not."""
+    half = copy_run(plain, tmp_path / "half", 2)
+    (half / "identity.json").unlink()
+    for use in (fedray.resume, lambda out: fedray.load(out).study, read_run):
+        assert f"{half / 'identity.json'} is missing, so nobody knows what the run began with: restore it" in line_of(
+            use, half
+        )
+    (half / "manifest.json").unlink()
+    assert fedray.resume(half).summary["rounds"] == 4
+    assert fedray.resume(half, rounds=5).summary["rounds"] == 5  # the manifest is made again
+
+
 def test_a_scenario_has_the_same_keys_in_yaml_of_any_reader(plain: fedray.Run) -> None:
     """The report reads YAML 1.1, everything else YAML 1.2."""
     before = json.loads((plain.path / "identity.json").read_text())
