@@ -13,10 +13,12 @@ from contextlib import ExitStack
 
 from fedray.process.ending import SIGNALS, end_on_signals
 from fedray.process.quickly import exit_quickly
+from fedray.process.streams import open_streams
 
 
 def main() -> None:
     """The program."""
+    open_streams()
     stack = ExitStack()
     stack.enter_context(end_on_signals())
 

@@ -59,8 +59,9 @@ def exit_quickly(status: int) -> None:
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
         return
     atexit._run_exitfuncs()
-    with suppress(OSError, ValueError):  # the reader of the output is gone
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # the process was started without it
+            with suppress(OSError, ValueError):  # the reader of the output is gone
+                stream.flush()
     ctypes.CDLL(None).fflush(None)  # what C libraries have printed
     os._exit(status)

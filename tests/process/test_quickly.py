@@ -22,6 +22,17 @@ def test_output_and_registered_functions_come_before_the_end() -> None:
     assert python("atexit.register(print, 'registered'); " + END) == (3, ["last", "registered"])
 
 
+def test_a_closed_output_was_a_traceback_at_the_end() -> None:
+    """A command that was started without its streams; no file that it opens gets their numbers."""
+    assert python("sys.stdout = sys.stderr = None; exit_quickly(3)")[0] == 3
+    look = "import fedray.__main__, os; fedray.__main__.main(); os._exit(9)"
+    line = f"exec {sys.executable} -c '{look}' list partitions <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line], check=False).returncode == 0
+    look = "from fedray.process.streams import open_streams as o; o(); o(); import os; os._exit(os.open('/', 0))"
+    line = f'exec {sys.executable} -c "{look}" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line], check=False).returncode == 3
+
+
 @pytest.mark.parametrize(
     "work", ["threading.Timer(0.1, print, ['worked']).start(); ", "sys.modules['ray'] = None; print('worked'); "]
 )
