@@ -11,7 +11,7 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.process.ending import SIGNALS, end_on_signals
+from fedray.process.ending import end_on_signals, list_signals
 from fedray.process.quickly import exit_quickly
 from fedray.process.streams import open_streams
 
@@ -24,7 +24,7 @@ def main() -> None:
 
     def stop_watching() -> None:
         stack.close()
-        for number in SIGNALS:  # everything is done and said: what is left ends in silence
+        for number in list_signals():  # everything is done and said: what is left ends in silence
             signal.signal(number, signal.SIG_DFL)
 
     atexit.register(stop_watching)  # the first to be registered, the last to be called

@@ -1,4 +1,4 @@
-"""How a command ends when a signal asks it to: one line that says what goes on, and status 130 (INT) or 143 (TERM).
+"""How a command ends when a signal asks it to: one line that says what goes on, and 128 + the number of the signal.
 
 A signal may arrive anywhere: while a module is imported, in a destructor, in a long call into a library. An exception
 raised there may be swallowed, or end as a traceback. So a thread of its own takes the signal, stops what the command
@@ -24,11 +24,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.05  # between two looks whether a library has replaced the handlers
 STRUCT_BYTES = 1024  # more than C's `struct sigaction` has on any system
 AGAIN = "type the command again"
 SHOW_CURSOR = "\x1b[?25h"  # a live display hides it
+
+
+def list_signals() -> list[signal.Signals]:
+    """The signals that end a command: not HUP where it is ignored, which `nohup` does."""
+    return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Ending:
@@ -66,7 +71,7 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Ends the process with one line on INT and TERM while the block runs; outside the main thread it does nothing."""
+    """Ends the process with one line on INT, TERM and HUP while the block runs; nothing outside of the main thread."""
     ending = Ending()
     token = _CURRENT.set(ending)
     try:
@@ -92,12 +97,12 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
     def forget() -> None:  # in a process that is forked from this one: its signals are its own
         if not over.is_set():
             signal.set_wakeup_fd(-1)
-            for number in SIGNALS:
+            for number in list_signals():
                 signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, take) for number in SIGNALS}
+    before = {number: signal.signal(number, take) for number in list_signals()}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    installed = {number: _read_action(number) for number in SIGNALS}
+    installed = {number: _read_action(number) for number in before}
     thread = threading.Thread(target=_take_signals, args=(reader, ending, installed, over), daemon=True)
     thread.start()
     os.register_at_fork(after_in_child=forget)

@@ -29,6 +29,7 @@ from fedray.tuning.sweep_file import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
 
 Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
+_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # which it sends to all that was started from it
 
 
 @contextmanager
@@ -75,8 +76,8 @@ def _open_pool(number: int) -> Iterator[Submit]:
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
     def submit(jobs: list[TrialTask]) -> Future[list[Outcome]]:
-        # A terminal sends Ctrl-C to children too. A blocked signal stays blocked in a child that begins meanwhile
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         try:
             return pool.submit(train_jobs, jobs)
         finally:
@@ -148,7 +149,8 @@ def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
 
 def _end_with_parent() -> None:
     """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _OF_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def wait_for_parent() -> None:

@@ -20,7 +20,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 @pytest.mark.parametrize(
     "where",
     [
@@ -95,6 +95,22 @@ with end_on_signals():
     time.sleep(0.3)
 """)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")
+
+
+def test_a_command_under_nohup_goes_on() -> None:
+    """Also what it forks, and after the last word."""
+    done = run_python("""
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with end_on_signals():
+    os.kill(os.getpid(), signal.SIGHUP)
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os._exit(7)
+    time.sleep(0.2)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signal.SIGHUP in list_signals())
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7 False\n", "")
 
 
 def test_what_was_there_before_is_there_afterwards() -> None:
