@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from fedray.process.ending import end_on_signals, list_signals
 from fedray.process.quickly import exit_quickly
-from fedray.process.streams import open_streams
+from fedray.process.streams import open_streams, settle_streams
 
 
 def main() -> None:
@@ -35,6 +35,7 @@ def main() -> None:
         run_command_line()
     except SystemExit as end:
         status = end.code or 0
+    settle_streams()
     if isinstance(status, int):
         exit_quickly(status)
     sys.exit(status)

@@ -9,7 +9,6 @@ Example:
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from fedray.cli.traces import traces_group
 from fedray.cli.tune import tune_command
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.phases import log, show_phases
+from fedray.process.streams import silence, tolerate_stderr
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def exit_with_one_line() -> Iterator[None]:
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
     except BrokenPipeError:  # the reader of the output, `head` say, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         sys.exit(1)
     except OSError as error:  # a name too long for the file system, a disk that is gone
         click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
@@ -87,7 +87,7 @@ for _command in (
 def main(arguments: list[str] | None = None) -> None:
     """The program; what is wrong with its arguments is one line too."""
     say = partial(click.echo, err=True)
-    with show_phases(say) as heard, exit_with_one_line(), show_notes(say):
+    with tolerate_stderr(), show_phases(say) as heard, exit_with_one_line(), show_notes(say):
         try:
             commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=heard)
         except click.UsageError as error:

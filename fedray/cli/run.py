@@ -11,6 +11,7 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedray.cli import options
 from fedray.files.plain import confirm_writable
 from fedray.own_code.user_modules import import_modules
 from fedray.process.quickly import import_quickly
+from fedray.process.streams import silence
 from fedray.runtime.awaited import refuse_unused_wait
 
 
@@ -147,6 +149,21 @@ def check_command(
 
 
 def _show_summary(folder: Path, *, drawn: bool) -> None:
+    """Prints the result in a few lines.
+
+    Where they cannot be written the status stays 0: what a run is for is in its directory, and a script that sees
+    another status would train it again.
+    """
+    lines = _describe_summary(folder, drawn=drawn)
+    try:
+        click.echo("\n".join(lines))
+    except OSError as error:
+        silence(sys.stdout)
+        line = f"fedray: the run is complete in {folder}; only its result could not be printed ({error.strerror})"
+        click.echo(line, err=True)
+
+
+def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     """The result in a few lines."""
     from fedray.api import load
     from fedray.cli.clock import describe_clock, measure_process
@@ -157,10 +174,15 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
     summary = load(folder).summary
     totals = summary["totals"]
     worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
-    for name, value in summary["metrics"].items():
-        click.echo(f"{name_score(name):38} {format_score(value, worlds) or 'not a number'}")
+    scores = [
+        f"{name_score(name):38} {format_score(value, worlds) or 'not a number'}"
+        for name, value in summary["metrics"].items()
+    ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
-    click.echo(f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}")
-    click.echo(describe_clock(read_sealed(folder / "manifest.json")["timings"], drawing, measure_process()))
-    page = folder / "report.html"
-    click.echo(str(page if drawn and page.is_file() else folder))
+    timings, page = read_sealed(folder / "manifest.json")["timings"], folder / "report.html"
+    return [
+        *scores,
+        f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}",
+        describe_clock(timings, drawing, measure_process()),
+        str(page if drawn and page.is_file() else folder),
+    ]

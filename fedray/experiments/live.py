@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core.text import format_bytes, format_seconds, name_score
 from fedray.experiments.phases import Heard, log, show_phases
+from fedray.process.streams import tolerate_stderr
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is loaded when something is shown: `fedray check` only writes text
@@ -118,7 +119,11 @@ def show_if_wanted(
     if not (is_in_notebook() if wanted is None else wanted):
         yield watch or (lambda _snapshot: None)
         return
-    with show_phases(partial(print, file=sys.stderr, flush=True)) as heard, watch_run(title, heard) as show:
+    with (
+        tolerate_stderr(),
+        show_phases(partial(print, file=sys.stderr, flush=True)) as heard,
+        watch_run(title, heard) as show,
+    ):
 
         def both(snapshot: dict[str, Any]) -> None:
             show(snapshot)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from small import copy_run, run_command, scenario
 from torch import nn
 
 import fedray
+from fedray.cli import commands
 from fedray.scenario import names
 from fedray.scenario.classifiers import CLASSIFIERS
 
@@ -52,6 +57,22 @@ def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     assert f"model_hash {summary['model_hash'][:16]}" in result.out
     assert result.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
     assert yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())["local"]["lr"] == 0.1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_lines_that_cannot_be_written_failed_a_run(run: fedray.Run, tmp_path: Path) -> None:
+    """Its progress, and its result; in a process of its own, for what Python says at its end."""
+    keys = tmp_path / "small.yaml"
+    keys.write_text(yaml.safe_dump(scenario({"rounds": 1, "report": False})))
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "fedray", "run", str(keys), "--out", str(tmp_path / "out")]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(tmp_path / "out"))
+        with redirect_stdout(full), redirect_stderr(said := io.StringIO()):
+            commands.main(["resume", str(run.path), "--no-report"])  # does not raise, so its status is 0
+    assert said.getvalue().splitlines()[-1] == (
+        f"fedray: the run is complete in {run.path}; only its result could not be printed (No space left on device)"
+    )
 
 
 def test_without_out_a_run_goes_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
