@@ -139,9 +139,7 @@ def test_a_run_in_which_nobody_trains_is_said() -> None:
 def test_known_clients_that_are_scored_on_rows_of_another_kind_are_said() -> None:
     groups = {"name": "iid", "permute_labels": 2}
     keys = {**KEYS, "method": "local_only", "data": {"name": "digits", "limit": 90, "partition": groups}}
-    with pytest.warns(
-        ScenarioWarning, match="test rows by which known clients are scored: set data.part"
-    ):
+    with pytest.warns(ScenarioWarning, match="test rows by which known clients are scored: set data.part"):
         fedray.run(keys)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ScenarioWarning)

@@ -121,7 +121,8 @@ def test_replicates_and_folds_set_other_rows_aside_and_the_same_seed_the_same(ki
     data = data._replace(shift=zero, scale=one, y_shift=zero, y_scale=one)
 
     def places(seeds: list[int]) -> list[tuple[int, ...]]:
-        shards = build_shards(data, "natural", {}, 4, seeds, folds=[0, 1], **{kind: 0.5})
+        held = 0.5 if kind == "hold_out" else 0.0
+        shards = build_shards(data, "natural", {}, 4, seeds, folds=[0, 1], hold_out=held, server=0.5 - held)
         found = [shards.holdout(w) if kind == "hold_out" else shards.server(w) for w in range(shards.worlds)]
         return [tuple(sorted((inputs.ravel().long() // 2).tolist())) for inputs, _ in found]
 
