@@ -162,6 +162,8 @@ def build_table(
     Raises:
         BadInput: A column is missing, has gaps that may not be, or holds what cannot be read.
     """
+    if not len(frame):
+        raise BadInput(f"data: {frame.attrs.get('file', 'the table')} has no rows: give some")
     target, features = reading.target, reading.input
     targets = [target] if isinstance(target, str) else list(target or [])
     inputs = [features] if isinstance(features, str) else list(features) if features else None
@@ -182,6 +184,8 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     """The rows of a table that are used."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
+    if gaps.all() and len(gaps):
+        raise BadInput(f"{key}: each of {len(gaps)} rows has gaps, so data.missing = drop leaves none: fill them")
     if gaps.any():
         frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
     x, y = encode_inputs(frame, columns), _read_target(frame, columns)

@@ -143,7 +143,7 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
         values: The targets of a regression, `[n]` or `[n, q]`; other types than real numbers are no doubt.
         task: `auto`, `classification` or `regression`, as the user wrote it.
     """
-    if task != "auto" or values.dtype.kind != "f" or values.reshape(len(values), -1).shape[1] > 1:
+    if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
         return ()
     different = np.unique(values)
     if len(different) > 20 or not np.isfinite(different).all() or (different != np.floor(different)).any():

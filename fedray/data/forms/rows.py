@@ -148,13 +148,13 @@ def make_dataset(
         BadInput: The rows cannot be used as they are; one line with the remedy.
     """
     check_reading(reading)
+    if not len(train.x):
+        raise BadInput(f"data {name}: there are no rows: give some")
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     given = [part for part in (train, test) if part is not None and len(part.x)]
     words = ("training ", "test ") if len(given) > 1 else ("",)
     parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
-    if not parts or not len(train.x):
-        raise BadInput(f"data {name}: there are no rows: give some")
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     if test is not None and test.x.shape[1:] != train.x.shape[1:]:
         one, other = (" x ".join(map(str, part.x.shape[1:])) for part in (train, test))
@@ -227,6 +227,8 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     gaps = no_label | no_input
     if not gaps.any():
         return part
+    if gaps.all():
+        raise BadInput(f"data: each of {len(gaps)} {word}rows has gaps, so data.missing = drop leaves none: fill them")
     return part.take(np.flatnonzero(~gaps))
 
 
