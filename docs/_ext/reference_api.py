@@ -19,7 +19,6 @@ PARTS = {  # what is not imported from the packages above, but appears in what t
         "fedray.core.method.Server",
         "fedray.core.method.Correction",
         "fedray.core.method.Compress",
-        "fedray.core.method.Answer",
         "fedray.core.types.Plan",
         "fedray.core.types.Uploads",
         "fedray.core.types.State",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
-from fedray.core.method import Local, Method, Phase
+from fedray.core.method import Answer, Local, Method, Phase
 from fedray.methods.base import federated
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.boosting import adaboost_f, distboost_f, federated_bagging, preweak_f
@@ -44,6 +44,7 @@ from fedray.scenario.methods import METHOD_SPECS
 
 __all__ = [
     "METHODS",
+    "Answer",
     "Composition",
     "Local",
     "LocalLoss",

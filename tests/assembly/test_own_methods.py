@@ -12,12 +12,14 @@ import pytest
 import torch
 from small import scenario
 
+import fedray
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Compress, Correction, Method, Phase, Server
 from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State
+from fedray.methods import Answer, Setting, federated
 from fedray.scenario.loader import read_scenario
 
 PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
@@ -93,3 +95,22 @@ def test_what_functions_return_right_is_handed_on() -> None:
     assert guarded.phase.steps(PLAN, PLAN.client) == (PLAN.client, PLAN.client)
     assert (guarded.phase.ask(STATE, {}), guarded.explain_end(STATE)) == (None, "")
     assert guarded.join(0, STEPS) is models
+
+
+def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
+    """A rule that asks the first model alone answers what that model says, and trains what Fed-ensemble trains."""
+
+    def first(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            weights = np.zeros((len(setting.seeds), setting.models))
+            weights[:, 0] = 1.0
+            return Answer(state, setting.models, weights)
+
+        return Method("first", federated(setting), answer)
+
+    keys = scenario({"rounds": 1, "method": {"models": 2}, "data": {"limit": 90}, "report": False})
+    run, plain = fedray.run(keys, method=first), fedray.run(keys)
+    images = run.study.split("test", 0)[0].numpy()[:5]
+    first_of_all, everyone = run.predict(images), plain.predict(images)
+    assert np.allclose(first_of_all.mean, everyone.members[0]) and not np.allclose(everyone.mean, everyone.members[0])
+    assert run.summary["model_hash"] == plain.summary["model_hash"]
