@@ -28,8 +28,8 @@ from fedray.training.block import count_steps
 
 REFUSED = "Expected more than 1 value per channel when training"  # how torch's message begins
 REMEDY = (
-    "batch normalization cannot train on one row: choose another local.batch_size, another model.norm (layer or "
-    "group), or clients with more rows (data.partition.min_rows)"
+    "batch normalization cannot train on one row: choose another local.batch_size, layer or group normalization "
+    "(model.norm), or clients with more rows (data.partition.min_rows)"
 )
 
 

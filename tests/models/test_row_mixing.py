@@ -41,7 +41,7 @@ def test_scores_that_depend_on_the_pieces_of_the_test_set_were_printed_in_silenc
 @pytest.mark.parametrize("mixes", [True, False])
 def test_batch_statistics_are_named_and_running_statistics_are_not(mixes: bool) -> None:
     own = UserObjects(model=lambda: network(nn.BatchNorm1d(10, track_running_stats=not mixes)))
-    study = build_study(read_scenario(scenario()), own)
+    study = build_study(read_scenario(scenario({"local": {"batch_size": "full"}})), own)  # no batch of one row
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         warn_of_limits(study)
