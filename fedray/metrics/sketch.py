@@ -55,11 +55,16 @@ def sketch_scores(scores: FloatArray, relative_error: float) -> QuantileSketch:
         relative_error: e, above 0.
     """
     kept = np.where(np.isnan(scores), MOST, np.clip(scores, LEAST, MOST))
-    growth = 1.0 + relative_error
-    bucket = np.ceil(np.log(kept) / np.log(growth)).astype(np.int64)
-    bucket += kept > growth ** bucket.astype(np.float64)  # a logarithm is rounded
-    bucket -= kept <= growth ** (bucket - 1.0)
+    bucket = np.ceil(np.log(kept) / np.log(1.0 + relative_error)).astype(np.int64)
+    bucket += kept > _end_buckets(bucket, relative_error)  # a logarithm is rounded
+    bucket -= kept <= _end_buckets(bucket - 1, relative_error)
     return QuantileSketch(relative_error, *np.unique(bucket, return_counts=True))
+
+
+def _end_buckets(bucket: IntArray, relative_error: float) -> FloatArray:
+    """The upper ends of buckets, `[b]`; the power of a single number may have other bits than that of an array."""
+    ends: FloatArray = (1.0 + relative_error) ** bucket.astype(np.float64)
+    return ends
 
 
 def merge_sketches(sketches: Sequence[QuantileSketch]) -> QuantileSketch:
@@ -82,7 +87,7 @@ def find_ranked_score(sketch: QuantileSketch, rank: int) -> float:
     place = int(np.searchsorted(np.cumsum(sketch.counts), rank))
     if place >= len(sketch.bucket):
         return float("inf")
-    return float((1.0 + sketch.relative_error) ** np.float64(sketch.bucket[place]))
+    return float(_end_buckets(sketch.bucket[place : place + 1], sketch.relative_error)[0])
 
 
 def pack_sketch(sketch: QuantileSketch) -> bytes:

@@ -31,6 +31,16 @@ def test_every_rank_is_answered_from_above_within_the_relative_error(given_score
     assert find_ranked_score(sketch, len(given_scores) + 1) == math.inf
 
 
+@pytest.mark.parametrize("error", [0.001, 0.01, 0.2])
+def test_the_end_of_a_bucket_is_its_own_answer_and_a_score_above_it_is_in_the_next(error: float) -> None:
+    """Where a logarithm that is rounded puts a score into the bucket beside its own."""
+    ends = (1.0 + error) ** np.arange(-100.0, 100.0)
+    below, at, above = ([find_ranked_score(sketch_scores(near, error), rank) for rank in range(1, 201)]
+                        for near in (np.nextafter(ends, 0), ends, np.nextafter(ends, np.inf)))  # fmt: skip
+    assert below == at == ends.tolist()
+    assert above[:-1] == ends[1:].tolist()
+
+
 @given(st.lists(scores, min_size=2, max_size=5), st.randoms(use_true_random=False))
 def test_any_order_of_merging_gives_the_bits_of_all_scores_at_once(parts: list[list[float]], order: object) -> None:
     whole = sketch_scores(np.concatenate([np.array(part) for part in parts]), 0.01)
