@@ -148,7 +148,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
         >>> find_pooled_rank(0.1, rows=90, clients=10)
         90
     """
-    return math.ceil((1.0 - alpha) * (rows + clients) - 1e-9)  # 0.9 * 100 is above 90
+    return math.ceil((1.0 - alpha) * (rows + clients) - 1e-9)  # (1 - 0.7) * 10 is above 3
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_kept_entries_are_within_1_and_d(d: int, ratio: float, r: float, models:
     high, low = keep(np.array([0, 1]), np.array([0, 1])).tolist()
     assert 1 <= high <= d
     assert low == max(1, int(d * ratio + 1e-9))
+
+
+def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
+    """`0.29 * 100` is 28.999999999999996 in floats, and 29 entries are kept."""
+    tiers, who = [Tier("weak", 1), Tier("strong", 1, models_per_round=2)], np.arange(2)
+    for d in range(10, 401, 10):
+        layout = Layout(("w",), ((d,),), d)
+        for percent in range(1, 101):
+            exact = [max(1, int(Fraction(percent, 100) * d)), max(1, int(min(1, Fraction(3 * percent, 200)) * d))]
+            assert keep_by_tier(layout, tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
 
 
 def test_a_tier_of_m_models_divides_by_m() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.components.schedule import KINDS, Participation, invite_all, sample_clients, sample_strata, schedule
+from fedray.components.schedule import (
+    KINDS,
+    Participation,
+    invite_all,
+    overcommit,
+    sample_clients,
+    sample_strata,
+    schedule,
+)
 from fedray.core.method import Schedule
 from fedray.core.types import Clients, Plan, State, Tier
 
@@ -153,6 +163,16 @@ def test_models_are_met_uniformly(kind: str) -> None:
     assert (np.abs(counts - 50) < 5 * 6.33).all()
     assert (counts == 50).all() == (kind == "permutation")
     assert np.abs(counts.sum(0) - 2000).max() < 5 * 40
+
+
+def test_the_clients_that_are_invited_are_those_of_exact_arithmetic() -> None:
+    """`50 * 1.1` is 55.00000000000001 in floats, and 55 are invited; never more than a tier has."""
+    wanted = list(range(1, 101))
+    many, few = (Clients(tuple(Tier(f"tier{n}", most or n) for n in wanted)) for most in (1000, 0))
+    for percent in range(100, 201):
+        exact = [math.ceil(Fraction(percent, 100) * n) for n in wanted]
+        assert overcommit(many, wanted, percent / 100) == exact, percent
+    assert overcommit(few, wanted, 1.5) == wanted
 
 
 def test_clients_seeds_and_ages_draw_different_permutations() -> None:

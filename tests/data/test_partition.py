@@ -147,6 +147,8 @@ def test_shards_are_dealt_at_random() -> None:
 
 
 def test_a_tenth_of_a_hundred_is_ten() -> None:
+    cut = grouping.natural(np.arange(100) // 20, None)
+    assert [len(share_with_server(cut, f, rng.stream(0, "x"))[1]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
     assert [int(count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
 
 

@@ -53,6 +53,18 @@ def test_calibration_table_adds_up() -> None:
     assert (table.confidence[filled] <= table.upper[filled]).all()
 
 
+@pytest.mark.parametrize("bins", [10, 15])
+def test_a_confidence_at_an_end_of_two_bins_is_in_the_lower_one(bins: int) -> None:
+    """Bins are `(lower, upper]`; the next larger number is in the bin above."""
+    edges = np.linspace(0, 1, bins + 1)
+    ends = edges[(edges > 0.5) & (edges < 1)]
+    at, above = ([np.stack([p, 1 - p], 1), np.zeros(len(p), int)] for p in (ends, np.nextafter(ends, 1)))
+    table = classification.calibration(*at, bins=bins)
+    assert np.array_equal(table.upper[table.samples > 0], ends)
+    table = classification.calibration(*above, bins=bins)
+    assert np.array_equal(table.lower[table.samples > 0], ends)
+
+
 def test_ece_with_one_bin_is_the_gap_and_is_zero_when_calibrated() -> None:
     gap = abs(classification.accuracy(PROBS, Y) - PROBS.max(-1).mean())
     assert classification.ece(PROBS, Y, bins=1) == pytest.approx(gap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import pairwise
 from typing import get_args
 
@@ -73,6 +74,14 @@ def test_the_pooled_quantile_covers_the_mixture_of_the_clients_as_promised(shift
     if not shift:  # exchangeable rows: the coverage is known exactly
         exact = find_pooled_rank(0.2, rows, clients) / (rows + 1)
         assert abs(inside.mean() - exact) < error
+
+
+def test_the_rank_is_that_of_exact_arithmetic() -> None:
+    """`(1 - 0.7) * 10` is 3.0000000000000004 in floats, and its rank is 3."""
+    for percent in range(1, 100):
+        for total in range(2, 201):
+            exact = math.ceil(Fraction(100 - percent, 100) * total)
+            assert find_pooled_rank(percent / 100, total - 1, 1) == exact, (percent, total)
 
 
 def test_one_number_a_client_covers_what_its_integral_says() -> None:
