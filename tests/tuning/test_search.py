@@ -18,6 +18,7 @@ from reports import remove_scripts
 from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.parts import find_checkpoints
@@ -25,6 +26,8 @@ from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
 from fedray.tuning.space import is_active
+from fedray.tuning.state import SearchState
+from fedray.tuning.sweep_file import read_sweep
 
 GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 
@@ -233,6 +236,27 @@ def test_a_pruned_training_goes_on_for_another_gamma(tmp_path: Path) -> None:
     assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
     assert [row["rounds"] for row in trials] == [6, None, 4, 2]
     assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
+
+
+def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) -> None:
+    """A sampler ranks pruned trials by what they reported: one without a report would be ranked apart."""
+    space = {"local.lr": optuna.distributions.FloatDistribution(0.01, 1.0)}
+    study, told = optuna.create_study(direction="maximize"), []
+    known = optuna.trial.create_trial(
+        params={"local.lr": 0.1}, distributions=space, state=optuna.trial.TrialState.PRUNED,
+        intermediate_values={1: 0.5, 2: 0.25}, user_attrs={optuna_study.NOTES: {"run": "trials/00000", "seconds": 3.0}},
+    )  # fmt: skip
+    study.add_trial(known)
+    study.enqueue_trial({"local.lr": 0.1})
+    found = read_sweep(sweep({"local.lr": LR}, pruner={"name": "median"}))
+    location = optuna_study.StudyLocation("none", "sweep", found.pruner, ages=3)
+    state = SearchState(found, tmp_path, study, location, UserObjects(), 2, None, told.append)
+    search._repeat(state, study.ask(space), study.trials[0])
+    first, again = study.trials
+    assert again.intermediate_values == first.intermediate_values == {1: 0.5, 2: 0.25}
+    assert (again.state, again.value) == (optuna.trial.TrialState.PRUNED, 0.25)
+    assert optuna_study.trial_note(again) == {"how": "looked up", "run": "trials/00000", "saved": 3.0}
+    assert "trial 1 (of 2) pruned (looked up)" in told[0]
 
 
 @pytest.mark.parametrize("name", ["hyperband", "asha"])
