@@ -106,6 +106,47 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004"]
 
 
+def record_events(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bytes]]:
+    """What is synced, renamed and removed below a folder from now on, in order: verb, name, what a synced file held."""
+    events: list[tuple[str, str, bytes]] = []
+    replace, rename, remove = Path.replace, Path.rename, shutil.rmtree
+
+    def sync(handle: int) -> None:
+        inode = os.fstat(handle).st_ino
+        (path,) = (path for path in [root, *root.rglob("*")] if path.stat().st_ino == inode)
+        events.append(("sync", path.name, path.read_bytes() if path.is_file() else b""))
+
+    def move(path: Path, target: Path) -> Path:
+        events.append(("rename", target.name, b""))
+        return (replace if target.name[0] != "." else rename)(path, target)
+
+    def delete(path: Path, **keywords: bool) -> None:
+        events.extend([("remove", path.name, b"")] if path.exists() else [])
+        remove(path, **keywords)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", move)
+    monkeypatch.setattr(Path, "rename", move)
+    monkeypatch.setattr(shutil, "rmtree", delete)
+    return events
+
+
+@pytest.mark.parametrize("before", [2, 4])
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_before_another_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Whole files first, then their names, then the name of the folder; whether another round or its own was there."""
+    save_checkpoint(tmp_path, progress(before), keep=1)
+    events = record_events(tmp_path, monkeypatch)
+    path = save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
+    files = sorted((name, held) for verb, name, held in events[:2] if verb == "sync")
+    assert files == [(name, (path / name).read_bytes()) for name in ("progress.json", "state.safetensors")]
+    steps = [(verb, "part" if name.endswith(".part") else name) for verb, name, _ in events[2:]]
+    aside = [("rename", ".round-000004.old")] if before == 4 else []
+    gone = ".round-000004.old" if before == 4 else "round-000002"
+    assert steps == [("sync", "part"), *aside, ("rename", "round-000004"), ("sync", tmp_path.name), ("remove", gone)]
+
+
 @pytest.mark.parametrize("end", [no_space, killed])
 def test_a_crash_while_a_round_is_written_again_leaves_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., None]
