@@ -15,7 +15,7 @@
 # CHANGE: partitions, nodes and CPUs of both parts; without weak nodes drop `hetjob` and the line behind it
 set -euo pipefail
 
-VENV=${VENV:-$HOME/venv}  # CHANGE: where `pip install fedray` went, on the shared file system
+VENV=${VENV:-$HOME/venv}  # CHANGE: where fedray is installed, on the shared file system
 PORT=${PORT:-6379}
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 export RAY_AUTH_TOKEN_PATH=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}

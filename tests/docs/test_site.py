@@ -73,6 +73,12 @@ def test_every_link_leads_somewhere() -> None:
     assert not wrong
 
 
+def test_every_test_that_a_page_names_is_there() -> None:
+    named = {(page, name) for page, text in pages().items() for name in re.findall(r"`(tests/[\w/]+\.py)", text)}
+    assert named
+    assert not [one for one in named if not (ROOT / one[1]).is_file()]
+
+
 def test_the_gallery_has_a_picture_for_each_command() -> None:
     size = 0
     for name, (run, plot) in gallery.list_entries().items():
