@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -18,16 +19,18 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 
+log = logging.getLogger("fedray")
 LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
 
 
 @contextmanager
-def hold_lock(path: Path, taken: BadInput | FedrayError) -> Iterator[int]:
+def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
     """Holds the lock of a file, which is made if it is not there; links are not followed.
 
     Args:
         path: the file.
         taken: raised where another process holds the lock for longer than `LOCK_SECONDS`.
+        wait: whether it may be held so long; else `taken` is raised at once.
 
     Yields:
         The descriptor of the file: a child process that has it keeps the lock too.
@@ -40,10 +43,13 @@ def hold_lock(path: Path, taken: BadInput | FedrayError) -> Iterator[int]:
     except OSError as error:
         raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
     try:
-        deadline = time.monotonic() + LOCK_SECONDS
+        deadline, told = time.monotonic() + LOCK_SECONDS, False
         while not _try_lock(handle):
-            if time.monotonic() > deadline:
+            if not wait or time.monotonic() > deadline:
                 raise taken
+            if not told:
+                told = True
+                log.info("waiting for the process that writes %s", path.parent)
             time.sleep(0.05)
         yield handle
     finally:

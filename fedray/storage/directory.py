@@ -40,7 +40,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
-    with hold_lock(out / LOCK, _say_taken(out)):
+    with hold_lock(out / LOCK, say_written(out)):
         _refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
@@ -68,7 +68,8 @@ def _refuse_taken(out: Path) -> None:
         raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
 
 
-def _say_taken(out: Path) -> BadInput:
+def say_written(out: Path) -> BadInput:
+    """What is said of a run directory that another process writes."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
@@ -97,10 +98,14 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
 
 
 @contextmanager
-def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
+def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[], None]]:
     """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
 
     A run whose driver was killed may write for some seconds more: resuming waits for it.
+
+    Args:
+        out: the run directory.
+        wait: whether another process may write it for some seconds more.
 
     Yields:
         A function to call before each write: it raises `Unwritable` where the directory was moved or deleted.
@@ -114,7 +119,7 @@ def lock_run_directory(out: Path) -> Iterator[Callable[[], None]]:
         confirm_place = watch_place(out)
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
-    with hold_lock(out / LOCK, _say_taken(out)):
+    with hold_lock(out / LOCK, say_written(out), wait=wait):
         _drop_unfinished_files(out)
         yield confirm_place
 

@@ -22,7 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.storage.directory import lock_run_directory
+from fedray.files.locks import is_locked
+from fedray.storage.directory import LOCK, lock_run_directory, say_written
 
 
 def require_run_directory(folder: Path) -> None:
@@ -43,7 +44,7 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         force: whether the run that it holds is to be replaced.
 
     Raises:
-        BadInput: it holds a run that is not to be replaced, or something else than a run.
+        BadInput: it holds a run that is not to be replaced or that a process writes, or something else than a run.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
@@ -56,6 +57,8 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         raise BadInput(f"--out {out} holds other files: choose another directory")
     if out.is_symlink():
         raise BadInput(f"--out {out} is a link: --force replaces the run in a directory, so name the directory itself")
+    if is_locked(out / LOCK):
+        raise say_written(out)
 
 
 @contextmanager
@@ -102,7 +105,7 @@ def remove_run(out: Path) -> None:
         FedrayError: it cannot be removed.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
-    with lock_run_directory(out):
+    with lock_run_directory(out, wait=False):
         try:
             out.rename(aside)
         except OSError as error:

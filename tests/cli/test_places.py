@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
+from fedray.experiments.phases import show_phases
 from fedray.storage.places import claim_numbered, refuse_taken, remove_run
 
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
@@ -68,15 +70,31 @@ def test_two_processes_that_ask_at_once_get_two_directories(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_written_is_not_replaced(tmp_path: Path) -> None:
+    """It is refused at once: whoever waited for it would remove it when it is finished."""
     from fedray.storage import directory
 
-    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.1)
     directory.make_run_directory(tmp_path / "run", "rounds: 1")
     refuse_taken(tmp_path / "run", force=True)
-    with directory.lock_run_directory(tmp_path / "run"), pytest.raises(BadInput, match="being written by another"):
-        remove_run(tmp_path / "run")
+    began = time.monotonic()
+    with directory.lock_run_directory(tmp_path / "run"):
+        with pytest.raises(BadInput, match="being written by another"):
+            refuse_taken(tmp_path / "run", force=True)
+        with pytest.raises(BadInput, match="being written by another"):
+            remove_run(tmp_path / "run")
+    assert time.monotonic() - began < 10.0
     assert (tmp_path / "run" / "scenario.yaml").is_file()
+
+
+def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedray.storage import directory
+
+    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.2)
+    directory.make_run_directory(tmp_path / "run", "rounds: 1")
+    with show_phases(print) as heard, directory.lock_run_directory(tmp_path / "run"):
+        with pytest.raises(BadInput, match="being written by another"):
+            directory.lock_run_directory(tmp_path / "run").__enter__()
+        assert heard.phase == f"waiting for the process that writes {tmp_path / 'run'}"
 
 
 def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +105,8 @@ def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: p
     true = locks.hold_lock
 
     @contextmanager
-    def wait(path: Path, taken: BadInput) -> Iterator[int]:
-        with true(path, taken) as handle:
+    def wait(path: Path, taken: BadInput, **more: bool) -> Iterator[int]:
+        with true(path, taken, **more) as handle:
             (path.parent / "scenario.yaml").write_text("theirs")  # while this one waited
             yield handle
 
