@@ -22,7 +22,13 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.yaml_text import load_yaml
 from fedray.simulation.study import Study
-from fedray.storage.identity import check_identity, check_scenario_file, read_identity, refuse_missing_names
+from fedray.storage.identity import (
+    check_identity,
+    check_scenario_file,
+    read_identity,
+    read_keys,
+    refuse_missing_names,
+)
 
 _AFTER_TRAINING = ("training", "method", "selection", "schedule")  # parts whose code reads values in training
 
@@ -37,12 +43,11 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     Raises:
         BadInput: this is no run directory, or an object is missing or was not there when the run began.
     """
-    path = out / "scenario.yaml"
     refuse_links(out)
-    if not path.is_file():
+    if not (out / "scenario.yaml").is_file():
         raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
     refuse_missing_names(out)
-    scenario = read_scenario(path, explicit=False)
+    scenario = read_scenario(read_keys(out), explicit=False)
     require_objects(scenario, own)
     if read_identity(out):
         refuse_objects(scenario, own)

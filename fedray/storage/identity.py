@@ -103,11 +103,20 @@ def check_scenario_file(out: Path) -> None:
         BadInput: names the key, its old and its new value.
     """
     began = read_identity(out)
-    tree = load_yaml(out / "scenario.yaml") if began else {}
+    if began:
+        refuse_edited_scenario(str(out), began, read_keys(out))
+
+
+def read_keys(out: Path) -> dict[str, Any]:
+    """The keys of a run directory's `scenario.yaml`, as they stand there.
+
+    Raises:
+        BadInput: there are none: the file was emptied, say.
+    """
+    tree = load_yaml(out / "scenario.yaml")
     if not isinstance(tree, dict):
         raise BadInput(f"{out / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run")
-    if began:
-        refuse_edited_scenario(str(out), began, tree)
+    return tree
 
 
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
@@ -184,9 +193,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
     Raises:
         BadInput: the run has done more, its rounds have parts, or a run that was long at once would be another.
     """
-    tree, began = load_yaml(out / "scenario.yaml"), read_identity(out)
-    if not isinstance(tree, dict):
-        raise BadInput(f"{out / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run")
+    tree, began = read_keys(out), read_identity(out)
     done = max(find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
     if isinstance(method, dict) and method.get("name") in STACKS:

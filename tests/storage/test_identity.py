@@ -240,6 +240,15 @@ def test_a_damaged_identity_is_one_line(plain: fedray.Run, tmp_path: Path) -> No
         assert "identity.json is damaged" in line_of(fedray.resume, half)
 
 
+def test_an_emptied_scenario_was_not_named(plain: fedray.Run, tmp_path: Path) -> None:
+    half = copy_run(plain, tmp_path / "half", 2)
+    for text in ("", "# nothing\n", "[1]"):
+        (half / "scenario.yaml").write_text(text)
+        line = f"{half / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run"
+        assert line_of(fedray.resume, half) == line
+        assert line_of(lambda: fedray.load(half).study) == line
+
+
 def test_a_lost_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
     """The manifest says that there was one; in a directory of before there was such a file it does not."""
     half = copy_run(plain, tmp_path / "half", 2)
