@@ -63,7 +63,7 @@ def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
 
 def _refuse_taken(out: Path) -> None:
     """Refuses a directory that holds more than what is left of a run that was never made."""
-    if out.exists() and (not out.is_dir() or not all(map(_is_unborn, out.iterdir()))):
+    if out.exists() and (not out.is_dir() or not all(map(is_unborn, out.iterdir()))):
         what = "another run" if (out / "scenario.yaml").exists() else "other files"
         raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
 
@@ -73,7 +73,7 @@ def say_written(out: Path) -> BadInput:
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
-def _is_unborn(path: Path) -> bool:
+def is_unborn(path: Path) -> bool:
     """Whether an entry of a directory is all that is left of a run that was ended before it had a scenario."""
     if path.name == "checkpoints":
         return path.is_dir() and not path.is_symlink() and not any(path.iterdir())

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files.locks import is_locked
-from fedray.storage.directory import LOCK, lock_run_directory, say_written
+from fedray.storage.directory import LOCK, is_unborn, lock_run_directory, say_written
 
 
 def require_run_directory(folder: Path) -> None:
@@ -46,7 +46,7 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
     Raises:
         BadInput: it holds a run that is not to be replaced or that a process writes, or something else than a run.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):
         return
     is_run = (out / "scenario.yaml").is_file() and (out / "checkpoints").is_dir()
     if is_run and not force:

@@ -86,6 +86,24 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "scenario.yaml").is_file()
 
 
+def test_a_run_that_could_not_write_its_first_file_left_other_files(tmp_path: Path) -> None:
+    """As on a full disk; what it made is no other run's, and the next one begins there."""
+    from fedray.storage import directory
+
+    code = (
+        "import pathlib, resource, sys; from fedray.storage.directory import make_run_directory\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); make_run_directory(pathlib.Path(sys.argv[1]), 'rounds: 1')"
+    )
+    out = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)
+    assert "cannot write" in done.stderr.splitlines()[-1]
+    assert {path.name for path in out.iterdir()} == {directory.LOCK, "checkpoints"}
+    refuse_taken(out)
+    directory.make_run_directory(out, "rounds: 2")
+    with pytest.raises(BadInput, match="holds another run"):
+        refuse_taken(out)
+
+
 def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedray.storage import directory
 
