@@ -136,7 +136,8 @@ def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
     for d in range(10, 401, 10):
         layout = Layout(("w",), ((d,),), d)
         for percent in range(1, 101):
-            exact = [max(1, int(Fraction(percent, 100) * d)), max(1, int(min(1, Fraction(3 * percent, 200)) * d))]
+            shares = Fraction(percent, 100), min(Fraction(1), Fraction(3 * percent, 200))
+            exact = [max(1, int(share * d)) for share in shares]
             assert keep_by_tier(layout, tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
 
 

@@ -58,10 +58,11 @@ def test_a_confidence_at_an_end_of_two_bins_is_in_the_lower_one(bins: int) -> No
     """Bins are `(lower, upper]`; the next larger number is in the bin above."""
     edges = np.linspace(0, 1, bins + 1)
     ends = edges[(edges > 0.5) & (edges < 1)]
-    at, above = ([np.stack([p, 1 - p], 1), np.zeros(len(p), int)] for p in (ends, np.nextafter(ends, 1)))
-    table = classification.calibration(*at, bins=bins)
+    at, above = (np.stack([p, 1 - p], 1) for p in (ends, np.nextafter(ends, 1)))
+    labels = np.zeros(len(ends), int)
+    table = classification.calibration(at, labels, bins)
     assert np.array_equal(table.upper[table.samples > 0], ends)
-    table = classification.calibration(*above, bins=bins)
+    table = classification.calibration(above, labels, bins)
     assert np.array_equal(table.lower[table.samples > 0], ends)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def record_events(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str
         events.append(("rename", target.name, b""))
         return (replace if target.name[0] != "." else rename)(path, target)
 
-    def delete(path: Path, **keywords: bool) -> None:
+    def delete(path: Path, **keywords: Any) -> None:
         events.extend([("remove", path.name, b"")] if path.exists() else [])
         remove(path, **keywords)
 

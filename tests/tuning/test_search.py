@@ -240,8 +240,9 @@ def test_a_pruned_training_goes_on_for_another_gamma(tmp_path: Path) -> None:
 
 def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) -> None:
     """A sampler ranks pruned trials by what they reported: one without a report would be ranked apart."""
-    space = {"local.lr": optuna.distributions.FloatDistribution(0.01, 1.0)}
-    study, told = optuna.create_study(direction="maximize"), []
+    space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.01, 1.0)}
+    told: list[str] = []
+    study = optuna.create_study(direction="maximize")
     known = optuna.trial.create_trial(
         params={"local.lr": 0.1}, distributions=space, state=optuna.trial.TrialState.PRUNED,
         intermediate_values={1: 0.5, 2: 0.25}, user_attrs={optuna_study.NOTES: {"run": "trials/00000", "seconds": 3.0}},
