@@ -7,10 +7,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
+from own_names import forgetting_names
 
 torch.set_num_threads(1)
 settings.register_profile("fedray", deadline=None, max_examples=40)
 settings.load_profile("fedray")
+
+
+@pytest.fixture(autouse=True)
+def _own_names() -> Iterator[None]:
+    """The names that a test registers are gone after it: what the next test lists does not depend on the order."""
+    with forgetting_names():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-from own_names import forgetting_names
 from pages import ROOT, compile_cell, find_blocks, find_cells, run_blocks, run_notebook
 
 from fedray.cli.commands import commands
@@ -78,5 +77,4 @@ def test_the_blocks_of_a_how_to_page_run(path: Path, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     text = path.read_text()
     assert any(kind in ("python", "bash", "text") for kind, _ in find_blocks(text)), "nothing to run or to look up"
-    with forgetting_names():
-        run_blocks(text, path.stem, tmp_path)
+    run_blocks(text, path.stem, tmp_path)

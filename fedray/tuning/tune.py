@@ -3,7 +3,7 @@
 Example:
     >>> import tempfile
     >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
-    >>> sweep = {"scenario": keys, "space": {"predict.gamma": [0.1, 1.0]}, "objectives": ["accuracy"], "trials": 1}
+    >>> sweep = {"scenario": keys, "space": {"local.lr": [0.01, 0.1]}, "objectives": ["accuracy"], "trials": 1}
     >>> summary = run_sweep(sweep, tempfile.mkdtemp(), say=lambda line: None)
     >>> summary["trials"], summary["complete"]
     (1, 1)

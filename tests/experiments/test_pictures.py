@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_names import forgetting_names
 from small import run_command
 
 import fedray
@@ -63,7 +62,6 @@ def test_the_own_partition_of_the_page_deals_and_reads_its_option() -> None:
     block = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     keys: dict[str, Any] = {"rounds": 0, "runtime": "inline", "report": False, "clients": 4, "model": "linear"}
     keys |= {"method": "fedavg", "data": {"name": "digits", "limit": 90, "partition": {"name": "halves", "part": 3}}}
-    with forgetting_names():
-        exec(compile(block, "block", "exec"), {"__name__": "__main__"})
-        study = fedray.run(keys).study
+    exec(compile(block, "block", "exec"), {"__name__": "__main__"})
+    study = fedray.run(keys).study
     assert study.shards.label_counts(0).sum() == 30

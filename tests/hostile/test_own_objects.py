@@ -7,7 +7,7 @@ command line, and a few in the actors of Ray.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from own_case import SCENARIO, Case, good_data, good_model
 from own_models import Mine
-from own_names import forgetting_names
 from own_objects import CASES, fits_case, run_objects, write_module
 from small import run_command
 from torch import Tensor, nn
@@ -29,13 +28,6 @@ SAMPLE = (
     "method_step_returns_nan", "method_reduce_raises", "method_good",
 )  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
-
-
-@pytest.fixture(autouse=True)
-def own_names() -> Iterator[None]:
-    """Names that a test registers are forgotten after it."""
-    with forgetting_names():
-        yield
 
 
 def find_fault(case: Case, out: Path) -> str:

@@ -12,7 +12,10 @@ import pytest
 
 from fedray.process.ending import AGAIN, current_ending, describe_end, end_on_signals
 
-STARTED = "from fedray.process.ending import *\nimport hashlib, os, signal, sys, time\n"
+STARTED = """from fedray.process.ending import *
+import hashlib, os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, which a test run may be started by, hands it on as ignored
+"""
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

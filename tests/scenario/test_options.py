@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from own_names import forgetting_names
 
 import fedray
 from fedray.core.errors import BadInput
@@ -43,11 +42,10 @@ def test_the_keys_of_a_section_are_named_once_and_none_that_fedray_writes() -> N
 
 
 def test_options_of_a_registered_loss_were_left_out() -> None:
-    with forgetting_names("none"):
-        fedray.register("loss", "smooth", lambda o, t, c, *, smoothing=0.1: smoothing * c.objective(o, t))
-        with pytest.raises(BadInput, match=r"^local.smothing is not a key of local: did you mean local.smoothing\?"):
-            read_scenario({"local": {"loss": "smooth", "smothing": 0.2}})
-        assert fold_local_options({"loss": "smooth"}, ("loss",))["options"] == {"smoothing": 0.1}
+    fedray.register("loss", "smooth", lambda o, t, c, *, smoothing=0.1: smoothing * c.objective(o, t))
+    with pytest.raises(BadInput, match=r"^local.smothing is not a key of local: did you mean local.smoothing\?"):
+        read_scenario({"local": {"loss": "smooth", "smothing": 0.2}})
+    assert fold_local_options({"loss": "smooth"}, ("loss",))["options"] == {"smoothing": 0.1}
 
 
 def test_a_name_that_is_near_another_one_may_be_a_module_that_was_not_imported() -> None:
