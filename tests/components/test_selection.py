@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_names import forgetting_names
 from small import copy_run, rows, scenario
 
 import fedray
@@ -206,14 +207,17 @@ def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "selection.md").read_text()
     block, schedule = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert all(f"`{name}`" in page or f"name: {name}," in page for name in SELECTION_SPECS)
-    names = {"__name__": "__main__"}
-    exec(compile(block, "block", "exec"), names)
-    exec(compile(schedule, "schedule", "exec"), names)
-    tiers = {"fast": {"share": 0.5}, "slow": {"share": 0.5, "spread": 1.0}}
-    keys = scenario(PARTIAL, {"clients": {"tiers": tiers}, "rounds": 2})
-    run = fedray.run(keys, participation={"selection": "slowest_first"}, out=tmp_path / "run")
-    jobs = run.clients.to_pylist()
-    assert {job["client"] for job in jobs if job["round"] == 1} == {job["client"] for job in jobs if job["round"] == 2}
-    assert fedray.load(run.path).study.clients.number == 6
+    with forgetting_names():
+        names = {"__name__": "__main__"}
+        exec(compile(block, "block", "exec"), names)
+        exec(compile(schedule, "schedule", "exec"), names)
+        tiers = {"fast": {"share": 0.5}, "slow": {"share": 0.5, "spread": 1.0}}
+        keys = scenario(PARTIAL, {"clients": {"tiers": tiers}, "rounds": 2})
+        run = fedray.run(keys, participation={"selection": "slowest_first"}, out=tmp_path / "run")
+        jobs = run.clients.to_pylist()
+        assert {job["client"] for job in jobs if job["round"] == 1} == {
+            job["client"] for job in jobs if job["round"] == 2
+        }
+        assert fedray.load(run.path).study.clients.number == 6
     with pytest.raises(BadInput, match=r"this run used selection 'slowest_first'"):
         _ = fedray.load(run.path).study
