@@ -9,7 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "docs" / "explanation" / "benchmark_results.md").read_text()
-CNNS = r"CNNs have become faster since: ([\d.]+) and ([\d.]+) at commit (\w+)"
 
 
 def measured(section: str) -> list[float]:
@@ -32,9 +31,3 @@ def test_the_table_of_speed_quotes_the_first_rows_of_the_results(page: str) -> N
     assert all(map(is_rounded, quoted, measured("All rows")[:5])), quoted
     (commit,) = re.findall(r"commit\s(\w{7})\b", text.partition("| work |")[0])
     assert f"`fedray bench --quick` at commit {commit}, one run" in SOURCE
-
-
-def test_the_readme_quotes_the_newer_rows_of_the_networks() -> None:
-    ((small, wide, commit),) = re.findall(CNNS, (ROOT / "README.md").read_text())
-    assert all(map(is_rounded, (small, wide), measured("Behind a max pooling only")))
-    assert f"at commit {commit}, without other work" in SOURCE
