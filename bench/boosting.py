@@ -1,4 +1,4 @@
-"""Boosting without gradients on five tables, with two kinds of skew: prints the table of docs/results.md.
+"""Boosting without gradients on five tables, with two kinds of skew: prints the table of docs/results/other_methods.md.
 
 Three tables have classes: scikit-learn's digits and breast cancer, and UCI's red wine, whose quality is the class. Two
 UCI tables have real targets, concrete and energy; their classes are the quarters of the target. One row in five is a

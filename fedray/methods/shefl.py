@@ -11,7 +11,7 @@ Deviations:
        number of LPC clients of the round.
     2. Coefficients are applied at the server: scaling commutes with top-k.
     3. The paper says "10 local iterations"; here they are 10 local *epochs*. With 10 steps FashionMNIST stays below
-       70 % for 30 rounds; with 10 epochs it takes about twice the published rounds to 80 % (`docs/results.md`).
+       70 % for 30 rounds; with 10 epochs it takes about twice the published rounds to 80 % (`docs/results/shefl.md`).
     4. There may be any number of tiers; all tiers with uploads of a model weigh the same.
     5. `mu` > 0 adds FedProx's pull, `alpha` > 0 FedDyn's corrections and its server's step (a private vector `[d]` for
        each client and model).

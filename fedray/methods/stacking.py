@@ -10,7 +10,7 @@ Prediction: each base's sub models are averaged, put side by side, and the meta 
 
 A known weakness: where clients hold disjoint classes, (i, j) has never seen client j's classes, so the meta model
 learns "a tiny p_c means class c" and turns against the right answer; more mildly where each class has two holders
-(docs/results.md shows both).
+(docs/results/stacking.md shows both).
 
 Deviations:
     1. `folds: within` (ours): every client deals its rows into F folds, (i, f) is trained on all clients without their
