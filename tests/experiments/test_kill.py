@@ -34,6 +34,7 @@ STACK: dict[str, Any] = {  # bases for the first half of the rounds, then the me
     **INLINE,
     "rounds": 60,
     "method": {"name": "stacking", "folds": "within", "bases": [{"name": "mlp", "hidden": [8]}, {"name": "linear"}]},
+    "model": {},
     "clients": {"number": 6},
 }
 PRIVATE: dict[str, Any] = {**INLINE, "compress": {"kind": "topk", "error_feedback": True}}
