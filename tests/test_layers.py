@@ -26,6 +26,7 @@ BASES = {
     "Exception",
     "UserWarning",
     "FedrayError",
+    "FedrayWarning",
     "nn.Module",
     "ctypes.Structure",
     "Composer",

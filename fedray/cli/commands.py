@@ -21,7 +21,6 @@ from fedray import __version__
 from fedray.cli.bench import bench_command
 from fedray.cli.catalogue import data_group, list_command, scenarios_group
 from fedray.cli.clean import clean_command
-from fedray.cli.notes import show_notes
 from fedray.cli.options import loudness
 from fedray.cli.results import export_command, plot_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
@@ -30,6 +29,7 @@ from fedray.cli.traces import traces_group
 from fedray.cli.tune import tune_command
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.phases import log, show_phases
+from fedray.process.notes import show_notes
 from fedray.process.streams import silence, tolerate_stderr
 
 

@@ -19,8 +19,12 @@ class BadInput(FedrayError):
     """The user's input cannot be used. The message names key, value and remedy; the exit status is 2."""
 
 
-class ScenarioWarning(UserWarning):
-    """Something in a scenario does less than its author may think. The command line prints it as one line."""
+class FedrayWarning(UserWarning):
+    """Something that a user should know, and that stops nothing. The command line prints it as one line."""
+
+
+class ScenarioWarning(FedrayWarning):
+    """Something in a scenario does less than its author may think."""
 
 
 class Unwritable(FedrayError):
@@ -51,8 +55,8 @@ class Damaged(FedrayError):
         return f"{self.reason}: {self.remedy}"
 
 
-class DamageWarning(UserWarning):
-    """A file of a run directory was damaged and set aside. The command line prints it as one line."""
+class DamageWarning(FedrayWarning):
+    """A file of a run directory was damaged and set aside."""
 
 
 class Diverged(FedrayError):

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.text import suggest_nearest
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
@@ -82,7 +82,7 @@ def adapt(
     else:
         data = keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in data.remarks:
-        warnings.warn(remark, stacklevel=2)
+        warnings.warn(remark, FedrayWarning, stacklevel=2)
     return data
 
 

@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import Unwritable
+from fedray.core.errors import FedrayWarning, Unwritable
 from fedray.data.catalogue import check_data_options, find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
@@ -68,7 +68,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     """
     data = _open_stored(name, root, options or {})
     for remark in data.remarks:
-        warnings.warn(remark, stacklevel=2)
+        warnings.warn(remark, FedrayWarning, stacklevel=2)
     return data
 
 

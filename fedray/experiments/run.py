@@ -18,7 +18,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, record_objects
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
@@ -266,6 +266,7 @@ def warn_of_failures(watch: Watch) -> Watch:
             warnings.warn(
                 f"by round {snapshot['round']} {snapshot['failed']} jobs failed and were left out (on_client_error: "
                 "skip): see status and error in clients.parquet",
+                FedrayWarning,
                 stacklevel=2,
             )
         watch(snapshot)

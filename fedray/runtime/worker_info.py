@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from fedray.core import native
+from fedray.core.errors import FedrayWarning
 from fedray.runtime.worker import Worker
 from fedray.training.choice import COMPILED
 from fedray.training.selftest import check_invariance
@@ -69,5 +70,7 @@ def warn_if_dependent(facts: dict[str, Any]) -> None:
     """Warns where the self-test failed."""
     if not facts["lanes_independent"]:
         warnings.warn(
-            "the lane self-test failed here: results repeat for the same packing only (see manifest.json)", stacklevel=2
+            "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",
+            FedrayWarning,
+            stacklevel=2,
         )

@@ -13,10 +13,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.spread import refuse_other_seats
 from fedray.process.ending import current_ending
+from fedray.process.notes import say_notes
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep_file import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
@@ -148,7 +151,11 @@ def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
 
 
 def _end_with_parent() -> None:
-    """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process."""
+    """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process.
+
+    What it warns of is a line on stderr: no warning reaches the process that made it.
+    """
+    say_notes(partial(print, file=sys.stderr))
     for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,10 @@ import pytest
 from sweeps import LR, sweep
 
 from fedray.bench.measure import list_tree
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
 from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.workers import refuse_idle_actors
+from fedray.tuning.workers import _end_with_parent, refuse_idle_actors
 
 
 def confirm(keys: dict[str, Any], address: str | None = None) -> int:
@@ -72,3 +75,9 @@ def test_ctrl_c_of_a_terminal_printed_the_tracebacks_of_the_workers(moment: str,
     lines = [line for line in said.splitlines() if "training the trials" not in line]
     assert (process.returncode, len(lines)) == (130, 1), said
     assert lines[0].startswith("fedray: ended by SIGINT; ")
+
+
+def test_a_worker_that_warned_wrote_a_line_of_source_code(capfd: pytest.CaptureFixture[str]) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
+        pool.submit(warnings.warn, "one row", ScenarioWarning).result()
+    assert capfd.readouterr().err == "fedray: note: one row\n"

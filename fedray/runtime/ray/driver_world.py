@@ -24,6 +24,7 @@ from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
 
 import fedray
 from fedray.assembly.user_objects import UserObjects
+from fedray.core.errors import FedrayWarning
 from fedray.own_code.user_modules import find_module_places
 from fedray.runtime import environment
 from fedray.runtime.ray.connection import Connection
@@ -83,6 +84,7 @@ def send_modules(own: UserObjects, connection: Connection) -> list[str]:
     except Exception as error:  # whatever Ray says: a folder that is too large, a file that cannot be read
         why = " ".join(str(error).split())[:200]
         names = ", ".join(place.name for place in places)
-        warnings.warn(f"{names} cannot be sent to the nodes ({why}): install it on each of them", stacklevel=2)
+        text = f"{names} cannot be sent to the nodes ({why}): install it on each of them"
+        warnings.warn(text, FedrayWarning, stacklevel=2)
         return []
     return [str(each) for each in sent]
