@@ -37,4 +37,35 @@ def error_line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]
         return f"{path} is missing: give it a value"
     if kind == "list_type":
         return f"{path} = {quote_value(value)} is not a list: write its entries as '- ...' lines below it"
-    return f"{path} = {quote_value(value)} is not a mapping: write its keys below it"
+    section = "clients.tiers.*" if place[:2] == ["clients", "tiers"] and len(place) == 3 else path
+    remedy = f"write {_spell_section(section, value)}" if section in _EXAMPLES else "write its keys below it"
+    return f"{path} = {quote_value(value)} is not a mapping: {remedy}"
+
+
+def _spell_section(section: str, value: Any) -> str:
+    """The keys that are meant where a section is one value.
+
+    Example:
+        >>> _spell_section("evaluate.target", 0.85), _spell_section("evaluate.target", "nll")
+        ('{metric: accuracy, value: 0.85}', '{metric: nll, value: 0.9}')
+    """
+    keys = dict(_EXAMPLES[section])
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        keys[list(keys)[-1]] = value
+    elif isinstance(value, str) and value.isidentifier() and "metric" in keys:
+        keys["metric"] = value
+    return f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"
+
+
+_REACHED = {"metric": "accuracy", "value": 0.9}
+_EXAMPLES: Mapping[str, Mapping[str, Any]] = {  # what a number alone is meant for comes last
+    "evaluate.stop_at": _REACHED,
+    "evaluate.target": _REACHED,
+    "stop": {"metric": "accuracy", "patience": 10},
+    "evaluate": {"every": 10},
+    "checkpoint": {"every": 10},
+    "participation": {"per_round": 10},
+    "clients": {"number": 50},
+    "clients.tiers.*": {"number": 10},
+    "predict.conformal": {"alpha": 0.1},
+}

@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ def fold_options(
         if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
             remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
             raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
+        if kind == "data" and isinstance(name, str) and (remedy := _spell_path(name)):
+            raise BadInput(f"{path}.name = {quote_value(name)} is not a known data set: {remedy}")
         known = names.known_names(kind)
         otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
         remedy = suggest_nearest(name, known, otherwise)
@@ -83,6 +86,19 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     return {**rest, "options": kept} if kept else rest
 
 
+def _spell_path(name: str) -> str:
+    """How a scenario names data of which somebody wrote the path alone; empty where it looks like no path."""
+    table = f"data: {{name: table, path: {quote_value(name)[1:-1]}, target: COLUMN}}"
+    if _TABLE.search(name):
+        return f"for a file write {table}"
+    if name.startswith(("/", "./", "../", "~")) or name.endswith("/"):
+        return (
+            f"for a table, or a folder of tables, write {table}; for folders of pictures name: folder, without target"
+        )
+    return ""
+
+
+_TABLE = re.compile(r"\.(csv|tsv|txt|data|gz|parquet|pq|feather|arrow)$", re.IGNORECASE)
 _SERVER_OPTIMIZERS = {
     "fedadam": "write method.name=fedavg server.optimizer=adam",
     "fedyogi": "write method.name=fedavg server.optimizer=yogi",
