@@ -19,6 +19,7 @@ from fedray.assembly import memory
 from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
+from fedray.assembly.unseen import warn_of_unseen_classes
 from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes, quote_value
@@ -57,6 +58,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
     warn_of_limits(study)
     warn_of_left_tiers(scenario, study.clients)
+    warn_of_unseen_classes(study)
     if plot is not None:
         plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))

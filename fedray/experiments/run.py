@@ -17,6 +17,7 @@ from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
+from fedray.assembly.unseen import warn_of_unseen_classes
 from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.evaluation.evaluate import make_evaluator
@@ -118,6 +119,7 @@ def _choose_runtime(
     if not resume:
         warn_of_limits(study)
         warn_of_left_tiers(scenario, study.clients)
+        warn_of_unseen_classes(study)
     chosen = choose_runtime(scenario, study, address)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
