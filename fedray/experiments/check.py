@@ -20,6 +20,7 @@ from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.unseen import warn_of_unseen_classes
+from fedray.assembly.untrained import warn_of_untrained_models
 from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes, quote_value
@@ -59,6 +60,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
     warn_of_limits(study)
     warn_of_left_tiers(scenario, study.clients)
     warn_of_unseen_classes(study)
+    warn_of_untrained_models(scenario, study)
     if plot is not None:
         plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))

@@ -18,6 +18,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
 from fedray.assembly.unseen import warn_of_unseen_classes
+from fedray.assembly.untrained import warn_of_untrained_models
 from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.evaluation.evaluate import make_evaluator
@@ -120,6 +121,7 @@ def _choose_runtime(
         warn_of_limits(study)
         warn_of_left_tiers(scenario, study.clients)
         warn_of_unseen_classes(study)
+        warn_of_untrained_models(scenario, study)
     chosen = choose_runtime(scenario, study, address)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)

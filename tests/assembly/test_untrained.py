@@ -1,0 +1,103 @@
+"""Models that nobody can train in a run are said before it begins, and only where that is sure."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from small import run_command
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
+from fedray.core.errors import ScenarioWarning
+from fedray.scenario.loader import read_scenario
+
+LOSSES = {"per_round": 1, "selection": {"name": "power_of_choice", "candidates": 2}}
+TWO_EACH = {"number": 4, "tiers": {"hpc": {"models_per_round": 2}}}
+STACK = {"name": "stacking", "bases": [{"name": "mlp", "models": 3}, {"name": "mlp", "hidden": [4]}]}
+
+
+def keys(models: int, rounds: int, **more: Any) -> dict[str, Any]:
+    usual = {"clients": 4, "participation": {"per_round": 1}, "method": {"models": models}}
+    return {"rounds": rounds, "data": {"name": "digits", "limit": 90}, **usual, **more}
+
+
+def hear(scenario: dict[str, Any]) -> list[str]:
+    """What is said of the models of a scenario."""
+    read = read_scenario(scenario)
+    study = build_study(read)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        warn_of_untrained_models(read, study)
+    return [str(one.message).partition(",")[0] for one in heard]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        (keys(5, 3, schedule={"kind": "balanced"}), "2 of 5 models in 3 rounds"),
+        (keys(9, 3, schedule={"kind": "balanced"}, clients=TWO_EACH), "5 of 9 models in 3 rounds"),
+        (keys(5, 3, schedule={"kind": "adaptive"}), "2 of 5 models in 3 rounds"),
+        (keys(5, 3, participation=LOSSES), "2 of 5 models in 3 rounds"),
+        (keys(5, 3, participation={"mode": "buffered", "goal": 2}), "2 of 5 models in 3 rounds"),
+        (keys(3, 1, method={"name": "ifca", "models": 3}), "2 of 3 models in 1 round"),
+        (keys(1, 1, method=STACK), "10 of 16 models in 1 round"),
+    ],
+)
+def test_models_without_a_job_are_counted(scenario: dict[str, Any], said: str) -> None:
+    assert hear(scenario) == [f"nobody trains {said}"]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        keys(5, 5, schedule={"kind": "balanced"}),
+        keys(5, 0),
+        keys(5, 5, schedule={"kind": "adaptive"}),
+        keys(5, 3, participation={"mode": "semi"}),
+        keys(4, 1, method="local_only"),
+        keys(1, 1, method="fens"),
+    ],
+)
+def test_nothing_is_said_where_every_model_may_be_trained(scenario: dict[str, Any]) -> None:
+    assert hear(scenario) == []
+
+
+def test_a_client_without_rows_trains_no_model() -> None:
+    study = build_study(read_scenario(keys(2, 2, participation={}, schedule={"kind": "balanced"})))
+    assert count_untrained(study, 1).tolist() == [0]
+
+    class Empty:
+        def sizes(self, world: Any, _client: Any) -> Any:
+            return np.zeros_like(world)
+
+    object.__setattr__(study, "shards", Empty())
+    assert count_untrained(study, 1).tolist() == [2]
+
+
+def test_a_schedule_of_the_users_own_is_not_asked_ahead() -> None:
+    asked = []
+
+    def first(_models: int, _rows: str) -> Any:
+        def assign(now: Any, drawn: Any, _m: Any, _state: Any) -> Any:
+            asked.append(now.t)
+            return np.arange(len(drawn.client)), np.zeros(len(drawn.client), int)
+
+        return assign
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ScenarioWarning)
+        fedray.run({**keys(3, 2), "runtime": "inline", "report": False}, schedule=first)
+    assert asked == [0, 1]
+
+
+def test_the_command_line_says_it_once(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({**keys(5, 1), "runtime": "inline", "report": False}))
+    for command in (["check"], ["run", "--out", tmp_path / "run"]):
+        done = run_command(*command, tmp_path / "s.yaml")
+        assert (done.status, done.err.count("fedray: note: nobody trains 4 of 5 models in 1 round, ")) == (0, 1)
