@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import traceback
@@ -32,6 +33,9 @@ from fedray.experiments.phases import log, show_phases
 from fedray.process.notes import show_notes
 from fedray.process.streams import silence, tolerate_stderr
 
+_WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
@@ -49,9 +53,12 @@ def exit_with_one_line() -> Iterator[None]:
     except BrokenPipeError:  # the reader of the output, `head` say, has closed it
         silence(sys.stdout)
         sys.exit(1)
-    except OSError as error:  # a name too long for the file system, a disk that is gone
-        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
-        sys.exit(1)
+    except OSError as error:  # a path of somebody else, a disk that is gone
+        is_path = error.filename is not None and error.errno in _WRONG_PATH
+        remedy = ": give another path, or make it readable and writable first" if is_path else ""
+        remedy = ": free space, or check the disk" if error.errno in _DISK_FAULTS else remedy
+        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}{remedy}", err=True)
+        sys.exit(2 if is_path else 1)
     except MemoryError as error:
         click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
         sys.exit(1)

@@ -15,6 +15,7 @@ import click
 from fedray.cli import options
 from fedray.core.errors import BadInput
 from fedray.experiments.phases import log
+from fedray.files.parts import has_file
 from fedray.files.plain import confirm_writable, make_parent, write_atomically
 from fedray.own_code.user_modules import import_modules
 from fedray.process.quickly import import_quickly
@@ -30,7 +31,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """
     folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
     for folder in folders:
-        if not (folder / "scenario.yaml").is_file():  # said before anything heavy is imported
+        if not has_file(folder, "scenario.yaml"):  # said before anything heavy is imported
             raise BadInput(
                 f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
             )

@@ -16,8 +16,7 @@ from typing import Any
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, refuse_objects, require_objects
-from fedray.core.errors import BadInput
-from fedray.files.parts import refuse_links
+from fedray.files.parts import has_file, refuse_links
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.yaml_text import load_yaml
@@ -29,6 +28,7 @@ from fedray.storage.identity import (
     read_keys,
     refuse_missing_names,
 )
+from fedray.storage.places import require_run_directory
 
 _AFTER_TRAINING = ("training", "method", "selection", "schedule")  # parts whose code reads values in training
 
@@ -44,8 +44,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
         BadInput: this is no run directory, or an object is missing or was not there when the run began.
     """
     refuse_links(out)
-    if not (out / "scenario.yaml").is_file():
-        raise BadInput(f"{out} is no run directory (it has no scenario.yaml): give the --out of a run")
+    require_run_directory(out)
     refuse_missing_names(out)
     scenario = read_scenario(read_keys(out), explicit=False)
     require_objects(scenario, own)
@@ -61,7 +60,7 @@ def read_data_options(out: Path) -> dict[str, Any]:
         out: the run directory, or a path that is none.
     """
     path = out / "scenario.yaml"
-    tree = load_yaml(path) if path.is_file() else {}
+    tree = load_yaml(path) if has_file(out, path.name) else {}
     data = tree.get("data") if isinstance(tree, dict) else None
     if not isinstance(data, dict) or data.get("object") is None:
         return {}

@@ -20,13 +20,14 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, Damaged
 from fedray.files.plain import read_file
-from fedray.files.sealed import SEAL, read_or_explain, seal_entries
+from fedray.files.sealed import SEAL, read_or_explain, seal_entries, tell_apart
 
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
 FILES_KEY = "files"  # of the summary: their checksums
@@ -196,6 +197,26 @@ def sum_parts(out: Path) -> PartSums:
     }
 
 
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a directory holds a plain file of this name, which may be a link to one.
+
+    Args:
+        folder: What a user names as a directory; it may be missing.
+        name: Of the file, such as `scenario.yaml`.
+
+    Raises:
+        BadInput: This user may not look into the directory.
+        FedrayError: The disk has a fault.
+    """
+    try:
+        return stat.S_ISREG((folder / name).stat().st_mode)
+    except OSError as error:
+        told = tell_apart(folder, error, "")
+        if isinstance(told, Damaged):
+            return False
+        raise told from None
+
+
 def refuse_links(out: Path) -> None:
     """Refuses symbolic links in a run directory, which may lead to the files of somebody else.
 
@@ -203,7 +224,8 @@ def refuse_links(out: Path) -> None:
         out: A run directory, or that of a sweep or a table; it may be a link itself, or missing.
 
     Raises:
-        BadInput: Names the link.
+        BadInput: Names the link, or a directory that this user may not read.
+        FedrayError: The disk has a fault.
     """
     _refuse_links(out, 3)
 
@@ -212,10 +234,11 @@ def _refuse_links(folder: Path, depth: int) -> None:
     try:
         with os.scandir(folder) as entries:
             found = list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return
     except OSError as error:
-        raise BadInput(f"{folder} cannot be read ({error.strerror}): make it readable first") from None
+        told = tell_apart(folder, error, "")
+        if isinstance(told, Damaged):  # it is no directory, and holds nothing
+            return
+        raise told from None
     for entry in found:
         if entry.is_symlink():
             raise BadInput(

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import Damaged, FedrayError
+from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.files.bounded_json import parse_json
 from fedray.files.plain import MOST_FILE_BYTES, explain_read_error, read_file, replace_infinite, write_json
 
@@ -90,7 +90,8 @@ def read_or_explain(path: Path, remedy: str, most: int = MOST_FILE_BYTES) -> byt
 
     Raises:
         Damaged: It is missing, or something else has its name.
-        FedrayError: It cannot be read for another reason, such as its permissions or the disk.
+        BadInput: This user may not read it.
+        FedrayError: It cannot be read for another reason, such as a fault of the disk.
     """
     try:
         return read_file(path, most)
@@ -99,10 +100,12 @@ def read_or_explain(path: Path, remedy: str, most: int = MOST_FILE_BYTES) -> byt
 
 
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
-    """The error of a file that could not be read: `Damaged` where it is missing or no plain file, else the true cause.
+    """The error of what could not be read: `Damaged` where it is missing or no plain file, else the true cause.
+
+    A path that this user may not read is bad input, and a fault of the disk is none.
 
     Args:
-        path: The file.
+        path: The file or the directory.
         error: What the system said.
         remedy: What to do where it is missing or no plain file.
     """
@@ -111,4 +114,6 @@ def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
         return Damaged(f"{path} is missing", remedy)
     if error.errno in (errno.EINVAL, errno.ELOOP, errno.ENXIO):  # a directory, a pipe, a device or a link
         return Damaged(f"{path} cannot be used ({why})", remedy)
-    return FedrayError(f"{path} cannot be read ({why}): it may be whole, make it readable first")
+    if isinstance(error, PermissionError) or error.errno == errno.ENAMETOOLONG:
+        return BadInput(f"{path} cannot be read ({why}): it may be whole, make it readable first")
+    return FedrayError(f"{path} cannot be read ({why}): it may be whole, check its disk first")

@@ -10,11 +10,12 @@ Example:
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, Unwritable
 from fedray.files.parts import refuse_links
 from fedray.files.plain import refuse_special, replace_file
 from fedray.report.sheets import PageTable
@@ -32,6 +33,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
     Raises:
         BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
             stays as it was).
+        Unwritable: the disk is full or has a fault.
     """
     from fedray.report.page import render_many, render_one  # Matplotlib is imported only when a report is made
     from fedray.report.read import read_run
@@ -55,7 +57,10 @@ def _one_line(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadInput(f"--out {out} cannot be written ({error.strerror}): choose another file") from None
+        line = f"--out {out} cannot be written ({error.strerror})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise Unwritable(f"{line}: free space or choose another file") from None
+        raise BadInput(f"{line}: choose another file") from None
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:

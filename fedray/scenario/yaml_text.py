@@ -20,7 +20,7 @@ from yaml.resolver import Resolver
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, show_line
 from fedray.files.bounded import RESTORE, name_file, say_damaged
-from fedray.files.sealed import read_or_explain
+from fedray.files.sealed import read_or_explain, tell_apart
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
@@ -182,8 +182,10 @@ def load_yaml(path: Path) -> Any:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise BadInput(f"{where} is not UTF-8 text: a scenario is a YAML file") from None
-    except (OSError, ValueError) as wrong:
-        raise BadInput(f"{where} cannot be read: {show_line(getattr(wrong, 'strerror', None) or wrong)}") from None
+    except OSError as wrong:
+        raise tell_apart(Path(where), wrong, "give a YAML file") from None
+    except ValueError as wrong:  # no path has such characters
+        raise BadInput(f"{where} cannot be read: {show_line(wrong)}") from None
     return parse_yaml(text, where)
 
 

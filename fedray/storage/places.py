@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files.locks import is_locked
+from fedray.files.parts import has_file
 from fedray.storage.directory import LOCK, is_unborn, lock_run_directory, say_written
 
 
@@ -30,9 +31,10 @@ def require_run_directory(folder: Path) -> None:
     """Refuses a directory that no run was written to.
 
     Raises:
-        BadInput: it has no `scenario.yaml`.
+        BadInput: it has no `scenario.yaml`, or this user may not read it.
+        FedrayError: the disk has a fault.
     """
-    if not (folder / "scenario.yaml").is_file():
+    if not has_file(folder, "scenario.yaml"):
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedray.core.errors import BadInput
+from fedray.files.parts import has_file
 
 COPY = "sweep.yaml"  # in the directory of the sweep
 
 
 def has_sweep(folder: Path) -> bool:
     """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
-    return (folder / COPY).is_file()
+    return has_file(folder, COPY)
 
 
 def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:

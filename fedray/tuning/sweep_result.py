@@ -34,7 +34,7 @@ from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
-from fedray.tuning.places import COPY
+from fedray.tuning.places import COPY, has_sweep
 from fedray.tuning.sweep_file import read_objectives
 from fedray.tuning.tune import run_sweep
 
@@ -100,7 +100,7 @@ class SweepResult:
             BadInput: this is no directory of a sweep, or the sweep has not ended.
             Damaged: a file of it cannot be read.
         """
-        if not (path / COPY).is_file():
+        if not has_sweep(path):
             raise BadInput(f"{path} is no sweep (it has no {COPY}): give the --out of a sweep")
         refuse_links(path)
         if not is_present(path / TRIALS_FILE):

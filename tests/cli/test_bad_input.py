@@ -122,8 +122,6 @@ BAD: list[tuple[str, str]] = [
     ("report {run} {out}", "no scenario.yaml there"),
     ("report {run} --out {full}/precious.txt/x.html", "cannot be written"),
     ("export {full}", "is no run directory"),
-    ("report {run} --out {disk}/x.html", "cannot be written (No space left on device)"),
-    ("report {run} --out {disk}/report.html", "cannot be written (No space left on device)"),
     # own code and clusters
     (RUN + "--import no_such_module", "--import no_such_module: ModuleNotFoundError"),
     (RUN + "--import ..bad", "--import ..bad"),
@@ -140,6 +138,8 @@ WHILE_RUNNING: list[tuple[str, str]] = [
     ("run {file} --out {disk}/new", "No space left on device: free space or choose another --out"),
     ("table {file} table='[{{name: a}}]' --out {disk}/new", "No space left on device: free space or choose another"),
     ("export {run} --out {disk}/new", "No space left on device: free space or choose another --out"),
+    ("report {run} --out {disk}/x.html", "cannot be written (No space left on device): free space or choose another"),
+    ("report {run} --out {disk}/report.html", "cannot be written (No space left on device): free space"),
     (
         "run {file} --out {little}/new rounds=99 checkpoint.every=1 checkpoint.keep=99 model.hidden=[40]",
         "No space left on device",
@@ -241,7 +241,11 @@ def test_bad_input_is_one_line_and_changes_nothing(typed: str, says: str, places
         assert len(lines[0]) < 700
 
 
-@pytest.mark.parametrize(("typed", "says"), WHILE_RUNNING, ids=[typed for typed, _ in WHILE_RUNNING])
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [drawn_by_its_command(*line) for line in WHILE_RUNNING],
+    ids=[typed for typed, _ in WHILE_RUNNING],
+)
 def test_what_fails_while_running_is_one_line(typed: str, says: str, places: dict[str, Path]) -> None:
     """Behind the run's progress, if it made any; nothing that existed before is gone."""
     before = everything(places)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -68,6 +73,60 @@ def test_a_directory_that_cannot_be_written_is_named_before_torch_is_imported(tm
     assert done.stdout.splitlines() == ["2 []"] * len(commands), done
     assert len(done.stderr.splitlines()) == len(commands)
     assert all("cannot be written" in line and str(taken) in line for line in done.stderr.splitlines()), done.stderr
+
+
+READING = ("resume {}", "report {}", "export {}", "plot {}", "tune {}.yaml --out {}", "run {}.yaml --out {}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with a scenario in it; beside it a sweep of that name, which every command refuses later."""
+    (tmp_path / "x.yaml").write_text("{rounds: 1, space: {}}")
+    place = tmp_path / "x"
+    place.mkdir()
+    (place / "scenario.yaml").write_text("rounds: 1")
+    return place
+
+
+@pytest.mark.short_report
+@pytest.mark.parametrize("what", ["", "scenario.yaml"])
+@pytest.mark.parametrize(
+    ("number", "status", "remedy"),
+    [(errno.EACCES, 2, "make it readable"), (errno.EIO, 1, "check ")],
+    ids=["permission", "disk"],
+)
+def test_what_may_not_be_read_is_bad_input_and_a_broken_disk_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, what: str, number: int, status: int, remedy: str
+) -> None:
+    """A directory and a file of it, whichever command meets it: some said 1, and some said no remedy."""
+
+    def fail(real: Callable[..., Any], inside: str) -> Callable[..., Any]:
+        def call(path: Any = ".", *more: Any, **keys: Any) -> Any:
+            if isinstance(path, str | os.PathLike) and f"{os.fspath(path)}/".startswith(f"{folder / what}{inside}"):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, *more, **keys)
+
+        return call
+
+    for module, name in ((os, "listdir"), (os, "scandir"), (os, "open"), (io, "open")):
+        monkeypatch.setattr(module, name, fail(getattr(module, name), "/"))
+    if not what:  # what is in it cannot be looked at
+        monkeypatch.setattr(os, "stat", fail(os.stat, "/scenario.yaml/"))
+    for typed in READING[: 6 if not what else 4]:
+        done = run_command(*typed.replace("{}", str(folder)).split())
+        *others, line = done.err.splitlines()
+        assert (done.status, line.startswith("fedray: ")) == (status, True), (typed, done)
+        assert str(folder) in line and remedy in line, (typed, line)
+        assert others in ([], ["drawing the report"])
+
+
+def test_a_path_that_leads_through_a_file_or_in_a_circle_is_bad_input(folder: Path) -> None:
+    (folder / "a").symlink_to(folder / "b")
+    (folder / "b").symlink_to(folder / "a")
+    for path in (folder / "scenario.yaml" / "run", folder / "a"):
+        for typed in READING[:4]:
+            done = run_command(*typed.format(path).split())
+            assert (done.status, done.err.count("\n")) == (2, 1), (typed, done)
 
 
 def test_what_cannot_be_written_is_found_without_a_trace(tmp_path: Path) -> None:
