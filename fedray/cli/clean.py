@@ -15,20 +15,25 @@ import click
 def clean_command(yes: bool) -> None:
     """List what killed runs of yours have left among the temporary files and in shared memory, and remove it (--yes).
 
-    Only folders that fedray made for a Ray of its own, whose processes have all ended, and their shared memory.
+    Only folders that fedray made for a Ray of its own, whose processes have all ended, and their shared memory. A Ray
+    whose driver was killed a moment ago still ends: it is waited for, and named if that takes longer than 10 seconds.
     """
     from fedray.core.text import format_bytes
     from fedray.runtime import leftovers
 
     places = leftovers.session_places()
-    found = [folder for folder in leftovers.find_sessions(places) if leftovers.is_dead(folder)]
+    abandoned = [folder for folder in leftovers.find_sessions(places) if leftovers.is_abandoned(folder)]
+    ending = leftovers.wait_for_ends(abandoned)
+    found = [folder for folder in abandoned if folder not in ending]
     for folder in found:
         memory = leftovers.session_memory(folder)
         size = format_bytes(leftovers.measure_size([folder, *memory]))
         click.echo(f"{folder}: {size}, {len(memory)} files in shared memory{', removed' if yes else ''}")
         if yes:
             leftovers.remove_session(folder)
-    if not found:
+    for folder in ending:
+        click.echo(f"{folder}: its run has ended, but processes of its Ray go on: try again when they have ended")
+    if not found and not ending:
         click.echo(f"nothing is left of killed runs in {', '.join(map(str, places))}")
-    elif not yes:
+    elif found and not yes:
         click.echo("`fedray clean --yes` removes them")

@@ -42,6 +42,7 @@ SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # of the path of a Unix 
 # what Ray appends to the folder: the session with its time and process id, and the longest name of a socket
 SOCKET_NAME = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
 KILL_SECONDS = 5.0  # for killed processes to be gone
+ENDING_SECONDS = 10.0  # for a Ray to end whose driver was killed
 
 
 def session_place() -> Path:
@@ -126,13 +127,16 @@ def find_sessions(places: Sequence[Path]) -> list[Path]:
     return found
 
 
-def is_dead(folder: Path) -> bool:
-    """Whether nobody uses a folder any more: its owner is gone, and all processes of its Ray.
+def is_abandoned(folder: Path) -> bool:
+    """Whether the process that started the Ray of a folder is gone; Ray's own processes may still end.
 
     That can be known on the machine (and in the container) where it was made; elsewhere the answer is no. After a
     restart of the machine everybody is gone.
     """
-    owner = _read_owner(folder)
+    try:
+        owner = _read_owner(folder)
+    except ValueError:  # it was removed meanwhile
+        return False
     if owner["host"] != socket.gethostname() or not owner["system"]:
         return False
     boot, _, names = owner["system"].partition(" ")
@@ -142,9 +146,26 @@ def is_dead(folder: Path) -> bool:
     try:
         with (folder / LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return not session_processes(folder)
+            return True
     except OSError:
         return False
+
+
+def is_dead(folder: Path) -> bool:
+    """Whether nobody uses a folder any more: its owner is gone, and all processes of its Ray."""
+    return is_abandoned(folder) and not session_processes(folder)
+
+
+def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
+    """Waits `ENDING_SECONDS` at most for the Rays of folders whose owners are gone, which end by themselves.
+
+    Returns:
+        The folders whose Ray goes on.
+    """
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (ending := [folder for folder in folders if session_processes(folder)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return ending
 
 
 def session_processes(folder: Path) -> list[int]:
@@ -178,7 +199,10 @@ def _lives(pid: int) -> bool:
 
 def session_memory(folder: Path) -> list[Path]:
     """The semaphores that the raylets of a session have left in shared memory; none of a raylet that lives."""
-    owner = _read_owner(folder)
+    try:
+        owner = _read_owner(folder)
+    except ValueError:  # another process has removed the folder
+        return []
     gone = [pid for pid in owner["raylets"] if not _lives(pid)]
     found = []
     for path in (path for pid in gone for name in SEMAPHORES for path in SHARED_MEMORY.glob(f"{name}{pid}-*")):

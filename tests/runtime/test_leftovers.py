@@ -144,6 +144,35 @@ def test_clean_lists_first_and_removes_with_yes(tmp_path: Path, monkeypatch: pyt
         assert run_command("clean").out.startswith("nothing is left")
 
 
+@pytest.mark.usefixtures("memory")
+def test_a_ray_that_was_still_ending_was_passed_over_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for; where it takes too long, one line says so, and its folder stays."""
+    monkeypatch.setattr(leftovers, "session_places", lambda: [tmp_path])
+    folder, waits = make_dead(tmp_path), [[1], [1], []]
+    monkeypatch.setattr(leftovers, "session_processes", lambda _folder: waits[0])
+    monkeypatch.setattr(leftovers, "ENDING_SECONDS", 0.0)
+    ending = run_command("clean", "--yes")
+    assert (ending.status, ending.out.count("\n"), folder.exists()) == (0, 1, True)
+    assert ending.out.startswith(f"{folder}: its run has ended, but processes of its Ray go on")
+    monkeypatch.setattr(leftovers, "session_processes", lambda _folder: waits.pop(0))
+    monkeypatch.setattr(leftovers, "ENDING_SECONDS", 60.0)
+    ended = run_command("clean", "--yes")
+    assert (ended.status, "removed" in ended.out, folder.exists(), waits) == (0, True, False, [])
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_folder_that_its_run_removed_meanwhile_was_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / f"{leftovers.PREFIX}gone"
+    monkeypatch.setattr(leftovers, "session_places", lambda: [tmp_path])
+    monkeypatch.setattr(leftovers, "find_sessions", lambda _places: [folder])
+    assert run_command("clean").out.startswith("nothing is left")
+    assert leftovers.session_memory(folder) == []
+
+
 def test_a_place_too_long_for_sockets_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's own error was a traceback."""
     monkeypatch.setattr(leftovers, "SOCKET_BYTES", 107)
