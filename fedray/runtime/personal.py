@@ -83,6 +83,8 @@ def find_reading(private: Private, local: Local, t: int, plan: Plan, broadcast: 
 def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Separates what leaves the client from what stays there.
 
+    A compression of the rest sends 0 in private layers too, but that of a user's own phase may take whole rows.
+
     Args:
         layout: How a row is divided into layers.
         phase: Its `private` names the layers that stay with the client.

@@ -75,10 +75,12 @@ def test_ditto_chooses_lambda_by_rmse_where_there_are_no_classes() -> None:
 
 
 def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first() -> None:
-    test = np.array([[3.0, 1.0], [2.0, 5.0], [7.0, 8.0]])
-    held = np.array([[2.0, 1.0], [1.0, np.nan], [np.nan, np.nan]])
-    assert pick_best_pass(test, held, lowest=True).tolist() == [1.0, 2.0, 7.0]
-    assert find_best_pass(-held, lowest=False).tolist() == [1, 0, 0]
+    """Whatever its test score is, which here is neither the lowest of each client nor that of one pass."""
+    test = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0], [8.0, 7.0, 9.0], [2.0, 4.0, 6.0]])
+    held = np.array([[2.0, 1.0, 3.0], [1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [3.0, 2.0, 2.0]])
+    assert pick_best_pass(test, held, lowest=True).tolist() == [3.0, 5.0, 8.0, 4.0]
+    assert pick_best_pass(test, -held).tolist() == [3.0, 5.0, 8.0, 4.0]
+    assert find_best_pass(held, lowest=False).tolist() == [2, 2, 0, 0]
     assert summarize_clients(np.array([np.nan]), classes=False) == {}
 
 
