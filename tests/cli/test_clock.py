@@ -28,7 +28,7 @@ def test_the_summary_left_out_start_up_evaluation_and_report(tmp_path: Path) -> 
     whole, *parts = (float(number) for number in re.findall(r"([\d.]+) s", line))
     names = re.findall(r"(start-up|training|evaluation|report) ", line)
     assert names == ["start-up", "training", "evaluation", "report"], line
-    assert abs(sum(parts) - clock) < max(0.5, 0.1 * clock), f"{line.strip()}, but {clock:.1f} s on the clock"
+    assert abs(sum(parts) - clock) < max(1.0, 0.2 * clock), f"{line.strip()}, but {clock:.1f} s on the clock"
     assert abs(sum(parts) - whole) < 0.25, "rounded to tenths"
     timings = json.loads((tmp_path / "run" / "manifest.json").read_text())["timings"]
     assert 0 < timings["evaluation_seconds"] < timings["process_seconds"]

@@ -37,7 +37,7 @@ def test_a_stale_note_of_a_cluster_took_three_minutes(monkeypatch: pytest.Monkey
     began = time.monotonic()
     with pytest.raises(BadInput, match=r"--address auto: this machine belongs to \S+:1, where nobody answers"):
         joining.join_cluster("auto")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 90
 
 
 def test_an_address_where_nobody_answers_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
