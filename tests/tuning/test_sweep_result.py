@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from own_names import forgetting_names
 from sweeps import rows, sweep
 
 import fedray
@@ -71,3 +73,40 @@ def test_wrong_words_are_one_line(found: fedray.SweepResult, tmp_path: Path) -> 
     (tmp_path / "sweep.yaml").write_text("objectives: accuracy")
     with pytest.raises(BadInput, match="has not ended"):
         fedray.SweepResult.from_path(tmp_path)
+
+
+MINE = """
+import fedray
+from fedray.methods import Method, federated
+fedray.register("method", "mine_of_tune", lambda setting: Method("mine_of_tune", federated(setting)))
+"""
+
+
+@pytest.mark.short_report
+def test_each_keyword_of_tune_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine_of_tune.py").write_text(MINE)
+    with forgetting_names("mine_of_tune"):
+        keys = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", overrides={"rounds": 1, "method": "mine_of_tune"})
+        with pytest.raises(BadInput, match="mine_of_tune"):
+            fedray.tune(keys, out="s")
+        more: dict[str, Any] = {
+            "out": "s",
+            "storage": f"sqlite:///{tmp_path}/trials.db",
+            "modules": ("mine_of_tune.py",),
+        }
+        for wrong, line in (({"address": "127.0.0.1:1"}, "--address"), ({"wait_for": {"hpc": 1}}, "--wait-for")):
+            with pytest.raises(BadInput, match=line):
+                fedray.tune(keys, **more, **wrong)
+        assert not Path("s").exists()
+        one = fedray.tune(keys, **more, trials=1, report=False, progress=True)
+        assert (one.path, len(one), Path("trials.db").is_file()) == (Path("s"), 1, True)
+        assert not list(one.path.glob("study.*")) and not (one.path / "report.html").exists()
+        assert capsys.readouterr().err.startswith("trial 0 ")
+        with pytest.raises(BadInput, match="--resume"):
+            fedray.tune(keys, **more)
+        two = fedray.tune(keys, **more, resume=True, progress=False)
+        assert (len(two), two[0] == one[0], (two.path / "report.html").is_file()) == (2, True, True)
+        assert "trial" not in capsys.readouterr().err
