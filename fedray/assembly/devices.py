@@ -27,9 +27,11 @@ from fedray.simulation.profiles import make_profile
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     """How many clients of each tier a round waits for."""
     keys = scenario.participation
-    if keys.per_round is None and keys.fraction is None:
-        return share_out(clients, clients.number)
-    return share_out(clients, keys.per_round or max(1, round(keys.fraction * clients.number)))  # type: ignore[operator]
+    if keys.per_round is not None:
+        return share_out(clients, keys.per_round)
+    if keys.fraction is not None:
+        return share_out(clients, max(1, round(keys.fraction * clients.number)))
+    return share_out(clients, clients.number)
 
 
 def warn_of_left_tiers(scenario: Scenario, clients: Clients) -> None:

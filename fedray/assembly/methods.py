@@ -269,7 +269,7 @@ def make_local(scenario: Scenario) -> Local:
     """How clients train."""
     keys = scenario.local
     return Local(
-        optimizer=keys.optimizer,  # type: ignore[arg-type]
+        optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces what is neither sgd nor adam
         lr=keys.lr,
         lr_decay=keys.lr_decay,
         lr_decay_every=keys.lr_decay_every,

@@ -69,7 +69,7 @@ def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | N
         raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {_FUNCTIONS[kind][0]}")
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
-    names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]
+    names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]  # `known` has it
     if kind in own_training.KINDS:
         own_training.keep_code(kind, name, thing)
     else:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
 from fedray.core.errors import BadInput, ScenarioWarning
@@ -38,12 +38,14 @@ def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
         own: objects that take the place of names.
     """
     keys, changes = scenario.local, dict[str, Any]()
-    for kind, named, thing in (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer)):
-        if thing is None and (named is None or not names.is_own(kind, named)):  # type: ignore[arg-type]
+    given: tuple[tuple[Literal["loss", "optimizer"], str | None, Any], ...]
+    given = (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer))
+    for kind, named, thing in given:
+        if thing is None and (named is None or not names.is_own(kind, named)):
             continue
         name = name_thing(thing) if thing is not None else str(named)
         code = thing if thing is not None else find_code(kind, name)
-        known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}  # type: ignore[arg-type]
+        known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}
         options = {key: value for key, value in keys.options.items() if key in known}
         if kind == "loss":
             changes["loss"] = read_loss(code, name, options)

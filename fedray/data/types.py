@@ -238,7 +238,7 @@ def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any]:
                 values if values is None or isinstance(values, np.ndarray) else as_array(values, f"data {name}: {part}")
                 for values, _ in given
             ]
-            split = Split(arrays[0], arrays[1], arrays[2])  # type: ignore[arg-type]
+            split = Split(arrays[0], arrays[1], arrays[2])  # type: ignore[arg-type]  # groups alone may be missing
             split = split._replace(x=as_float32(split.x))
         parts.append(split)
     return parts[0], parts[1]

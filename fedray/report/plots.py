@@ -145,7 +145,7 @@ def show_figures() -> None:
     if not any(Figure in one.type_printers for one in known):
         from IPython.core.pylabtools import select_figure_formats
 
-        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]
+        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]  # without types
 
 
 def _report_pictures() -> dict[str, Draw]:

@@ -26,15 +26,11 @@ from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
+from fedray.scenario.names import NameKind
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rules import check_scenario
-from fedray.scenario.schema import (
-    CellKeys,
-    Scenario,
-    section_fields,
-    validate_scenario,
-)
+from fedray.scenario.schema import CellKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.shipped import find_scenario_file
 
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "spell_sections", "to_plain"]
@@ -51,7 +47,7 @@ _SHORT = {  # what a section means that is one word or one number: `method: feda
 }
 _NAMED = {"selection": {"name": "uniform"}}  # what a nested section is called without a name
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
-_NESTED = {"data": "partition", "participation": "selection"}  # sections with a name inside of others
+_NESTED: dict[str, NameKind] = {"data": "partition", "participation": "selection"}  # sections with names in others
 _OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name, beside the nested ones
 _MOST_CELLS = 1000
 
@@ -182,14 +178,15 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
 
 def _scenario(given: Mapping[str, Any]) -> Scenario:
     tree = with_defaults(_name_objects(given))
-    for kind, path in (("method", "method"), ("model", "model"), ("data", "data")):
-        if isinstance(tree[path], Mapping):
-            tree[path] = fold_options(kind, path, tree[path], section_fields(path))  # type: ignore[arg-type]
+    kinds: tuple[NameKind, ...] = ("method", "model", "data")
+    for kind in kinds:
+        if isinstance(tree[kind], Mapping):
+            tree[kind] = fold_options(kind, kind, tree[kind], section_fields(kind))
     for outer, inner in _NESTED.items():
         section = tree[outer].get(inner) if isinstance(tree.get(outer), Mapping) else None
         if isinstance(section, Mapping):
             named = {"name": section["object"], **section} if section.get("object") is not None else section
-            folded = fold_options(inner, f"{outer}.{inner}", {**_NAMED.get(inner, {}), **named}, ("name", "object"))  # type: ignore[arg-type]
+            folded = fold_options(inner, f"{outer}.{inner}", {**_NAMED.get(inner, {}), **named}, ("name", "object"))
             tree[outer] = {**tree[outer], inner: folded}
     if isinstance(tree.get("local"), Mapping):
         tree["local"] = fold_local_options(tree["local"], section_fields("local"))

@@ -193,7 +193,7 @@ def _need_of(key: str, scenario: Scenario) -> Needs | None:
     section, _, last = key.rpartition(".")
     named: dict[str, Any] = {"method": scenario.method, "data": scenario.data, "model": scenario.model}
     if section in named and last not in {f.name for f in fields(named[section])}:
-        spec = SPECS[section].get(named[section].name)  # type: ignore[index]
+        spec = SPECS[section].get(named[section].name)  # type: ignore[index]  # `named` has it
         option = None if spec is None else spec.options.get(last)
         return None if option is None else option.needs
     if section.startswith("clients.tiers") or section not in section_types():

@@ -265,7 +265,7 @@ def refuse_missing_names(out: Path) -> None:
     """
     for name, file in _list_names(read_identity(out)):
         kind, _, known = name.partition(" ")
-        if kind in names.SPECS and not names.is_known(kind, known):  # type: ignore[arg-type]
+        if kind in names.SPECS and not names.is_known(kind, known):  # type: ignore[arg-type]  # one of them
             raise BadInput(
                 f"{out}: this run used {kind} {known!r} of {file}: --import {file}, or import it first in Python"
             )

@@ -119,13 +119,14 @@ def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> floa
         assert conv.in_channels == channels and min(height, width) > 0
         stage.channels, stage.height, stage.width, stage.out = channels, height, width, conv.out_channels
         stage.kernel_h, stage.kernel_w = conv.kernel_size
-        stage.padding_h, stage.padding_w = _pair(conv.padding)  # type: ignore[arg-type]  # no text: see `split_net`
+        padding = _pair(conv.padding)  # type: ignore[arg-type]  # no text: see `split_net`
+        stage.padding_h, stage.padding_w = padding
         stage.bias, stage.activation = conv.bias is not None, ACTIVATION_CODES[activation]
         stage.pool, stage.activation_first = 0 if kind is None else _POOLS[kind], first
         stage.pool_h, stage.pool_w = pool
         height, width = (
             side + 2 * pad - kernel + 1
-            for side, pad, kernel in zip((height, width), _pair(conv.padding), conv.kernel_size, strict=True)  # type: ignore[arg-type]
+            for side, pad, kernel in zip((height, width), padding, conv.kernel_size, strict=True)
         )
         assert min(height, width) > 0
         depth = channels * stage.kernel_h * stage.kernel_w

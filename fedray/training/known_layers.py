@@ -69,13 +69,13 @@ def _linear(_x: Link, weight: Named, bias: Named | None = None) -> Weighted:
 
 def _conv(  # noqa: PLR0917 - as torch has it
     _x: Link, weight: Named, bias: Named | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1, padding_mode: str = "zeros",
+    groups: int = 1, padding_mode: Any = "zeros",
 ) -> Weighted:  # fmt: skip
     out, inside, *kernel = weight.value.shape
+    size: Any = tuple(kernel)  # of as many sides as torch's convolution takes
     layer = nn.Conv2d(
-        inside * groups, out, tuple(kernel), stride, padding, dilation, groups, bias is not None, padding_mode,  # type: ignore[arg-type]
-        device="meta",
-    )  # fmt: skip
+        inside * groups, out, size, stride, padding, dilation, groups, bias is not None, padding_mode, device="meta"
+    )
     return Weighted(layer, (weight, bias))
 
 

@@ -59,7 +59,7 @@ def test_a_loss_and_an_optimizer_were_dropped_by_a_method_with_a_local_of_its_ow
         with pytest.raises(BadInput, match=r"local\.optimizer = \w+, but own does not read it"):
             fedray.run(KEYS, method=fixed, optimizer=optimizer)
     run = fedray.run(KEYS, method=kept, loss=smooth, optimizer=still)
-    assert run.study.method.phase.local.loss.name == "smooth"  # type: ignore[union-attr]
+    assert run.study.method.phase.local.loss.name == "smooth"  # type: ignore[union-attr]  # it has a loss
 
 
 def test_a_loss_that_is_built_on_the_scenarios_is_one_that_reads_it() -> None:

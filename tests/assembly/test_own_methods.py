@@ -37,7 +37,7 @@ def guard(**fields: Callable[..., Any]) -> Method:
     """FedAvg with some functions replaced, of the method or of its phase, all of them guarded."""
     own = {name: value for name, value in fields.items() if name in Phase.__dataclass_fields__}
     whole: dict[str, Any] = {name: value for name, value in fields.items() if name not in own}
-    phase: Any = replace(plain().phase, **own)  # type: ignore[arg-type]
+    phase: Any = replace(plain().phase, **own)  # type: ignore[arg-type]  # any field
     return guard_method(replace(plain(), phase=phase, **whole), "method mine", worlds=1, clients=6, layers=())
 
 
@@ -82,7 +82,7 @@ def test_what_a_function_raises_is_one_line(name: str) -> None:
     with pytest.raises(FedrayError, match=f"^method mine: {name} raised ZeroDivisionError"):
         function()
     with pytest.raises(BadInput, match=f"^method mine: {name} is an int: give a function"):
-        guard(**{name: 3})  # type: ignore[arg-type]
+        guard(**{name: 3})  # type: ignore[arg-type]  # a wrong value on purpose
 
 
 def test_what_functions_return_right_is_handed_on() -> None:

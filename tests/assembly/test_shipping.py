@@ -31,7 +31,7 @@ def test_a_process_without_the_files_of_a_scenario_builds_the_same_study(
     Path("trace.csv").write_text("client,seconds_per_step\n0,1\n1,2\n2,3\n3,4\n")
     scenario = read_scenario(KEYS)
     study = build_study(scenario, UserObjects())
-    sent = cloudpickle.loads(cloudpickle.dumps(UserObjects().shipped(study)))  # type: ignore[no-untyped-call]
+    sent = cloudpickle.loads(cloudpickle.dumps(UserObjects().shipped(study)))  # type: ignore[no-untyped-call]  # cloudpickle has no types
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

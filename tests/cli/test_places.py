@@ -140,7 +140,7 @@ def test_a_run_that_lost_its_directory_to_another_process_removed_it(
 
     def train(_scenario: object, out: Path, *_: object, **__: object) -> dict[str, object]:
         held.enter_context(directory.lock_run_directory(out))  # `fedray resume` of another process was faster
-        return run_inline(_scenario, out, *_, **__)  # type: ignore[arg-type]
+        return run_inline(_scenario, out, *_, **__)  # type: ignore[arg-type]  # handed on
 
     run_inline = run.run_inline
     monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.1)

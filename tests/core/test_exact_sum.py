@@ -157,7 +157,7 @@ def test_fold_reaches_every_tensor() -> None:
         "kept": Kept({(0, 0, 0): x}),
     }
     seen: list[Tensor] = []
-    map_arrays(stats, lambda tensor: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    map_arrays(stats, lambda tensor: seen.append(tensor) or tensor)  # type: ignore[func-returns-value]  # append gives None
     assert len(seen) == 2 + 1 + 1 + 1  # both limbs
 
 

@@ -230,7 +230,7 @@ def test_a_data_set_made_by_hand_takes_tensors_names_and_one_column_of_targets()
     for labels in (y, torch.from_numpy(y), y + 1, np.eye(2)[y], np.array(names)[y], y.astype(bool)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            made.append(classification("mine", Split(torch.from_numpy(x), labels), Split(x, labels), names))  # type: ignore[arg-type]
+            made.append(classification("mine", Split(torch.from_numpy(x), labels), Split(x, labels), names))  # type: ignore[arg-type]  # a tensor is taken too
     for data in made:
         assert data.train.y.tolist() == y.tolist()
         assert data.train.x.dtype == np.float32

@@ -169,7 +169,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert not list(cache.iterdir())
 
 
-def _open(root: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
+def _open(root: Path, queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]  # of texts
     queue.put(int(store.open_dataset("mnist", root).train.x.sum()))
 
 

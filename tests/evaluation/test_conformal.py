@@ -98,9 +98,9 @@ def test_any_alpha_and_score_is_answered_by_a_trained_run(run: fedray.Run) -> No
     x = run.study.split("test", 0)[0].numpy()
     for score in ("lac", "aps", "raps"):
         found = [run.predict(x, conformal={"alpha": alpha, "score": score}).sets for alpha in (0.6, 0.4, 0.2)]
-        assert all((small <= large).all() for small, large in pairwise(found))  # type: ignore[operator]
+        assert all((small <= large).all() for small, large in pairwise(found))  # type: ignore[operator]  # there are sets
     same = run.predict(x, conformal={"alpha": 0.2, "score": "aps"}).sets
-    assert np.array_equal(same, run.predict(x).sets)  # type: ignore[arg-type]
+    assert np.array_equal(same, run.predict(x).sets)  # type: ignore[arg-type]  # there are sets
 
 
 def test_sets_change_nothing_that_is_trained_or_sent(run: fedray.Run) -> None:

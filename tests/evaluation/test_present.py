@@ -78,5 +78,5 @@ def test_equal_weights_keep_the_bits_of_no_weights() -> None:
     answer = Answer(state, 4, weights=np.array([[0.0, 2.0, 2.0, 0.0], [1.0, 0.0, 0.0, 3.0]]))
     assert weigh_present(answer, 0) is None
     assert weigh_present(Answer(state, 4), 0) is None
-    assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]
+    assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]  # a list is compared with an array
     assert drop_absent(torch.arange(4), answer, 1).tolist() == [0, 3]

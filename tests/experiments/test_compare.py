@@ -77,7 +77,7 @@ def test_any_score_can_be_drawn(runs: dict[str, fedray.Run]) -> None:
 def test_one_run_cannot_be_compared(runs: dict[str, fedray.Run]) -> None:
     for wrong in ([runs["slow"]], runs["slow"], str(runs["slow"].path)):
         with pytest.raises(BadInput, match="at least two runs"):
-            fedray.compare(wrong)  # type: ignore[arg-type]
+            fedray.compare(wrong)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(BadInput, match="names = "):
         fedray.compare([runs["slow"], runs["fedavg"]], names=["a", "a"])
 

@@ -138,7 +138,7 @@ def test_the_names_of_clients_were_lost(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"client = 'Roma': there is no such client: did you mean Rome\? \(Rome, Oslo\)"):
         run.predict(x, client="Roma")
     with pytest.raises(BadInput, match=r"client = 1.5: give its name, or a number from 0 to 1"):
-        run.predict(x, client=1.5)  # type: ignore[arg-type]
+        run.predict(x, client=1.5)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_clients_without_names_and_clients_of_a_column_are_told_apart(run: fedray.Run, frame: pd.DataFrame) -> None:

@@ -85,7 +85,7 @@ class Addressed(np.random.RandomState):
     def __init__(self, seeds: list[int]) -> None:
         self.seeds = iter(seeds)
 
-    def randint(self, *_arguments: Any, **_keys: Any) -> int:  # type: ignore[override]
+    def randint(self, *_arguments: Any, **_keys: Any) -> int:  # type: ignore[override]  # as much as is asked
         return next(self.seeds)
 
 

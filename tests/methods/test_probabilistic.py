@@ -84,7 +84,7 @@ def test_one_client_has_no_variance() -> None:
     run = fedray.run(of("fedag", {"clients": {"number": 1}}))
     state = run.progress.state
     assert not state.extra["variance"].any()
-    assert run.study.answer(state).weights.sum() == 1  # type: ignore[union-attr]
+    assert run.study.answer(state).weights.sum() == 1  # type: ignore[union-attr]  # it has weights
 
 
 def test_the_variance_is_the_population_variance_of_the_uploads() -> None:

@@ -173,7 +173,7 @@ def test_every_hop_is_sent_once_and_received_once(
     read = read_scenario(small(graph=graph, seed=seed, rounds=5, compress={"kind": compress}))
     study = build_study(read)
     path, phase, runtime = make_walk(read, 6, (seed,)), study.method.phase, Inline(study)
-    runtime.train = failing(failures[2])  # type: ignore[method-assign]
+    runtime.train = failing(failures[2])  # type: ignore[method-assign]  # fails on purpose
     progress, hops = begin_progress(study, phase), 0
     each = int(phase.compress.bytes(np.zeros(1, int), np.zeros(1, int))[0])
     for t in range(5):

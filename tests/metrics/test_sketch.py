@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,10 +43,10 @@ def test_the_end_of_a_bucket_is_its_own_answer_and_a_score_above_it_is_in_the_ne
 
 
 @given(st.lists(scores, min_size=2, max_size=5), st.randoms(use_true_random=False))
-def test_any_order_of_merging_gives_the_bits_of_all_scores_at_once(parts: list[list[float]], order: object) -> None:
+def test_any_order_of_merging_gives_the_bits_of_all_scores_at_once(parts: list[list[float]], order: Any) -> None:
     whole = sketch_scores(np.concatenate([np.array(part) for part in parts]), 0.01)
     each = [sketch_scores(np.array(part), 0.01) for part in parts]
-    order.shuffle(each)  # type: ignore[attr-defined]
+    order.shuffle(each)
     nested = each[0]
     for one in each[1:]:
         nested = merge_sketches([one, nested])

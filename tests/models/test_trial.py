@@ -136,7 +136,7 @@ def test_a_frozen_part_may_be_shared() -> None:
 
 
 def test_a_function_that_makes_no_module_is_refused() -> None:
-    assert "returns an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]
+    assert "returns an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]  # wrong on purpose
 
 
 def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def finished(name: str, mean: float, sd: float | None, n: int, metric: str = "ac
     """A run that ended with a score, without curves."""
     summary: dict[str, Any] = {"metrics": {metric: {"mean": mean, "sd": sd, "n": n}}, "rounds": 5, "totals": totals}
     rounds = {key: list(range(n)) if key == "replicate" else [0] * n for key in ("replicate", "fold")}
-    return ReadRun(name, {}, "", {}, summary, rounds, None, None, {})  # type: ignore[arg-type]
+    return ReadRun(name, {}, "", {}, summary, rounds, None, None, {})  # type: ignore[arg-type]  # what the pairs do not read is empty
 
 
 def test_a_run_does_not_end_best_by_less_than_the_spread_of_its_replicates() -> None:

@@ -32,7 +32,7 @@ def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path) -> None:
 
 def test_the_title_says_how_late_uploads_are(tmp_path: Path) -> None:
     run = made(tmp_path, "buffered")
-    late = [step for step in run.clients["staleness"].to_pylist() if step is not None]  # type: ignore[index]
+    late = [step for step in run.clients["staleness"].to_pylist() if step is not None]  # type: ignore[index]  # the run has jobs
     figure = flights.figure_staleness(run)
     assert figure is not None and f"{max(late)} at most" in str(figure.get_label())
 

@@ -50,8 +50,8 @@ def test_a_picture_is_a_figure_with_its_title_and_without_the_colours_of_the_pag
 def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
     drawn = run.plot("nll").axes[0].lines[0]
     rounds = run.metrics_dataframe.groupby("round")["nll"].mean()
-    assert drawn.get_xdata().tolist() == rounds.index.tolist()  # type: ignore[union-attr]
-    assert drawn.get_ydata().tolist() == pytest.approx(rounds.tolist())  # type: ignore[union-attr]
+    assert drawn.get_xdata().tolist() == rounds.index.tolist()  # type: ignore[union-attr]  # an array
+    assert drawn.get_ydata().tolist() == pytest.approx(rounds.tolist())  # type: ignore[union-attr]  # an array
 
 
 def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> None:

@@ -74,7 +74,7 @@ def keys() -> list[Path_]:
     of += [
         f"{at}.{key}"
         for kind, at in SECTIONS.items()
-        for spec in names.SPECS[kind].values()  # type: ignore[index]
+        for spec in names.SPECS[kind].values()  # type: ignore[index]  # each is a kind
         for key in spec.options
     ]
     return sorted({tuple(key.replace("*", "hpc").strip(".").split(".")) for key in of})

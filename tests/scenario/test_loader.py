@@ -416,9 +416,10 @@ def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     names.allow_name("model", "mine", "a network of mine")
     s = read_scenario("model: {name: mine, depth: 3}")
     assert s.model.options == {"depth": 3} and read_scenario(dump_scenario(s)) == s
-    for kind, name in (("model", "mlp"), ("model", "a/../b"), ("models", "x"), ("data", "uci/x")):
+    wrong: tuple[tuple[Any, str], ...] = (("model", "mlp"), ("model", "a/../b"), ("models", "x"), ("data", "uci/x"))
+    for kind, name in wrong:
         with pytest.raises(BadInput):
-            names.allow_name(kind, name)  # type: ignore[arg-type]
+            names.allow_name(kind, name)
 
 
 def test_reading_needs_neither_torch_nor_ray() -> None:

@@ -48,7 +48,7 @@ def test_a_column_that_a_run_writes_is_in_the_catalogue(name: str, tmp_path: Pat
     assert find_uncatalogued(tables) == []
     assert {"rounds", "clients"} <= tables.keys() and ("client_scores" in tables) == (name != "bias and variance")
     assert ("bias2" in run.summary["metrics"]) == (name == "bias and variance")
-    units = {describe_score(score).unit for score in run.summary["metrics"]}  # type: ignore[union-attr]
+    units = {describe_score(score).unit for score in run.summary["metrics"]}  # type: ignore[union-attr]  # it has one
     assert ("share" in units) == (name == "classes" or "coverage_95" in run.summary["metrics"])
 
 
@@ -68,7 +68,7 @@ def test_a_column_that_is_not_in_the_catalogue_is_noticed() -> None:
 
 
 def test_derived_scores_have_the_unit_of_theirs() -> None:
-    assert [describe_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]
+    assert [describe_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]  # it has one
     member = find_column("rounds", "hold_out_member_nll")
     assert member is not None and (member.kind, member.unit) == ("numbers", "nats")
     assert describe_score("accuracy_base_0_fold_12") is not None and describe_score("nll_mean") is None

@@ -6,6 +6,7 @@ import importlib
 import json
 import linecache
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,9 @@ class Scaled(Rectified):
 OWN = {"data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}, "limit": None}}
 
 
-def line_of(call: object, *arguments: object, **keywords: object) -> str:
+def line_of(call: Callable[..., object], *arguments: object, **keywords: object) -> str:
     with pytest.raises(FedrayError) as caught:
-        call(*arguments, **keywords)  # type: ignore[operator]
+        call(*arguments, **keywords)
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 

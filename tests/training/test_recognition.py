@@ -135,7 +135,7 @@ def test_a_run_of_a_class_has_the_model_hash_of_its_sequence_with_the_same_names
 @pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, TwoLayers, Swapped])
 @pytest.mark.parametrize("local", ["sgd", "momentum", "adam+prox"])
 def test_what_is_recognized_trains_and_answers_as_the_module_does(module: Callable[[], nn.Module], local: str) -> None:
-    shape = ROW if issubclass(module, TwoLayers) else IMAGE  # type: ignore[arg-type]
+    shape = ROW if issubclass(module, TwoLayers) else IMAGE  # type: ignore[arg-type]  # a class
     net, engine = choose(module, shape)
     assert engine.name.startswith("mlp" if shape == ROW else "conv")
     block = make_block(net, shape, LOCALS[local], [8, 11, 6], torch.float64, offset=True, anchor=True, epochs=2)
@@ -210,7 +210,7 @@ class Hooked(TwoLayers):
 class Patched(TwoLayers):
     def __init__(self) -> None:
         TwoLayers.__init__(self)
-        self.a.forward = lambda x: 2.0 * nn.Linear.forward(self.a, x)  # type: ignore[method-assign, assignment]
+        self.a.forward = lambda x: 2.0 * nn.Linear.forward(self.a, x)  # type: ignore[method-assign, assignment]  # a method of its own on purpose
 
 
 class Branching(TwoLayers):

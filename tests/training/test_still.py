@@ -75,7 +75,7 @@ def test_inputs_are_read_once_and_the_order_of_later_batches_changes_no_bit() ->
     source = block.source
     assert source is not None
     first = block._replace(source=source._replace(index=source.index[:1].expand_as(source.index).contiguous()))
-    assert not torch.equal(first.source.index, source.index)  # type: ignore[union-attr]
+    assert not torch.equal(first.source.index, source.index)  # type: ignore[union-attr]  # it has one
     swapped = block.weight[:1].expand_as(block.weight).contiguous()
     found = train_compiled_mlp(net, first._replace(weight=swapped))
     assert torch.equal(found.final, train_compiled_mlp(net, block).final)

@@ -119,12 +119,12 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
     """Keeps `datasets` from the network while the block runs."""
-    modules = [sys.modules.get(name) for name in ("datasets.config", "huggingface_hub.constants")]
+    modules: list[Any] = [sys.modules[name] for name in ("datasets.config", "huggingface_hub.constants")]
     before = [getattr(module, "HF_HUB_OFFLINE", False) for module in modules]
     try:
         for module in modules if wanted else []:
-            module.HF_HUB_OFFLINE = True  # type: ignore[union-attr]
+            module.HF_HUB_OFFLINE = True
         yield
     finally:
         for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value  # type: ignore[union-attr]
+            module.HF_HUB_OFFLINE = value

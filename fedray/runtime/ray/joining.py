@@ -12,7 +12,7 @@ import logging
 
 import ray
 from ray._private import services
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without types
 from ray.exceptions import AuthenticationError, RayError
 
 from fedray.core.errors import BadInput

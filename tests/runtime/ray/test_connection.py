@@ -130,7 +130,7 @@ def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
         future.result(5)
 
 
-FULL: RayError = OutOfMemoryError("the node is full")  # type: ignore[no-untyped-call]
+FULL: RayError = OutOfMemoryError("the node is full")  # type: ignore[no-untyped-call]  # Ray has no types
 
 
 @pytest.mark.parametrize("error", [FULL, WorkerCrashedError()])

@@ -22,7 +22,7 @@ from fedray.runtime.ray.cluster import ClusterChanged, explain_error
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.seats import ActorSpec, Cluster, Node
 
-FULL: RayError = OutOfMemoryError("killed")  # type: ignore[no-untyped-call]
+FULL: RayError = OutOfMemoryError("killed")  # type: ignore[no-untyped-call]  # Ray has no types
 
 
 class Answers:

@@ -16,5 +16,5 @@ def test_an_error_of_fedray_in_a_task_was_a_traceback_of_many_lines() -> None:
     told: Any = RayTaskError  # which has no types
     task.set_exception(told("work", "line\nline", Unwritable("the disk is full")).as_instanceof_cause())
     waiting: Future[Any] = Future()
-    _pass_on(None, waiting, task)  # type: ignore[arg-type]
+    _pass_on(None, waiting, task)  # type: ignore[arg-type]  # no actor is asked
     assert str(waiting.exception()) == "the disk is full"
