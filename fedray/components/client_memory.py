@@ -38,12 +38,10 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
     return loss.astype(np.float64), last, float(state.extra["pace"][world, 0])
 
 
-def remember_clients(
-    method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray], window: int = WINDOW
-) -> Method:
+def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
     """The method with what its selection reads in its state, before the first job nothing.
 
-    That is `client_loss` and `client_round` `[R, N]`, and `pace` `[R, 1 + 2 window]`: Oort's percentile, and the
+    That is `client_loss` and `client_round` `[R, N]`, and `pace` `[R, 1 + 2 WINDOW]`: Oort's percentile, and the
     utility of the last rounds.
 
     Args:
@@ -51,7 +49,6 @@ def remember_clients(
         worlds: Number of worlds, R.
         clients: Number of clients, N.
         sizes: Training samples of all clients of a world, `[N]`.
-        window: Rounds after which the pace may change.
 
     Raises:
         BadInput: There are too many clients to keep their losses.
@@ -63,7 +60,7 @@ def remember_clients(
         )
 
     def begin_pace() -> Tensor:
-        pace = torch.zeros((worlds, 1 + 2 * window), dtype=torch.float64)
+        pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
         pace[:, 0] = FIRST_PACE
         return pace
 
@@ -72,7 +69,7 @@ def remember_clients(
         "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
         "pace": begin_pace,
     }
-    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=window))
+    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=WINDOW))
 
 
 def write_memory(

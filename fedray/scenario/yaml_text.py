@@ -189,25 +189,24 @@ def load_yaml(path: Path) -> Any:
     return parse_yaml(text, where)
 
 
-def read_mapping(path: Path, remedy: str = RESTORE) -> tuple[str, dict[str, Any]]:
+def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a YAML file of a run directory, and its keys.
 
     Args:
         path: the file, which may not be a link.
-        remedy: what to do where it is damaged.
 
     Raises:
         BadInput: it is no YAML.
         FedrayError: it cannot be read, or holds no keys.
     """
-    content = read_or_explain(path, remedy, MOST_BYTES)
+    content = read_or_explain(path, RESTORE, MOST_BYTES)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise say_damaged(path, "it is not UTF-8 text", remedy) from None
+        raise say_damaged(path, "it is not UTF-8 text") from None
     tree = parse_yaml(text, name_file(path))
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise say_damaged(path, "no keys in it", remedy)
+        raise say_damaged(path, "no keys in it")
     return text, tree
 
 

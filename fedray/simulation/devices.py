@@ -84,18 +84,13 @@ class Devices:
         return factor.round(9)  # exp and cos have other last bits on other processors
 
 
-def diurnal_availability(share: float = 0.5, period: float = DAY) -> Available:
-    """Each client is available for a share of every period, from a phase that is drawn by address.
-
-    Args:
-        share: Share of the period, in (0, 1].
-        period: Virtual seconds.
-    """
+def diurnal_availability() -> Available:
+    """Each client is available for half of every day, from a phase that is drawn by address."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
-        at = (now / period + phase) % 1.0
-        return np.where(at < share, 0.0, (1.0 - at + 1e-9) * period)  # 1e-9: past the turn in spite of rounding
+        at = (now / DAY + phase) % 1.0
+        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9: past the turn in spite of rounding
 
     return wait
 

@@ -34,18 +34,17 @@ def list_client_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
 
 
-def read_client_folder(folder: Path, reading: ReadOptions, name: str = "table") -> Dataset:
+def read_client_folder(folder: Path, reading: ReadOptions) -> Dataset:
     """A folder of Parquet, CSV or Feather files, one for each client; the client is named after its file.
 
     Args:
         folder: Of the files.
         reading: How they are read.
-        name: Of the data set.
     """
     files = list_client_files(folder)
     if not files:
         raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: put a file for each client there")
-    return read_clients({file.stem: read_frame(file) for file in files}, reading, None, name)
+    return read_clients({file.stem: read_frame(file) for file in files}, reading, None, "table")
 
 
 def read_clients(

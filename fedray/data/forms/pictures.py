@@ -56,13 +56,12 @@ def find_picture_folder(path: str | Path | None) -> Path:
     return folder
 
 
-def read_folder(folder: Path, reading: ReadOptions, name: str = "folder") -> Dataset:
+def read_folder(folder: Path, reading: ReadOptions) -> Dataset:
     """The pictures of a folder, in the order of classes and names.
 
     Args:
         folder: Has a folder for each class; or a folder `train`, and perhaps `test` or `val`, that have them.
         reading: How they are read; `reading.test` names the part, or another folder, that has the test rows.
-        name: Of the data set.
 
     Raises:
         BadInput: There are no such folders, or the pictures are of several sizes.
@@ -78,7 +77,7 @@ def read_folder(folder: Path, reading: ReadOptions, name: str = "folder") -> Dat
         if unknown := {path.name for path in _list_folders(test)} - set(names):
             raise BadInput(f"data.test: {test} has the class {min(unknown)}, but {train} has not: remove it")
         other = _read_classes(test, names, reading, kind)[1]
-    return make_dataset(name, rows, other, reading._replace(task="classification"))
+    return make_dataset("folder", rows, other, reading._replace(task="classification"))
 
 
 def load_folder(
