@@ -53,7 +53,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, is_own
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacking import is_stack
+from fedray.scenario.stacks import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.engine import choose_study_engine
@@ -123,7 +123,7 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
         return pieces
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over an own network
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
-    if scenario.method.name == "feddf":
+    if not method_spec_of(scenario.method.name).parts:  # several architectures
         return replace(pieces, stack=make_architectures(scenario, data.classes, pieces.clients, make))
     how = make_stack if scenario.method.name == "stacking" else make_fens
     return replace(pieces, stack=how(scenario, data.classes, pieces.clients.number, make))

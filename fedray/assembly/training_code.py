@@ -24,7 +24,7 @@ from fedray.metrics.catalogue import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacking import is_stack
+from fedray.scenario.stacks import is_stack
 from fedray.simulation.study import Study
 from fedray.training.client_trial import mixes_targets, try_code
 

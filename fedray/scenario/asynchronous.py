@@ -12,7 +12,7 @@ from fedray.core.text import quote_value
 from fedray.scenario.clients import ParticipationKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacking import is_stack
+from fedray.scenario.stacks import is_stack
 
 
 def check_asynchronous(scenario: Scenario) -> None:
@@ -44,9 +44,8 @@ def check_asynchronous(scenario: Scenario) -> None:
         "has no server" if spec.walks
         else "trains on the pooled data, as one client" if spec.pooled
         else "trains every client by itself" if spec.models == "clients"
-        else "trains its parts one after another, in rounds" if name == "stacking"
-        else "with several networks trains in rounds" if is_stack(scenario)
         else spec.in_rounds
+        or ("with several networks trains in rounds" if is_stack(scenario) else "")
     )  # fmt: skip
     if why:
         raise BadInput(f"participation.mode = {keys.mode}, but {name} {why}: set it to sync")

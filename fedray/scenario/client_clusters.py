@@ -16,6 +16,7 @@ CLUSTER_SPECS: Mapping[str, MethodSpec] = {
         "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
         defaults={"evaluate": {"personal": True}, "predict": {"gamma": 0.0}},  # a client's best model answers
         schedules=False,
+        asks=True,
         in_rounds="lets clients choose among the models of a round",
     ),
     "fedem": MethodSpec(
@@ -24,6 +25,7 @@ CLUSTER_SPECS: Mapping[str, MethodSpec] = {
         schedules=False,
         own_models=True,
         all_models=True,
+        asks=True,
         in_rounds="weighs samples by the models of a round",
         private="weights of the components",
     ),

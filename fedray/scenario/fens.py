@@ -33,6 +33,8 @@ FENS_SPECS = {
         defaults={"method": {"models": 1}, "rounds": 1, "server": {"optimizer": "adam", "lr": 0.001}},
         clients=20,
         schedules=False,
+        in_rounds="trains its parts one after another, in rounds",
+        parts=True,
     ),
 }
 _SECOND = ("server.", "participation.per_round", "participation.fraction", "participation.selection")

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 
-_ONE_MODEL = {
-    "fed_ensemble": "FedAvg",
-    "feddyn_ensemble": "FedDyn",
-    "deep_ensemble": "a single network on the pooled data",
-}
 _REGULAR = ("ring", "complete", "torus")
 
 
@@ -37,16 +33,10 @@ def name_limits(scenario: Scenario, own: Collection[str] = ()) -> list[str]:
 def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
     """Key, value, and what the method or its part is with it."""
     method, compress, server, graph = scenario.method, scenario.compress, scenario.server, scenario.graph
-    if method.models == 1 and method.name in _ONE_MODEL:
-        yield "method.models", 1, f"{_ONE_MODEL[method.name]} ({method.name} of one model)"
-    if method.name == "fedprox" and method.options["mu"] == 0:
-        yield "method.mu", 0, "FedAvg (fedprox without its pull)"
-    if method.name == "lg_fedavg" and method.options["shared_layers"] == 0:
-        yield "method.shared_layers", 0, "local training (lg_fedavg that shares nothing)"
-    if method.name == "fedbe" and method.options["distil_epochs"] == 0:
-        yield "method.distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"
-    if method.name == "feddf" and method.options["distil_steps"] == 0:
-        yield "method.distil_steps", 0, "FedAvg (nothing is distilled)"
+    for limit in method_spec_of(method.name).limits:
+        value = method.models if limit.key == "models" else method.options.get(limit.key)
+        if value == limit.value:
+            yield f"method.{limit.key}", limit.value, limit.text
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:
         kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
         yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"

@@ -21,8 +21,8 @@ from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.client_clusters import CLUSTER_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.fens import FENS_SPECS
-from fedray.scenario.spec import MethodSpec, Needs, Option
-from fedray.scenario.stacking import STACKING_OPTIONS
+from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
+from fedray.scenario.stacking import STACKING_SPECS
 from fedray.scenario.validators import either, list_of, one_of, real, whole
 
 _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
@@ -37,7 +37,9 @@ _TIERS: dict[str, Any] = {
 
 METHOD_SPECS: dict[str, MethodSpec] = {
     "fed_ensemble": MethodSpec(
-        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)", splits=True
+        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
+        splits=True,
+        limits=(Limit("models", 1, "FedAvg (fed_ensemble of one model)"),),
     ),
     "fedavg": MethodSpec(
         "federated averaging: one model that every client trains (McMahan et al. 2017)",
@@ -52,6 +54,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options={"mu": Option(0.01, real("[0, inf)"))},
         defaults={**_ONE, **_BY_EXAMPLES},
         splits=True,
+        limits=(Limit("mu", 0, "FedAvg (fedprox without its pull)"),),
     ),
     "fednova": MethodSpec(
         "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
@@ -134,6 +137,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         optimizer=False,
         coefficients=False,
         samples=True,
+        limits=(Limit("distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"),),
     ),
     "fedbe_nokd": MethodSpec(
         "FedBE without distillation: the next model is a random sample",
@@ -150,6 +154,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options=FEDDF_OPTIONS,
         defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,
+        limits=(Limit("distil_steps", 0, "FedAvg (nothing is distilled)"),),
     ),
     "feddyn": MethodSpec(
         "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",
@@ -165,6 +170,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options=_ALPHA,
         optimizer=False,
         private="correction",
+        limits=(Limit("models", 1, "FedDyn (feddyn_ensemble of one model)"),),
     ),
     "ditto": MethodSpec(
         "Ditto: FedAvg, and a personal model for each client that is pulled towards it (Li et al. 2021)",
@@ -179,6 +185,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         defaults={**_ONE, **_BY_EXAMPLES},
         private="the other layers",
         own_models=True,
+        limits=(Limit("shared_layers", 0, "local training (lg_fedavg that shares nothing)"),),
     ),
     "scaffold": MethodSpec(
         "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
@@ -197,18 +204,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         coefficients=False,
         schedules=False,
     ),
-    "stacking": MethodSpec(
-        "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
-        options=STACKING_OPTIONS,
-        defaults={
-            **_ONE,
-            "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
-            "server": {"weighting": "examples"},
-        },
-        clients=5,
-        robust=False,
-        optimizer=False,
-    ),
+    **STACKING_SPECS,
     **BOOSTING_SPECS,
     **FENS_SPECS,
     "centralized": MethodSpec(
@@ -239,6 +235,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         averages=False,
         coefficients=False,
         schedules=False,
+        limits=(Limit("models", 1, "a single network on the pooled data (deep_ensemble of one model)"),),
     ),
     "bayesian_linear": MethodSpec(
         "Bayesian linear regression on the pooled data, in closed form",

@@ -28,7 +28,7 @@ from fedray.scenario.models import check_dropout
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import PartitionKeys, Scenario
 from fedray.scenario.selection import check_selection
-from fedray.scenario.stacking import check_stacking
+from fedray.scenario.stacks import check_stacking
 
 
 def check_scenario(scenario: Scenario) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 from fedray.scenario.spec import NameSpec, Option
-from fedray.scenario.stacking import is_stack
+from fedray.scenario.stacks import is_stack
 from fedray.scenario.validators import maybe, real, whole
 
 if TYPE_CHECKING:

@@ -46,6 +46,20 @@ class Option(NamedTuple):
     needs: Needs | None = None
 
 
+class Limit(NamedTuple):
+    """A setting in which a method is another one.
+
+    Attributes:
+        key: of the section `method`: `models`, or one of its own options.
+        value: of that key.
+        text: what the method is then.
+    """
+
+    key: str
+    value: Any
+    text: str
+
+
 OptionSpecs = Mapping[str, Option]
 
 
@@ -89,6 +103,9 @@ class MethodSpec:
         all_models: whether every participant trains all K models, whatever its tier says.
         in_rounds: why it cannot train without rounds, to be read behind its name; empty: it can, for all that is known.
         private: which state its clients keep for themselves between rounds, in words; empty: none.
+        limits: settings in which it is another method, which is said where a scenario has one.
+        parts: whether its model is made of parts that train one after another.
+        asks: whether its clients ask the models what they answer, and train by it.
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
             learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
     """
@@ -113,4 +130,7 @@ class MethodSpec:
     all_models: bool = False
     in_rounds: str = ""
     private: str = ""
+    limits: tuple[Limit, ...] = ()
+    parts: bool = False
+    asks: bool = False
     fits: Literal["", "one", "committee", "each"] = ""

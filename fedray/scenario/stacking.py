@@ -1,21 +1,19 @@
-"""The keys of stacking: its base models, and what it cannot be combined with."""
+"""The specification of stacking, and the sections of networks in its options and in those of FedDF.
+
+Example:
+    >>> STACKING_SPECS["stacking"].options["fold_number"].needs
+    Needs(key='method.folds', values=('within',))
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.scenario.spec import Needs, Option
+from fedray.scenario.spec import MethodSpec, Needs, Option
 from fedray.scenario.validators import Check, means, one_of, real, whole
-
-if TYPE_CHECKING:
-    from fedray.scenario.schema import Scenario
-
-
-STACKS = ("stacking", "fens")  # methods whose model is made of parts that train one after another
 
 
 @means("list of sections", "like `model`, or a classifier")
@@ -65,20 +63,8 @@ def check_network(path: str, section: Mapping[str, Any], more: Mapping[str, Chec
     return {"name": folded["name"], **own, **folded["options"]}
 
 
-def is_stack(scenario: Scenario) -> bool:
-    """Whether a model is made of parts: bases and what joins them, or FedDF's several architectures.
-
-    Example:
-        >>> from fedray.scenario.loader import read_scenario
-        >>> [is_stack(read_scenario({"method": {"name": name}})) for name in ("stacking", "fens", "feddf")]
-        [True, True, False]
-    """
-    method = scenario.method
-    return method.name in STACKS or (method.name == "feddf" and bool(method.options.get("networks")))
-
-
 _META = Needs("method.meta", ("softmax", "mlp"))
-STACKING_OPTIONS = {
+_OPTIONS = {
     "bases": Option([], check_bases),
     "folds": Option("client", one_of("client", "within")),
     "fold_number": Option(5, whole(2, 1000), Needs("method.folds", ("within",))),
@@ -89,52 +75,19 @@ STACKING_OPTIONS = {
     "meta_lr": Option(None, real("(0, inf)"), _META),  # None: local.lr
     "meta_optimizer": Option(None, one_of("sgd", "adam"), _META),  # None: local.optimizer
 }
-
-
-def check_stacking(scenario: Scenario) -> None:
-    """Raises `BadInput` for the first key that has no meaning for a stack."""
-    name = scenario.method.name
-    if not is_stack(scenario):
-        return
-    plain = "probabilities"
-    refused = (
-        ("predict.gamma", scenario.predict.gamma, math.isfinite(scenario.predict.gamma), "inf"),
-        ("schedule.kind", scenario.schedule.kind, scenario.schedule.kind == "walk", "permutation"),
-        ("local.lr_grid", scenario.local.lr_grid, bool(scenario.local.lr_grid), "an empty list"),
-        ("participation.overcommit", scenario.participation.overcommit, is_uncounted(scenario), "1"),
-        ("predict.average", scenario.predict.average, scenario.predict.average != plain, plain),
-    )
-    for key, value, is_wrong, remedy in refused:
-        if is_wrong:
-            raise BadInput(f"{key} = {value}, but method {name} cannot use it: leave it at {remedy}")
-    _check_pooled(scenario)
-    from fedray.scenario.classifiers import CLASSIFIERS
-
-    first = next(iter(scenario.method.options.get("bases", ())), {"name": ""})["name"]
-    if first in CLASSIFIERS:
-        raise BadInput(
-            f"method.bases[0].name = {first}, but the first base must be a network: list one before it, as in "
-            f"[{{name: mlp}}, {{name: {first}}}]"
-        )
-
-
-def _check_pooled(scenario: Scenario) -> None:
-    """A server that has all features needs every client once, and waits for nobody afterwards."""
-    if scenario.method.options.get("meta_data") != "pooled":
-        return
-    keys = scenario.participation
-    for key, value, wrong in (
-        ("participation.dropout", keys.dropout, keys.dropout > 0),
-        ("participation.deadline", keys.deadline, keys.deadline is not None),
-        ("participation.mode", keys.mode, keys.mode != "sync"),
-    ):
-        if wrong:
-            raise BadInput(
-                f"{key} = {value}, but with method.meta_data = pooled the server needs the answers of every client: "
-                "leave it out, or set method.meta_data to federated"
-            )
-
-
-def is_uncounted(scenario: Scenario) -> bool:
-    """Whether a server would leave networks out that came late, where every client has only one to send."""
-    return scenario.method.name == "fens" and scenario.participation.overcommit > 1
+STACKING_SPECS = {
+    "stacking": MethodSpec(
+        "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
+        options=_OPTIONS,
+        defaults={
+            "method": {"models": 1},
+            "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
+            "server": {"weighting": "examples"},
+        },
+        clients=5,
+        robust=False,
+        optimizer=False,
+        in_rounds="trains its parts one after another, in rounds",
+        parts=True,
+    ),
+}

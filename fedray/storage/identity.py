@@ -38,7 +38,6 @@ from fedray.scenario.identity import (
     refuse_lost_identity,
 )
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.stacking import STACKS
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
 _WHERE_BOTH = ("value ", "bytecode")  # digests that are compared where both have them
@@ -196,7 +195,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
     tree, began = read_keys(out), read_identity(out)
     done = max(find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
-    if isinstance(method, dict) and method.get("name") in STACKS:
+    if isinstance(method, dict) and method_spec_of(method.get("name")).parts:
         raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
     if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
         raise BadInput(f"--rounds {rounds}: an ensemble of learners has as many places as rounds: start a new run")

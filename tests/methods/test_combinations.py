@@ -17,7 +17,6 @@ from fedray.evaluation.clients import own_test_rows
 from fedray.methods import METHODS
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS, methods_table
-from fedray.scenario.stacking import STACKS
 
 ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
 SCHEDULES = ("permutation", "random", "balanced", "adaptive")
@@ -109,7 +108,7 @@ CLASSIFIERS = sorted(set(METHODS) - {"deep_ensemble", "bayesian_linear"})
 @pytest.mark.parametrize("method", CLASSIFIERS)
 def test_known_clients_are_answered_as_they_were_scored(method: str) -> None:
     """Whatever answers (models, samples, teachers, a client's own): `predict(client=i)` scores what was reported."""
-    gamma = {} if method in STACKS else {"predict": {"gamma": 0.1}}  # a stack answers all clients alike
+    gamma = {} if METHOD_SPECS[method].parts else {"predict": {"gamma": 0.1}}  # a stack answers all clients alike
     run = fedray.run(combined(method, "random", evaluate={"personal": True}, **gamma))
     study, right = run.study, []
     x, y = (part.numpy() for part in study.split("test", 0))
