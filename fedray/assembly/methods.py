@@ -145,8 +145,9 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
     pieces, users = leave_open(scenario, pieces, defaults), _name_own_method(scenario, own)
     method = _compose(scenario, own, replace(pieces, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
+        remedy = "set method.models = 1" if users else "leave it out"  # the default of a user's own method is above 1
         raise BadInput(
-            f"method.models = {scenario.method.models}, but {scenario.method.name} trains one model: leave it out"
+            f"method.models = {scenario.method.models}, but {users or scenario.method.name} trains one model: {remedy}"
         )
     if scenario.local.private and not method.phase.private:
         raise BadInput(

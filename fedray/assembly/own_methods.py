@@ -54,6 +54,11 @@ def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: 
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
     _require(where, "phase", method.phase, Phase)
     _require(where, "parts", method.parts, tuple)
+    if method.one_model_per_client and isinstance(method.phase, Phase) and method.phase.models != clients:
+        raise BadInput(
+            f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
+            f"method.models = {clients}"
+        )
     phase = _guard_phase(method.phase, _Method(where, worlds, clients, layers))
     return replace(method, phase=phase, **_guard_fields(method, where, method_checks(worlds, phase.models)))
 
@@ -66,7 +71,7 @@ def method_checks(worlds: int, models: int) -> dict[str, Check]:
         models: K.
     """
     return {
-        "answer": lambda found, _state: results.check_answer(found, worlds),
+        "answer": lambda found, state: results.check_answer(found, worlds, state),
         "prepare": lambda found, *_: results.check_state(found, worlds * models, None),
         "join": lambda found, _t, steps: results.check_joined(found, steps),
         "explain_end": lambda found, _state: results.check_reason(found),

@@ -149,8 +149,8 @@ def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...] = ()) ->
     return None
 
 
-def check_answer(found: Any, worlds: int) -> str | None:
-    """What is wrong with the models that answer, in R worlds."""
+def check_answer(found: Any, worlds: int, trained: State) -> str | None:
+    """What is wrong with the models that answer for a trained state, in R worlds."""
     if not isinstance(found, Answer):
         return f"{name_type(found)}: return an Answer(state, models)"
     number = found.models
@@ -159,6 +159,13 @@ def check_answer(found: Any, worlds: int) -> str | None:
     wrong = check_state(found.state, worlds * number, None)
     if wrong is not None:
         return f"an Answer with {wrong}"
+    for name, tensor, width in (
+        ("models", found.state.models, trained.models.shape[1]),
+        ("counters", found.state.counters, trained.counters.shape[1]),
+    ):
+        if tuple(tensor.shape) != (worlds * number, width) and (width or name == "models"):
+            wanted = [worlds * number, width]
+            return f"an Answer with {name} of shape {list(tensor.shape)}: give {wanted}, a row for each that answers"
     weights = found.weights
     if weights is None:
         return None

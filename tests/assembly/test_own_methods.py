@@ -64,6 +64,18 @@ WRONG: list[tuple[str, Any, tuple[Any, ...], str]] = [
     ("join", 3, (0, STEPS), "an int: return a list of 1 tensors"),
     ("join", [], (0, STEPS), "0 tensors: return a list of 1 tensors"),
     ("join", [torch.zeros(2, 2)], (0, STEPS), r"models of a part that are shape \[2, 2\]: return \[1, 2\]"),
+    (
+        "answer",
+        Answer(STATE._replace(models=torch.zeros(1, 3)), 1),
+        (STATE,),
+        r"an Answer with models of shape \[1, 3\]",
+    ),
+    (
+        "answer",
+        Answer(STATE._replace(models=torch.zeros(2, 2), counters=torch.zeros(1, 1)), 2),
+        (STATE._replace(counters=torch.zeros(1, 1)),),
+        r"an Answer with counters of shape \[1, 1\]: give \[2, 1\], a row for each",
+    ),
     ("explain_end", 5, (STATE,), "an int: return words, or '' while training goes on"),
 ]
 
@@ -114,3 +126,18 @@ def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
     first_of_all, everyone = run.predict(images), plain.predict(images)
     assert np.allclose(first_of_all.mean, everyone.members[0]) and not np.allclose(everyone.mean, everyone.members[0])
     assert run.summary["model_hash"] == plain.summary["model_hash"]
+
+
+def test_the_default_number_of_models_was_called_a_wish_of_the_user() -> None:
+    def one(setting: Setting) -> Method:
+        return Method("one", federated(replace(setting, models=1)))
+
+    with pytest.raises(
+        BadInput, match=r"^method.models = 5, but method .*one trains one model: set method.models = 1$"
+    ):
+        fedray.run(scenario({"method": {"name": "fed_ensemble", "models": None}}), method=one)
+
+
+def test_clients_without_a_model_of_their_own_were_not_seen() -> None:
+    with pytest.raises(BadInput, match="one_model_per_client, but it trains 1 models for 6 clients: set method.models"):
+        guard(one_model_per_client=True)  # type: ignore[arg-type]
