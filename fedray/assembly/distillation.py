@@ -1,9 +1,10 @@
 """What a server distils on, from a scenario: a share of the training rows, another data set, or noise.
 
 Example:
-    >>> share_of_server({"server_data": 0.25, "validation": 0.125})
+    >>> from fedray.scenario.loader import read_scenario
+    >>> share_of_server(read_scenario("method: {name: feddf, server_data: 0.25, validation: 0.125}"))
     0.375
-    >>> share_of_server({"inputs": "noise", "server_data": 0.25, "validation": 0.125})
+    >>> share_of_server(read_scenario("method: {name: feddf, inputs: noise, validation: 0.125}"))
     0.125
 """
 
@@ -17,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.distillation import Distil, train_student
 from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models
 from fedray.core import rng
 from fedray.core.errors import BadInput
+from fedray.core.text import quote_value
 from fedray.core.types import Net
 from fedray.data.catalogue import DATA_NAMES
 from fedray.data.scaling import Scaling
@@ -35,8 +37,25 @@ Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, st
 WITHHELD, NOISE = "withheld", "noise"
 
 
-def share_of_server(options: Mapping[str, Any]) -> float:
-    """The share of the training rows that a method's server holds instead of the clients, from its options."""
+def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
+    """The share of the training rows that a method's server holds instead of the clients, from its options.
+
+    Args:
+        scenario: has the options.
+        own: the user's objects; of a method of their own the option `server_data` alone counts.
+
+    Raises:
+        BadInput: the option of a user's own method is no share.
+    """
+    options = scenario.method.options
+    if name_own_method(scenario, own or UserObjects()):
+        share = options.get("server_data", 0.0)
+        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share < 1:
+            raise BadInput(
+                f"method.server_data = {quote_value(share)}: give the share of the training rows that the server holds "
+                "instead of the clients, at least 0 and below 1"
+            )
+        return float(share)
     taught = options.get("server_data", 0.0) if options.get("inputs", WITHHELD) == WITHHELD else 0.0
     return float(taught + options.get("validation", 0.0))
 
@@ -55,9 +74,9 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         BadInput: the server has no inputs, or inputs that the network does not take.
     """
     options = scenario.method.options
-    if "server_data" not in options:
+    if "server_data" not in options or name_own_method(scenario, own):
         return None
-    _check_share(options, shards)
+    _check_share(scenario, shards)
     if "distil_epochs" in options:
         return _learn_from_average(net, shards, options)
     fuse = make_fuser(scenario, shards, seeds, own)
@@ -78,7 +97,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         BadInput: the server has no inputs, or inputs that the network does not take.
     """
     options = scenario.method.options
-    if "distil_steps" not in options:
+    if "distil_steps" not in options or name_own_method(scenario, own):
         return None
     if options["teacher"] == "confidence" and not shards.data.classes:
         raise BadInput(
@@ -94,8 +113,33 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
     return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key)
 
 
-def _check_share(options: Mapping[str, Any], shards: Shards) -> None:
-    share = share_of_server(options)
+def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """What reads the server's rows of a world, as a network reads them; it refuses where the server holds none.
+
+    Args:
+        scenario: has the options.
+        shards: hold the server's rows.
+        own: the user's objects.
+
+    Raises:
+        BadInput: the share is so small that it is no row.
+    """
+    share = share_of_server(scenario, own)
+    if share and not len(shards.server(0)[1]):
+        raise BadInput(f"method.server_data = {share:g} leaves the server no rows: raise it")
+
+    @cache
+    def read(world: int) -> tuple[Tensor, Tensor]:
+        if not share:
+            raise BadInput("method.server_data: the server holds no rows: declare this option of the method, as 0.1")
+        (x, y), where = shards.server(world), torch.tensor([world])
+        return shards.normalize(x[None], where)[0], shards.targets(y[None], where)[0]
+
+    return read
+
+
+def _check_share(scenario: Scenario, shards: Shards) -> None:
+    options, share = scenario.method.options, share_of_server(scenario)
     if share >= 1:
         raise BadInput(
             f"method.validation = {options['validation']:g} and method.server_data = {options['server_data']:g} take "
@@ -122,7 +166,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
-    share = share_of_server(options)
+    share = share_of_server(scenario)
     checked = round(len(x) * options["validation"] / share) if share else 0
     order = torch.from_numpy(rng.permutations(rng.keys(seed, "server validation"), len(x)))
     kept = order[:checked].sort().values

@@ -21,7 +21,7 @@ from fedray.assembly.architectures import make_architectures
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.distillation import make_fuser, make_learner
+from fedray.assembly.distillation import make_fuser, make_learner, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
@@ -34,7 +34,7 @@ from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.adaptive import remember_losses
 from fedray.components.schedule import KINDS, Assignment
 from fedray.core.errors import BadInput, ScenarioWarning
@@ -45,7 +45,7 @@ from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
-from fedray.models.net import is_linear, last_layer_inputs
+from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.models.row_mixing import mixes_rows
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
@@ -85,6 +85,8 @@ def make_setting(
         assign=choose_assignment(scenario, own),
         rows=scenario.schedule.rows,
         local=add_own_code(local, scenario, own.training),
+        outputs=partial(compute_raw_outputs, net),
+        server_rows=make_server_rows(scenario, shards, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
@@ -142,7 +144,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         BadInput: the method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    pieces, users = leave_open(scenario, pieces, defaults), _name_own_method(scenario, own)
+    pieces, users = leave_open(scenario, pieces, defaults), name_own_method(scenario, own)
     method = _compose(scenario, own, replace(pieces, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
         remedy = "set method.models = 1" if users else "leave it out"  # the default of a user's own method is above 1
@@ -175,7 +177,7 @@ def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[i
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     """The composition; of a method whose options are not declared, those that it does not read are refused."""
-    name, compose, where = scenario.method.name, find_composition(scenario, own), _name_own_method(scenario, own)
+    name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
     recorded = RecordedOptions(pieces.options)
@@ -186,13 +188,6 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
         refuse_unread(name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
     return guard_method(method, where, worlds=len(pieces.seeds), clients=pieces.clients.number, layers=layers)
-
-
-def _name_own_method(scenario: Scenario, own: UserObjects) -> str:
-    """What messages call a user's own method; empty for one of fedray's."""
-    if own.method is None and not is_own("method", scenario.method.name):
-        return ""
-    return f"method {own.named()['method'] or scenario.method.name}"
 
 
 def warn_of_limits(study: Study) -> None:

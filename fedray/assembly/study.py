@@ -200,7 +200,7 @@ def deal_shards(
         seeds,
         folds=folds,
         hold_out=scenario.data.hold_out,
-        server=share_of_server(scenario.method.options),
+        server=share_of_server(scenario, own),
         pooled=pooled,
         own=None if own is None or pooled is not None else own.partition,
         dealt=None if own is None else own.dealt,

@@ -216,6 +216,11 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
         raise told from error
 
 
+def name_own_method(scenario: Scenario, own: UserObjects) -> str:
+    """What messages call a user's own method; empty for one of fedray's."""
+    return _describe_object("method", scenario, own) or ""
+
+
 def _describe_object(kind: names.NameKind, scenario: Scenario, own: UserObjects) -> str | None:
     """What messages call the user's object of a kind; None where fedray's is used."""
     section = find_section(scenario, kind)

@@ -64,6 +64,10 @@ class Setting:
         seeds: one for each world.
         participation: who takes part in a round.
         local: how a client trains.
+        outputs: (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode, through
+            which gradients flow; for what the server does (`Server.step`, `Method.answer`).
+        server_rows: world -> network inputs `[n, ...]` and targets of the rows that the server holds instead of the
+            clients: the share `method.server_data`, an option that a method of your own may declare.
         assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
         rows: what a row of the schedule is: client, slot or stratum.
         weighting: of the uploads in a mean: uniform or examples.
@@ -93,6 +97,8 @@ class Setting:
     seeds: tuple[int, ...]
     participation: Participation | Informed
     local: Local
+    outputs: Callable[[Tensor, Tensor], Tensor]
+    server_rows: Callable[[int], tuple[Tensor, Tensor]]
     assign: str | Callable[[int, str], Assignment] | None = None
     rows: str = "client"
     weighting: Weighting = "uniform"

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Layout, Net, Objective
+from fedray.core.types import EVALUATED_ROWS, Layout, Net, Objective
 
 TEMPLATE_KEY = 0  # the address of a template's constants
 
@@ -55,6 +56,29 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         return torch.cat([tensor.detach().reshape(-1).to("cpu", torch.float32) for _, tensor in _in_row(module)])
 
     return Net(name, template, layout, objective, outputs, init)
+
+
+def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[S, n, C]` of some models of a network, in evaluation mode; gradients flow to the models.
+
+    Args:
+        net: The network.
+        models: Rows of numbers, `[S, d]`.
+        x: Network inputs, `[n, ...]`.
+
+    Raises:
+        BadInput: The models are no rows of this network.
+
+    Example:
+        >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
+        >>> compute_raw_outputs(net, torch.stack([net.init(7), net.init(8)]), torch.ones(5, 3)).shape
+        torch.Size([2, 5, 2])
+    """
+    if models.dim() != 2 or models.shape[1] != net.layout.d:
+        raise BadInput(f"outputs of models of shape {list(models.shape)}: give rows of {net.layout.d} numbers, [S, d]")
+    net.module.eval()
+    each, parts = [net.layout.views(row) for row in models], torch.split(x, EVALUATED_ROWS)
+    return torch.stack([torch.cat([functional_call(net.module, one, (part,)) for part in parts]) for one in each])
 
 
 def layout_of(module: nn.Module, name: str = "module") -> Layout:

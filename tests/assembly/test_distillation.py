@@ -1,0 +1,88 @@
+"""What the server of a user's own method holds and asks: rows that no client has, and what models say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_names import forgetting_names
+from small import scenario
+
+import fedray
+from fedray.assembly.distillation import share_of_server
+from fedray.core.errors import BadInput
+from fedray.core.types import State
+from fedray.methods import Answer, Method, Setting, federated
+from fedray.scenario.loader import read_scenario
+
+KEYS = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "method": {"name": "judged", "models": 2}})
+
+
+@pytest.fixture(autouse=True)
+def names() -> Iterator[None]:
+    with forgetting_names():
+        yield
+
+
+def judged(setting: Setting) -> Method:
+    """Fed-ensemble of whose models the one answers that has the least loss on the server's rows."""
+
+    def answer(state: State) -> Answer:
+        x, y = setting.server_rows(0)
+        with torch.no_grad():
+            said = setting.outputs(state.models, x)
+        losses = [float(torch.nn.functional.cross_entropy(one, y)) for one in said]
+        return Answer(state, setting.models, np.eye(setting.models)[[int(np.argmin(losses))]])
+
+    return Method("judged", federated(setting), answer)
+
+
+def test_the_server_of_ones_own_method_had_no_rows_and_no_network() -> None:
+    fedray.register("method", "judged", judged, options={"server_data": 0.2})
+    run = fedray.run(KEYS)
+    x, y = run.study.shards.server(0)
+    assert len(y) == 18  # of 90 training rows
+    said = run.predict(x.numpy()).members
+    assert len(said) == 1  # models of weight 0 do not answer
+    module = run.study.net.module.eval()
+    inputs = run.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    losses, probabilities = [], []
+    for model in run.models:
+        module.load_state_dict(model)
+        with torch.no_grad():
+            out = module(inputs)
+        losses.append(float(torch.nn.functional.cross_entropy(out, y)))
+        probabilities.append(out.softmax(-1).numpy())
+    assert np.allclose(said[0], probabilities[int(np.argmin(losses))], atol=1e-6)
+
+
+def test_an_option_of_ones_own_method_took_rows_from_clients_by_its_name() -> None:
+    fedray.register("method", "checked", judged, options={"validation": 0.5})
+    assert share_of_server(read_scenario({"method": {"name": "checked"}})) == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (1.0, r"method\.server_data = 1\.0: give the share of the training rows that the server holds"),
+        (-0.1, r"method\.server_data = -0\.1: give the share"),
+        (1e-9, r"method\.server_data = 1e-09 leaves the server no rows: raise it"),
+        (0, r"method\.server_data: the server holds no rows: declare this option of the method"),
+    ],
+)
+def test_a_share_that_cannot_be_held_is_one_line(share: Any, says: str) -> None:
+    fedray.register("method", "judged", judged, options={"server_data": share})
+    with pytest.raises(BadInput, match=says):
+        fedray.run(KEYS)
+
+
+def test_models_of_another_length_are_one_line() -> None:
+    def answer(setting: Setting) -> Method:
+        x = torch.zeros(1, 1, 8, 8)
+        return Method("judged", federated(setting), lambda state: Answer(setting.outputs(state.models[:, 1:], x), 1))  # type: ignore[arg-type]
+
+    with pytest.raises(BadInput, match=r"outputs of models of shape \[2, \d+\]: give rows of \d+ numbers, \[S, d\]"):
+        fedray.run({**KEYS, "method": {"models": 2}}, method=answer)
