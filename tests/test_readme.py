@@ -44,7 +44,9 @@ def blocks(kind: str, text: str = TEXT) -> list[str]:
 
 def page(name: str) -> str:
     """A page of the documentation: of all of fedray, of a task or of an idea."""
-    (path,) = (found for place in (".", "how-to", "explanation") for found in (ROOT / "docs").glob(f"{place}/{name}.md"))
+    (path,) = (
+        found for place in (".", "how-to", "explanation") for found in (ROOT / "docs").glob(f"{place}/{name}.md")
+    )
     return path.read_text()
 
 

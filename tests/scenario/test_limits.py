@@ -16,7 +16,7 @@ from fedray.scenario.stacks import is_stack, is_uncounted
 LIMITS = [(name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits]
 
 
-def read(name: str, *, more: dict[str, Any] | None = None, **options: Any) -> Scenario:
+def read(name: str, *, more: Any = None, **options: Any) -> Scenario:
     return read_scenario({"method": {"name": name, **options}, **(more or {})}, explicit=False)
 
 
