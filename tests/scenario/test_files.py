@@ -53,11 +53,12 @@ def tiny(scenario: Scenario) -> Scenario:
     """The scenario with one round of one step a client, a few rows, and narrow networks: a CNN for the deep ones."""
     name = scenario.model.name
     model = NARROW.get(name, {}) if name in (*NARROW, "linear", "rbf") else {"name": "cnn", **NARROW["cnn"]}
+    rows = 2000 if scenario.data.name == "cifar100" else 1000  # it deals 20 shards to each of 100 clients
     small: dict[str, Any] = {
         "rounds": 1,
         "replicates": 1,
         "runtime": "inline",
-        "data": {"fold": 0, **({"limit": 1000} if scenario.data.name in IMAGES else {})},
+        "data": {"fold": 0, **({"limit": rows} if scenario.data.name in IMAGES else {})},
         "local": {"steps": 1, "batch_size": 2},
         "model": model,
         **({"predict": {"conformal": {"alpha": 0.5}}} if scenario.predict.conformal else {}),
