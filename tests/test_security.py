@@ -217,7 +217,7 @@ TOO_MUCH = [
     ("model.features", ["model={name: rbf, features: 1000000}", SYNTHETIC, "clients.number=3"]),
     ("model", ["method={name: fedag, sampling: omc, samples: 10000}", "model.hidden=[4096]"]),
     ("clients.per_actor", [SYNTHETIC, "clients.number=1e8", "participation.per_round=9", "runtime=ray",
-                           "clients.per_actor=1", "schedule.rows=client"]),
+                           "clients.per_actor=1", "schedule.rows=client", "method.models=2"]),
 ]  # fmt: skip
 
 
