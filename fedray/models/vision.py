@@ -23,26 +23,28 @@ from fedray.models.norm import replace_norms
 SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 
 
-def resnet18(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
+def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """ResNet-18 (He et al. 2016).
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
+        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
         norm: batch or group.
     """
-    return _resnet([2, 2, 2, 2], input_shape, outputs, norm)
+    return _resnet([2, 2, 2, 2], input_shape, outputs, width, norm)
 
 
-def resnet34(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
+def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """ResNet-34 (He et al. 2016).
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
+        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
         norm: batch or group.
     """
-    return _resnet([3, 4, 6, 3], input_shape, outputs, norm)
+    return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
 
 
 def densenet(
@@ -114,15 +116,32 @@ def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "ba
     return replace_norms(net, norm)
 
 
-def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, norm: str) -> nn.Module:
+def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width: float, norm: str) -> nn.Module:
     from torchvision.models.resnet import BasicBlock, ResNet
 
     depth, small = _channels_and_stem("resnet", input_shape)
     net: Any = ResNet(BasicBlock, layers, num_classes=outputs)
-    net.conv1 = _stem(depth, 64) if small else _match_channels(net.conv1, depth)
+    if width != 1:
+        _scale_stages(net, layers, max(1, round(64 * width)))
+    net.conv1 = _stem(depth, net.conv1.out_channels) if small else _match_channels(net.conv1, depth)
     if small:
         net.maxpool = nn.Identity()
     return replace_norms(net, norm)
+
+
+def _scale_stages(net: Any, layers: list[int], channels: int) -> None:
+    """Give the first stage of a ResNet so many channels, and each further one twice as many; torchvision fixes 64."""
+    from torchvision.models.resnet import BasicBlock
+
+    net.inplanes = channels
+    net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
+    for stage, blocks in enumerate(layers):
+        made = net._make_layer(BasicBlock, channels * 2**stage, blocks, stride=1 if stage == 0 else 2)
+        setattr(net, f"layer{stage + 1}", made)
+    net.fc = nn.Linear(net.inplanes, net.fc.out_features)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:

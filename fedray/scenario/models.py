@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
 _NORM = {"norm": Option("batch", one_of("batch", "group"))}
+_WIDTH = {"width": Option(1.0, real("(0, 16]"))}
 _WEIGHT_SD = {"weight_sd": Option(None, real("(0, inf)"))}
 
 MODEL_SPECS: dict[str, NameSpec] = {
@@ -52,8 +53,8 @@ MODEL_SPECS: dict[str, NameSpec] = {
             "dropout": Option(0.0, real("[0, 1)")),
         },
     ),
-    "resnet18": NameSpec("ResNet-18 for small images", _NORM),
-    "resnet34": NameSpec("ResNet-34 for small images", _NORM),
+    "resnet18": NameSpec("ResNet-18 for small images", {**_WIDTH, **_NORM}),
+    "resnet34": NameSpec("ResNet-34 for small images", {**_WIDTH, **_NORM}),
     "vgg11": NameSpec("VGG-11 for small images", {"norm": Option("batch", one_of("batch", "group", "none"))}),
     "densenet": NameSpec(
         "DenseNet for small images",
@@ -65,7 +66,7 @@ MODEL_SPECS: dict[str, NameSpec] = {
     ),
     "mobilenet_v2": NameSpec(
         "MobileNetV2, stem adapted to small images",
-        {"width": Option(1.0, real("(0, 16]")), "dropout": Option(0.0, real("[0, 1)")), **_NORM},
+        {**_WIDTH, "dropout": Option(0.0, real("[0, 1)")), **_NORM},
     ),
     "shufflenet_v2": NameSpec("ShuffleNetV2, stem adapted to small images", _NORM),
     "lstm": NameSpec(

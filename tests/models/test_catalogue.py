@@ -32,6 +32,7 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("resnet18", (3, 32, 32), {}),
     ("resnet18", (1, 8, 8), {"norm": "group"}),
     ("resnet34", (1, 8, 8), {}),
+    ("resnet18", (3, 32, 32), {"width": 0.25}),
     *[
         (name, (1, 28, 28), {"norm": norm, **SMALL.get(name, {})})
         for name in ("densenet", "mobilenet_v2", "shufflenet_v2")
@@ -116,6 +117,17 @@ def test_known_parameter_counts() -> None:
     assert mcmahan.layout.d == 1_663_370  # McMahan et al. 2017, section 3
     assert build_net("resnet18", (3, 32, 32), 10, "cross_entropy").layout.trainable == 11_173_962
     assert build_net("mlp", (13,), 1, "half_mse").layout.d == 13 * 50 + 50 + 50 + 1
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 64, 64)])
+def test_the_width_of_a_resnet_scales_all_its_channels(shape: tuple[int, ...]) -> None:
+    whole = build_net("resnet18", shape, 10, "cross_entropy").module.state_dict()
+    half = build_net("resnet18", shape, 10, "cross_entropy", width=0.5).module.state_dict()
+    assert list(whole) == list(half)
+    fixed = {3, 10, 1, 7}  # the image's channels, the classes and the sides of kernels
+    for name in whole:
+        scaled = [side if side in fixed else side // 2 for side in whole[name].shape]
+        assert list(half[name].shape) == scaled, name
 
 
 def test_large_images_keep_the_original_stem() -> None:
