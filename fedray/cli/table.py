@@ -23,6 +23,12 @@ from fedray.own_code.user_modules import import_modules
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--out", **options.as_path, required=True, help="Directory; finished cells are kept.")
 @click.option(
+    "--cells",
+    metavar="NAMES",
+    default="",
+    help="Train these cells alone, as in dirichlet_*,path_fedavg; finished ones stay in the table.",
+)
+@click.option(
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
 @options.no_report
@@ -35,6 +41,7 @@ def table_command(
     overrides: tuple[str, ...],
     *,
     out: Path,
+    cells: str,
     jobs: int,
     no_report: bool,
     address: str | None,
@@ -55,7 +62,8 @@ def table_command(
     from fedray.experiments.table import run_table
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
-    result = run_table(wanted, out, jobs=jobs, say=options.say_line, **where)
+    only = [word.strip() for word in cells.split(",") if word.strip()]
+    result = run_table(wanted, out, only=only, jobs=jobs, say=options.say_line, **where)
     click.echo(result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"

@@ -8,8 +8,9 @@ Example:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ import pyarrow as pa
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import suggest_nearest
 from fedray.core.types import Clients
-from fedray.experiments.cells import train_cells
+from fedray.experiments.cells import DONE, train_cells
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.table_text import PUBLISHED_NOTE, Rows, format_latex, format_markdown, list_published
 from fedray.files import plain
@@ -53,6 +55,7 @@ def run_table(
     scenario: Scenario,
     out: Path,
     *,
+    only: Sequence[str] = (),
     jobs: int = 1,
     address: str | None = None,
     wait_for: Mapping[str, float] | None = None,
@@ -65,6 +68,8 @@ def run_table(
         scenario: the scenario, whose `table` lists the cells.
         out: holds `cells/NAME` (a run directory each), `table.md`, `table.tex`, `table.parquet`, and, unless the
             scenario says `report: false`, `report.html`, which compares the cells.
+        only: names of cells, or patterns such as `dirichlet_*`: the others are not trained, and those of them that are
+            finished stay in the table.
         jobs: cells at a time, each in a process of its own; with several the longest cells begin.
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
         wait_for: what the cluster must have before a cell begins, by Ray's names.
@@ -72,15 +77,18 @@ def run_table(
         say: called with a line about each cell that is finished.
 
     Raises:
-        BadInput: the scenario has no table, or `out` holds cells of another scenario, of other data or of other code.
+        BadInput: the scenario has no table, a word of `only` fits none of its cells, or `out` holds cells of another
+            scenario, of other data or of other code.
     """
-    wanted = read_cells(scenario)
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    cells = read_cells(scenario)
+    wanted = choose_cells(cells, only)
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_unused_wait(wait_for, address)
     refuse_links(out)
-    for cell in wanted:
+    shown = [cell for cell in cells if cell in wanted or (out / "cells" / cell.name / DONE).is_file()]
+    for cell in shown:
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
     options = {cell.name: _list_options(cell, address, modules, wait_for) for cell in wanted}
@@ -88,7 +96,7 @@ def run_table(
     log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))
     failed = train_cells(order, out / "cells", jobs, options, say)
     rows = []
-    for cell in wanted:
+    for cell in shown:
         try:
             rows += [] if cell.name in failed else _read_rows(cell, out / "cells" / cell.name)
         except FedrayError as error:  # a summary that was damaged
@@ -96,13 +104,36 @@ def run_table(
     rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
-    names = [cell.name for cell in wanted]
-    text = format_markdown(rows, names)
+    names = [cell.name for cell in shown]
+    absent = [cell.name for cell in cells if cell not in shown]
+    text = format_markdown(rows, names) + (f"\nNot run: {', '.join(absent)}.\n" if absent else "")
     plain.write_atomically(out / "table.md", text.encode())
     plain.write_atomically(out / "table.tex", format_latex(rows, names).encode())
     if scenario.report and len(failed) < len(names):
         _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)
+
+
+def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
+    """The cells whose names fit one of the patterns, in their order; without patterns all of them.
+
+    Raises:
+        BadInput: a pattern fits no cell.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> text = {"method": "fedavg", "data": "digits", "clients": {"number": 2}, "model": "linear"}
+        >>> table = [{"name": "iid_a"}, {"name": "iid_b"}, {"name": "path"}]
+        >>> cells = read_cells(read_scenario({**text, "table": table}))
+        >>> [cell.name for cell in choose_cells(cells, ["path", "iid_*"])]
+        ['iid_a', 'iid_b', 'path']
+    """
+    names = [cell.name for cell in cells]
+    for pattern in only:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            remedy = suggest_nearest(pattern, names, f"the cells are {', '.join(names)}")
+            raise BadInput(f"--cells {pattern}: the table has no such cell; {remedy}")
+    return [cell for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only)]
 
 
 def _write_page(rows: Rows, out: Path, names: list[str]) -> None:

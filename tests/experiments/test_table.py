@@ -36,3 +36,36 @@ def test_a_finished_cell_stood_in_a_table_beside_cells_of_other_data(tmp_path: P
     assert str(no.value).endswith(f"or remove {out / 'cells' / 'one'}, and the cell runs again")
     write_rows(rows, invert=False)
     assert run_table(given, out) == table
+
+
+TWO = [{"name": "iid"}, {"name": "path", "overrides": {"seed": 5}}]
+
+
+def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path) -> None:
+    """Cells that are trained one at a time, in any order, give the table of one command."""
+    given = read_scenario(scenario({"rounds": 1, "report": False, "table": TWO}))
+    fedray.run(to_plain(read_cells(given)[1].scenario), out=tmp_path / "cells" / "path")
+    part = run_table(given, tmp_path, only=["p*"])
+    assert not (tmp_path / "cells" / "iid").exists()
+    assert part.text.endswith("\nNot run: iid.\n")
+    assert "| path |" in part.text
+    assert "| iid |" not in part.text
+    more = run_table(given, tmp_path, only=["iid"])
+    assert "| path |" in more.text
+    assert more == run_table(given, tmp_path)
+
+
+def test_a_finished_cell_of_another_scenario_is_refused_before_others_train(tmp_path: Path) -> None:
+    begun = read_scenario(scenario({"rounds": 1, "report": False, "table": TWO}))
+    fedray.run(to_plain(read_cells(begun)[1].scenario), out=tmp_path / "cells" / "path")
+    with pytest.raises(BadInput, match=r"path holds a run of another scenario"):
+        run_table(read_scenario(scenario({"rounds": 2, "table": TWO})), tmp_path, only=["iid"])
+    assert not (tmp_path / "cells" / "iid").exists()
+
+
+def test_a_pattern_without_a_cell_names_the_nearest(tmp_path: Path) -> None:
+    given = read_scenario(scenario({"rounds": 1, "table": TWO}))
+    with pytest.raises(BadInput, match=r"^--cells iidd: the table has no such cell; did you mean iid\?$"):
+        run_table(given, tmp_path, only=["path", "iidd"])
+    with pytest.raises(BadInput, match=r"^--cells x\*: the table has no such cell; the cells are iid, path$"):
+        run_table(given, tmp_path, only=["x*"])
