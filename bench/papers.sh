@@ -14,7 +14,7 @@ export OMP_NUM_THREADS=1
 # seconds of one core, about: measured ones are in docs/results
 hours="fedag_table2 fedag_references fedag_fig2_cubic fedag_fig3 fed_ensemble_table1 fed_ensemble_table1_bias fed_ensemble_fig2
        fed_ensemble_printers shefl_learning_rate_fmnist shefl_rounds_fmnist fed_ensemble_table2_mnist_proxy
-       stacking_table4_readings stacking_table4_mnist fed_ensemble_table3_femnist fed_ensemble_table2_shakespeare fedag_table2_protein fed_ensemble_fig6
+       stacking_table4_readings stacking_table5_readings stacking_table4_mnist fed_ensemble_table3_femnist fed_ensemble_table2_shakespeare fedag_table2_protein fed_ensemble_fig6
        ifca_rotated_mnist"
 days="shefl_fig1_fmnist shefl_fig1_mnist shefl_table1a_fmnist shefl_table1a_mnist shefl_table1b_fmnist fed_ensemble_table2_mnist
       fed_ensemble_table4 fed_ensemble_table5 fed_ensemble_table6 fed_ensemble_table7 fed_ensemble_fig6_cifar10
