@@ -25,6 +25,7 @@ TASKS = (
     "run_elsewhere",
     "shell_completion",
     "track_runs",
+    "uncertainty",
 )  # the other pages have tests of their own
 HOW_TO = [ROOT / "docs" / "how-to" / f"{name}.md" for name in TASKS]
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])

@@ -49,6 +49,7 @@ def write_pages() -> dict[str, str]:
     groups = {
         "Classes": lambda name: name in _BEFORE_TARGETS,
         "Targets": lambda name: name in _TARGETS,
+        "Out-of-distribution inputs": lambda name: name.startswith("ood"),
         "Known clients": lambda name: name.startswith(("personal", "cluster")),
         "Conformal sets": lambda name: name.startswith("conformal"),
         "Stacks": lambda name: name.endswith("_average") or "base" in name,

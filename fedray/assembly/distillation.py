@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedray.assembly.other_data import open_alike
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.distillation import Distil, train_student
 from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models
@@ -25,11 +26,8 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.core.types import Net
-from fedray.data.catalogue import DATA_NAMES
 from fedray.data.scaling import Scaling
 from fedray.data.shards import Shards
-from fedray.data.store import open_dataset
-from fedray.files.plain import expand_user_path
 from fedray.scenario.schema import Scenario
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
@@ -193,17 +191,6 @@ def _draw_noise(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario, shard
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """The inputs of another data set, standardized by its own training rows; their labels are not read."""
-    name = scenario.method.options["inputs"]
-    if name not in DATA_NAMES and not name.startswith("uci/"):
-        raise BadInput(
-            f"method.inputs = {name} is no data set: choose withheld, noise, or a name of `fedray list data`"
-        )
-    root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
-    data = open_dataset(name, root, {})
-    if data.population or (data.kind, data.input_shape) != (shards.data.kind, shards.data.input_shape):
-        raise BadInput(
-            f"method.inputs = {name} has inputs of shape {list(data.input_shape)} ({data.kind}), but "
-            f"{scenario.data.name} has {list(shards.data.input_shape)} ({shards.data.kind}): choose another data set"
-        )
+    data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld, noise ")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     return Scaling.of(data, [0]).normalize(x[None], torch.tensor([0]))[0]

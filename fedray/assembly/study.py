@@ -25,6 +25,7 @@ from fedray.assembly.devices import make_counting_rule, make_devices
 from fedray.assembly.distillation import share_of_server
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
+from fedray.assembly.other_data import add_ood
 from fedray.assembly.own_training import OwnTraining
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
@@ -226,13 +227,12 @@ def require_one_target(data: Dataset) -> None:
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
-        check_dataset(own.data)
-        return own.data
+        return add_ood(scenario, check_dataset(own.data))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
     data = open_dataset(scenario.data.name, root, options)
-    return data if limit is None else limit_rows(data, limit)
+    return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 
 def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
@@ -283,4 +283,5 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
         dropout_at_test=scenario.predict.dropout_at_test,
+        ood=scenario.evaluate.ood is not None,
     )

@@ -68,6 +68,19 @@ SCORES = {
         SHARE, HIGHER, "plain average's accuracy", "accuracy of the plain average of a stack's sub models"
     ),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
+    "ood_auroc": Score(
+        SHARE, HIGHER, "OOD AUROC", "rows and out-of-distribution inputs that the entropy of the answer tells apart"
+    ),
+    "ood_auroc_knowledge": Score(
+        SHARE,
+        HIGHER,
+        "OOD AUROC by disagreement",
+        "the same by the part of the entropy that the members' disagreement explains",
+    ),
+    "ood_fpr95": Score(
+        SHARE, LOWER, "OOD FPR at 95 %", "rows taken for unknown where 95 % of the out-of-distribution inputs are found"
+    ),
+    "ood_entropy": Score(NATS, HIGHER, "OOD entropy", "entropy of the answers to the out-of-distribution inputs"),
     "personal_accuracy": Score(
         SHARE,
         HIGHER,

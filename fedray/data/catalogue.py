@@ -115,6 +115,16 @@ def find_source(name: str) -> Source:
     return _SOURCES[name]
 
 
+def has_data(name: str) -> bool:
+    """Whether a name stands for a data set: fedray's, one of yours, or a folder of the UCI sets.
+
+    Example:
+        >>> has_data("digits"), has_data("nowhere")
+        (True, False)
+    """
+    return name in _SOURCES or name.startswith("uci/")
+
+
 def check_data_options(name: str, options: dict[str, Any]) -> None:
     """Raises BadInput for an option that the data set does not have."""
     parameters = list(inspect.signature(find_source(name).load).parameters.values())[1:]
@@ -146,9 +156,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
         data = find_source(name).load(root, **options)
     except TypeError as error:
         raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
-    if name not in DATA_NAMES:  # files of the user's own
-        check_dataset(data)
-    return data
+    return data if name in DATA_NAMES else check_dataset(data)  # others are files of the user's own
 
 
 def _load_union(root: Path | None, sets: Sequence[str], classes: str) -> Dataset:
@@ -177,8 +185,7 @@ def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
             f"{where}: its loader {name_callable(load)} returned {name_type(data)}: return what "
             "fedray.data.classification or fedray.data.regression makes"
         )
-    check_dataset(data)
-    return data
+    return check_dataset(data)
 
 
 def download_data(name: str, root: Path | None = None) -> Path:

@@ -25,8 +25,12 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
 
 
-def check_dataset(data: Dataset) -> None:
-    """Raises `BadInput` for a data set whose rows, labels, images or scales are not what `Dataset` describes."""
+def check_dataset(data: Dataset) -> Dataset:
+    """The data set, whose labels are int64 from here on.
+
+    Raises:
+        BadInput: its rows, labels, images or scales are not what `Dataset` describes.
+    """
     _check_fields(data)
     parts = [("test", data.test)] if data.population else [("train", data.train), ("test", data.test)]
     for part, split in parts:
@@ -42,6 +46,10 @@ def check_dataset(data: Dataset) -> None:
     _check_parts(data)
     _check_scales(data)
     _check_folds(data)
+    if data.classes and any(split.y.dtype != np.int64 for split in (data.train, data.test)):
+        train, test = (split._replace(y=split.y.astype(np.int64)) for split in (data.train, data.test))
+        return data._replace(train=train, test=test)
+    return data
 
 
 def _check_fields(data: Dataset) -> None:

@@ -44,6 +44,8 @@ def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[st
     }
     if data.test.group is not None:
         found["clients of the test rows"] = hash_array(data.test.group, exact)
+    if data.ood is not None:
+        found["out-of-distribution inputs"] = hash_array(data.ood, exact)
     if data.folds:
         rows = [hash_array(part, exact) for fold in sorted(set(folds)) for part in data.folds[fold]]
         found["folds"] = _hash_text(" ".join(rows))

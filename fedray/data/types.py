@@ -92,6 +92,7 @@ class Dataset(NamedTuple):
         table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
             category, nothing for a column that is no input. Empty where there is no table.
         means: What stands in the place of missing inputs, `[*s]` float32; None where they are refused.
+        ood: Inputs of things that no class is for, `[m, *s]`, as the test rows' are; None where there are none.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Dataset(NamedTuple):
     features: tuple[str, ...] = ()
     table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
     means: Float32 | None = None
+    ood: Array | None = None
 
     @property
     def kind(self) -> InputKind:
@@ -239,7 +241,7 @@ def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any]:
                 for values, _ in given
             ]
             split = Split(arrays[0], arrays[1], arrays[2])  # type: ignore[arg-type]  # groups alone may be missing
-            split = split._replace(x=as_float32(split.x))
+            split = split if split.x is None else split._replace(x=as_float32(split.x))
         parts.append(split)
     return parts[0], parts[1]
 

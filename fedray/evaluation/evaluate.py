@@ -27,6 +27,7 @@ from fedray.evaluation.clients import (
 )
 from fedray.evaluation.conformal import add_client_sets, measure_all_sets
 from fedray.evaluation.measured import Measured, gather_outputs, join_pieces, measure_models
+from fedray.evaluation.ood import score_ood
 from fedray.evaluation.own_metrics import score_own_metrics
 from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
@@ -93,6 +94,8 @@ def _score_world(
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
         scores |= score_own_metrics(study, world, outputs[split], split, answer)
+        if measured.ood:
+            scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
     each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
     for prefix, values in each.items():

@@ -21,7 +21,7 @@ from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.present import drop_absent
 from fedray.simulation.interfaces import Pieces, Runtime
-from fedray.simulation.study import Study
+from fedray.simulation.study import OOD, Study
 
 
 class Measured(NamedTuple):
@@ -34,6 +34,7 @@ class Measured(NamedTuple):
         weights: of the known clients over the models that answer, `[N, K]` by world.
         own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
         residual: mean training residual variance of each world (regression), in standardised units.
+        ood: raw outputs on the out-of-distribution inputs.
     """
 
     answer: Answer
@@ -42,6 +43,7 @@ class Measured(NamedTuple):
     weights: dict[int, FloatArray]
     own: dict[tuple[int, int], Tensor]
     residual: dict[int, float]
+    ood: Pieces
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
@@ -63,6 +65,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         weights=find_client_weights(study, runtime, answer) if weighed else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
+        ood=runtime.outputs(answer.state, OOD, answer.models) if study.evaluation.ood else {},
     )
 
 

@@ -23,6 +23,7 @@ from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
 from fedray.evaluation.measured import Measured, find_client_weights, gather_outputs, join_pieces
 from fedray.evaluation.mixture import measure_weights
+from fedray.evaluation.ood import collect_ood_report
 from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.row_scores import get_rule
@@ -32,7 +33,7 @@ from fedray.files.run_files import MOST_TEXT
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.drift import Drift
 from fedray.simulation.interfaces import Pieces, Progress, Runtime
-from fedray.simulation.study import Study
+from fedray.simulation.study import OOD, Study
 
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
@@ -59,6 +60,9 @@ def write_report_data(
             arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
     else:
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
+    if study.evaluation.ood:
+        unknown = join_pieces(runtime.outputs(answer.state, OOD, answer.models, worlds=1), 0)
+        arrays |= collect_ood_report(study, every, unknown, answer)
     arrays |= _plane_arrays(study, progress.state)
     clusters = study.shards.clusters(0)
     if clusters is not None:
@@ -133,6 +137,7 @@ def _conformal_arrays(
         weights=find_client_weights(study, runtime, answer, worlds=1) if weighed else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
+        ood={},
     )
     sets = measure_all_sets(study, runtime, progress.state, [gather_outputs(study, 0, measured)])[0][1]
     assert sets is not None

@@ -78,7 +78,7 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
         rule: how sets are made.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
-    study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma))
+    study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
     own = runtime.score_own_sets(state, None) if study.method.phase.is_personal else None
     found = [calibrate(study, w, gather_outputs(study, w, measured), own) for w in range(study.worlds)]

@@ -95,13 +95,7 @@ def run_table(
     order = sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted
     log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))
     failed = train_cells(order, out / "cells", jobs, options, say)
-    rows = []
-    for cell in shown:
-        try:
-            rows += [] if cell.name in failed else _read_rows(cell, out / "cells" / cell.name)
-        except FedrayError as error:  # a summary that was damaged
-            failed[cell.name] = str(error)
-    rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
+    rows = _read_cells(shown, out / "cells", failed)
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
     names = [cell.name for cell in shown]
@@ -112,6 +106,17 @@ def run_table(
     if scenario.report and len(failed) < len(names):
         _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)
+
+
+def _read_cells(cells: Sequence[NamedCell], folder: Path, failed: dict[str, str]) -> Rows:
+    """The rows of finished cells, and one for each that failed, to which those with a damaged summary are added."""
+    rows: Rows = []
+    for cell in cells:
+        try:
+            rows += [] if cell.name in failed else _read_rows(cell, folder / cell.name)
+        except FedrayError as error:
+            failed[cell.name] = str(error)
+    return rows + [{"cell": name, "error": reason} for name, reason in failed.items()]
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:

@@ -65,7 +65,8 @@ PICTURE_SHAPES = {
     "client_rmse_equal": "n", "client_losses": "nk", "alpha": "nk",
     "predictive": "m4", "pit": "b", "coverage": "l2", "errors": "m2", "loss_plane": "gh", "loss_plane_points": "p2",
     "loss_plane_extent": "4", "graph_edges": "e2", "clusters": "n", "conformal_clients": "n2",
-    "conformal_alpha": "1", "stack_folds": "bf", "stack_bases": "U", "meta_weights": "cw",
+    "conformal_alpha": "1", "ood_entropies": "b3", "ood_auroc": "1", "stack_folds": "bf",
+    "stack_bases": "U", "meta_weights": "cw",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@
     `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
     (left, right, bottom, top); graph_edges `[E, 2]` of a random walk; clusters `[N]`, the true one of each client;
     conformal_clients `[N, 2]` (coverage and size of their sets), conformal_alpha `[1]`;
+    ood_entropies `[bins, 3]` (lower end, shares of the rows and of unknown inputs), ood_auroc `[1]`;
     of a stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
     meta_weights `[C, n * C]`.
 

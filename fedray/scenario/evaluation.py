@@ -46,6 +46,8 @@ class EvaluateKeys:
         personal: whether every known client is evaluated with its own weights or model.
         clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
             many, evenly spread over their ids; None: none.
+        ood: out-of-distribution inputs, whose uncertainty is compared with that of the test rows: another data set with
+            inputs of the same shape, or `noise`; None: none.
         metrics: further metrics, which your module registers.
     """
 
@@ -55,6 +57,7 @@ class EvaluateKeys:
     target: StopKeys | None = None
     personal: Annotated[bool, _V(flag)] = False
     clients: Annotated[int | str | None, _V(maybe(either("all", whole(1, EVALUATED_CLIENTS))))] = None
+    ood: Annotated[str | None, _V(maybe(text))] = None
     metrics: Annotated[list[str] | None, _V(maybe(list_of(named("metric"), 100, scalar=True)))] = None
 
 

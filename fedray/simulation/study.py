@@ -21,11 +21,14 @@ from fedray.core.method import Answer, Local, Method
 from fedray.core.types import AverageKind, Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.client_names import name_clients
 from fedray.data.shards import Shards
+from fedray.data.stored import share_array
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.stacking import Voter
 from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
+
+OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
@@ -61,6 +64,7 @@ class Evaluation:
         clients: How many known clients have their scores recorded one by one; there may be fewer.
         conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
         dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.dropout`).
+        ood: Whether the uncertainty of out-of-distribution inputs is compared with that of the rows.
     """
 
     every: int = 1
@@ -76,6 +80,7 @@ class Evaluation:
     clients: int = 0
     conformal: ConformalRule | None = None
     dropout_at_test: bool = False
+    ood: bool = False
 
 
 class Part(NamedTuple):
@@ -234,7 +239,11 @@ class Study:
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Raw x and y of a world's test or held-out rows."""
+        """Raw x and y of a world's rows: `test`, `hold_out`, or `ood`, whose inputs have no labels: theirs are 0."""
+        if name == OOD:
+            assert self.shards.data.ood is not None
+            x = share_array(self.shards.data.ood)
+            return x, torch.zeros(len(x), dtype=torch.int64)
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:

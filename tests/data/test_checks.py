@@ -89,6 +89,16 @@ def test_errors_were_measured_against_targets_that_float32_had_rounded(offset: f
         check_dataset(made._replace(train=Split(X, y[:, None]), test=Split(X[:9], y[:9, None])))
 
 
+def test_labels_in_int32_train_to_the_bits_of_int64() -> None:
+    """The compiled kernels read int64: a data set whose labels were replaced by int32 ended in an `AssertionError`."""
+    hashes = set()
+    for kind in (np.int32, np.int64):
+        made = own(X, Y)
+        data = made._replace(train=made.train._replace(y=Y.astype(kind)))
+        hashes.add(fedray.run(scenario({"data": {"limit": None}, "rounds": 1}), data=data).summary["model_hash"])
+    assert len(hashes) == 1
+
+
 def test_targets_that_are_nearly_the_same_everywhere_may_be_rounded() -> None:
     far = np.where(np.arange(60) == 3, 123456.7853, X[:, 0].astype(np.float64))  # one row that no constant brings near
     assert regression("mine", Split(X, X[:, 0]), Split(X, far)).test.y.max() > 1e5

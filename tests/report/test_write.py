@@ -28,6 +28,7 @@ from fedray.report import (
     groups,
     jobs,
     loss_plane,
+    ood,
     predictions,
     random_walk,
     stacking,
@@ -56,7 +57,7 @@ OF_NUMBERS = {
 }
 
 OF_RECORDED_CLIENTS = {groups.figure_tier_rounds}
-OF_SETS = {conformal.figure_conformal}
+OF_SETS = {conformal.figure_conformal, ood.figure_ood}
 OF_FLIGHTS = {flights.figure_flights, flights.figure_staleness}
 OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
 

@@ -111,11 +111,13 @@ def data_of(scenario: Scenario) -> UserObjects:
 
 
 def noise(name: str) -> Dataset:
-    """Pictures of random grey, with as many classes and of the shape that the set has; every class is there."""
+    """Pictures of random grey, with as many classes and of the shape that the set has, also out of distribution."""
     numbers, classes = np.random.default_rng(0), 100 if name == "cifar100" else 10
     x = numbers.integers(0, 256, size=(ROWS, *SHAPES[name]), dtype=np.uint8)
     y = np.arange(ROWS) % classes
-    return classification(name, Split(x, y), Split(x[:200], y[:200]), tuple(map(str, range(classes))))
+    return classification(name, Split(x, y), Split(x[:200], y[:200]), tuple(map(str, range(classes))))._replace(
+        ood=x[:200]
+    )
 
 
 def find_kinds(cells: list[NamedCell], names: Callable[[Scenario], Hashable]) -> list[NamedCell]:

@@ -29,7 +29,12 @@ TOY: dict[str, Any] = {
 }
 RUNS: dict[str, dict[str, Any]] = {
     "classes": scenario(
-        {"rounds": 1, "data": {"hold_out": 0.2}, "evaluate": {"personal": True, "clients": 2}, "report": False},
+        {
+            "rounds": 1,
+            "data": {"hold_out": 0.2},
+            "evaluate": {"personal": True, "clients": 2, "ood": "noise"},
+            "report": False,
+        },
         {"predict": {"gamma": 0.1}, "replicates": 2},
     ),
     "targets": {**TOY, "predict": {"noise": "residual"}, "evaluate": {"personal": True, "clients": "all"}},
