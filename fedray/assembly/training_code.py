@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
 from fedray.core.errors import BadInput, ScenarioWarning
-from fedray.core.local import READS, LocalLoss, Transform
-from fedray.core.method import Local
+from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
+from fedray.core.method import Local, Phase
 from fedray.metrics.catalogue import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
@@ -141,6 +141,18 @@ def find_callbacks(scenario: Scenario, own: OwnTraining) -> tuple[tuple[str, Cal
     return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
 
 
+def _check_ensemble(study: Study, phase: Phase) -> None:
+    """Refuses a loss that reads all models where clients cannot have them all as a round begins."""
+    obstacles = {
+        "a random walk has no server that sends them: choose another method": phase.walk is not None,
+        "models change while clients train: set participation.mode = sync": study.asynchronous is not None,
+        "some layers stay with the clients, who have none for the others: leave local.private out": phase.private,
+    }
+    for why, is_there in obstacles.items():
+        if reads_ensemble(phase.local.loss) and is_there:
+            raise BadInput(f"local.loss reads the ensemble, but {why}, or read broadcast instead")
+
+
 def try_own_code(study: Study) -> None:
     """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
 
@@ -153,7 +165,8 @@ def try_own_code(study: Study) -> None:
             raise BadInput(
                 "local.loss reads the client's previous model, which a random walk does not keep: leave it out"
             )
-        try_code(study.net, study.example, phase.local)
+        _check_ensemble(study, phase)
+        try_code(study.net, study.example, phase.local, phase.models)
         if mixes_targets(study.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name
             warnings.warn(

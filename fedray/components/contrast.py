@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.core.local import READS, LocalLoss, LossContext
+from fedray.core.local import LocalLoss, LossContext
 
 
 def contrast_models(mu: float, temperature: float) -> LocalLoss:
@@ -31,4 +31,4 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
         near = torch.stack([functional.cosine_similarity(z, other, dim=-1) for other in others], dim=-1)  # [B, 2]
         return context.objective(outputs, targets) - mu * functional.log_softmax(near / temperature, dim=-1)[..., 0]
 
-    return LocalLoss(loss, READS, name="moon")
+    return LocalLoss(loss, ("features", "broadcast", "previous"), name="moon")

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-READS = ("features", "broadcast", "previous")  # what a loss may ask for
+ENSEMBLE = "ensemble"
+READS = ("features", "broadcast", "previous", ENSEMBLE)  # what a loss may ask for
 RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
@@ -48,19 +49,24 @@ class LossContext(NamedTuple):
         objective: The network's own loss, (outputs, targets) -> `[B]`.
         round: The round, from 0.
         client: The client's id, a tensor of one number.
+        model: Which of the K models is trained, from 0, a tensor of one number.
         features: The inputs of the network's last layer, `[B, f]`, where the loss reads `features`; else None.
         broadcast: What the broadcast model says (`Seen`), in evaluation mode and without gradient, where the loss reads
             it; else None.
         previous: What the model says that the client had trained last time (the broadcast one, if there is none), where
             the loss reads it; else None.
+        ensemble: The raw outputs of all K models as the round began, `[K, B, C]`, in evaluation mode and without
+            gradient, where the loss reads it; else None.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
     round: int
     client: Tensor
+    model: Tensor
     features: Any = None
     broadcast: Any = None
     previous: Any = None
+    ensemble: Any = None
 
 
 class Reading(NamedTuple):
@@ -69,14 +75,18 @@ class Reading(NamedTuple):
     Attributes:
         round: The round, from 0.
         client: Ids of the clients, `[W]` int64.
+        model: Which of the K models each lane trains, `[W]` int64.
         broadcast: The models that they received, `[W, d]`.
         previous: The models that they trained last, `[W, d]`; None where nothing reads them.
+        ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
     """
 
     round: int
     client: Tensor
+    model: Tensor
     broadcast: Tensor
     previous: Tensor | None = None
+    ensemble: Tensor | None = None
 
 
 class LocalLoss(NamedTuple):
@@ -84,7 +94,7 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
-        reads: Which of `features`, `broadcast` and `previous` the context has.
+        reads: Which of `features`, `broadcast`, `previous` and `ensemble` the context has.
         name: What messages call it.
     """
 
@@ -165,6 +175,11 @@ class RateSchedule(NamedTuple):
         share = min(1.0, t / self.rounds)
         fall = 0.5 * (1.0 + math.cos(math.pi * share)) if self.kind == "cosine" else 1.0 - share
         return rise * (self.floor + (1.0 - self.floor) * fall)
+
+
+def reads_ensemble(loss: LocalLoss | None) -> bool:
+    """Whether a loss reads the outputs of all K models, so that clients need them all."""
+    return loss is not None and ENSEMBLE in loss.reads
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:

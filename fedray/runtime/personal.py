@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.local import Reading
+from fedray.core.local import Reading, reads_ensemble
 from fedray.core.method import LAYERS, PERSONAL_PREFIX, PREVIOUS, Local, Phase
 from fedray.core.types import Layout, Plan, State
 from fedray.runtime.client_state import Private
@@ -64,7 +64,9 @@ def rows_of(models: Tensor, row: Tensor) -> Tensor:
     return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
 
 
-def find_reading(private: Private, local: Local, t: int, plan: Plan, broadcast: Tensor) -> Reading | None:
+def find_reading(
+    private: Private, local: Local, t: int, plan: Plan, broadcast: Tensor, *, state: State, models: int
+) -> Reading | None:
     """What the code of a local training may read of its clients; None where there is no code.
 
     Args:
@@ -73,11 +75,23 @@ def find_reading(private: Private, local: Local, t: int, plan: Plan, broadcast: 
         t: The round, from 0.
         plan: The jobs, `[J]`.
         broadcast: The models that the jobs received, `[J, d]`, with the clients' own layers in them.
+        state: The broadcast models; all of them, where a loss reads them.
+        models: K.
     """
     if not local.has_code:
         return None
     previous = own_rows(private, PREVIOUS, plan, broadcast) if local.keeps_model else None
-    return Reading(t, torch.from_numpy(plan.client).to(broadcast.device), broadcast, previous)
+    every = _ensembles(state.models, plan, models) if reads_ensemble(local.loss) else None
+    client, model = (torch.from_numpy(column).to(broadcast.device) for column in (plan.client, plan.model))
+    return Reading(t, client, model, broadcast, previous, every)
+
+
+def _ensembles(rows: Tensor, plan: Plan, models: int) -> Tensor:
+    """The K models of each job's world, `[J, K, d]`; those of one world are not copied for each job."""
+    each = rows.view(-1, models, rows.shape[1])
+    if (plan.world == plan.world[0]).all():
+        return each[int(plan.world[0])].expand(len(plan.world), -1, -1)
+    return each.index_select(0, torch.from_numpy(plan.world).to(rows.device))
 
 
 def withhold_private(layout: Layout, phase: Phase, start: Tensor, final: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

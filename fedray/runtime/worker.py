@@ -172,14 +172,14 @@ class Worker:
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             source=data.source,
             wants_change=gives_change(self.engine) and not phase.private,
-            reading=personal.find_reading(self.private, local, t, jobs.plan, start),
+            reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
         )
         trained = self.engine.train(study.net, block)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
         if not block.wants_change:
             delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
             kept |= stays
-        own |= kept | self._train_personal(t, jobs, broadcast, phase)
+        own |= kept | self._train_personal(t, jobs, broadcast, state, phase)
         own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
         change = None
         if local.correction is not None:
@@ -208,7 +208,7 @@ class Worker:
             steps=jobs.steps[:n],
         )
 
-    def _train_personal(self, t: int, jobs: Jobs, broadcast: Tensor, phase: Phase) -> dict[str, Tensor]:
+    def _train_personal(self, t: int, jobs: Jobs, broadcast: Tensor, state: State, phase: Phase) -> dict[str, Tensor]:
         """Trains the clients' personal models, which are pulled towards the broadcast one; by name, `[J, d]` each."""
         if not phase.personal:
             return {}
@@ -231,7 +231,9 @@ class Worker:
                 sample=int(np.prod(study.input_shape)),
                 anchor=broadcast,
                 source=data.source,
-                reading=personal.find_reading(self.private, local, t, plan, broadcast),
+                reading=personal.find_reading(
+                    self.private, local, t, plan, broadcast, state=state, models=phase.models
+                ),
             )
             out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
         return out

@@ -22,7 +22,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
     study, engine, device = worker.study, worker.engine, worker.device
-    local = study.method.phase.local
+    phase = study.method.phase
     return {
         "engine": {
             "name": engine.name,
@@ -32,7 +32,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
             "evaluates": engine.evaluates,
         },
         "lanes_independent": check_invariance(
-            study.net, engine, local, study.example, device=str(device), dtype=study.dtype
+            study.net, engine, phase.local, study.example, device=str(device), dtype=study.dtype, models=phase.models
         ),
         "kernels": native.hash_library() or "none",
     }

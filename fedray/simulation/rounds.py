@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError, ScenarioWarning
+from fedray.core.local import reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
@@ -250,7 +251,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     """Bytes that each job sends and receives, `[J]` each.
 
     They are what `phase.traffic` says; without it models go from the server to the client and back. A client that is
-    asked which model it trains gets all of them.
+    asked which model it trains gets all of them. Where the loss reads all models, the first job of a client brings
+    those that it does not train.
 
     Args:
         study: What runs.
@@ -265,9 +267,15 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     vector = 4 * (layout.d - stays)
     up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
-    counters *= phase.down_vectors > 0  # they come with a model
-    each = (vector * phase.down_vectors + 8 * counters) * (1 if phase.choose is None else phase.models)
-    return up, np.full(len(plan.client), each, dtype=np.int64)
+    sent = 8 * counters * (phase.down_vectors > 0)  # they come with a model
+    each = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
+    down = np.full(len(plan.client), each, dtype=np.int64)
+    if reads_ensemble(phase.local.loss) and phase.choose is None:
+        _, first, jobs = np.unique(
+            plan.world * study.clients.number + plan.client, return_index=True, return_counts=True
+        )
+        down[first] += (phase.models - jobs) * (vector + 8 * counters)
+    return up, down
 
 
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:

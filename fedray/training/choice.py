@@ -75,6 +75,7 @@ def choose_engine(
     lanes: Lanes = "torch",
     local: Local | None = None,
     drops: bool = False,
+    models: int = 1,
 ) -> Engine:
     """The engine for a network.
 
@@ -86,13 +87,14 @@ def choose_engine(
         lanes: Whether compiled kernels may train, must, or must not.
         local: How clients train, where that may be more than data; None: it is data.
         drops: Whether dropout stays on in answers, so that evaluation has to call the module itself.
+        models: K.
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
     """
     engine = _choose_any(net, device, example, lanes)
     if local is not None and local.has_code:
-        engine = _choose_for_code(net, device, example, engine, local)
+        engine = _choose_for_code(net, device, example, engine, local=local, models=models)
     if lanes == "compiled" and engine.name not in COMPILED:
         library = native.load_library()
         if device != "cpu":
@@ -192,14 +194,16 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str) 
     return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
 
 
-def _choose_for_code(net: Net, device: str, example: Tensor | None, plain: Engine, local: Local) -> Engine:
+def _choose_for_code(
+    net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int
+) -> Engine:
     """The engine of a local training with code in it; `plain` is the network's own, which evaluates it."""
     named = [f"its {name}" for name in ("loss", "gradient", "step") if getattr(local, name) is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
     general = plain if plain.name in ("vmap", "loop") else _choose_general(net, device, example, "")
     refused = general.why if general.name == "loop" else None
     if refused is None and example is not None:
-        refused = client_trial.find_code_refusal(net, example, local)
+        refused = client_trial.find_code_refusal(net, example, local, models)
     if refused is not None:
         return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
     engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes)

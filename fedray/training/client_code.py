@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.errors import BadInput
-from fedray.core.local import LocalLoss, LossContext, Reading, Seen
+from fedray.core.local import ENSEMBLE, LocalLoss, LossContext, Reading, Seen
 from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
 from fedray.own_code.user_code import name_type
@@ -43,21 +43,25 @@ class LaneBatch(NamedTuple):
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
         weight: 1 / batch size for each row, 0 for padding, `[B]`.
-        client: Id of the client.
         steps: Steps of the lane.
+        noise: Standard normal numbers of the step, `[p]`.
+        client: Id of the client.
+        model: Which of the K models it trains.
         broadcast: The model that the client received, `[d]`.
         previous: The model that it trained last, `[d]`.
-        noise: Standard normal numbers of the step, `[p]`.
+        ensemble: All models as the round began, `[K, d]`.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
-    client: Tensor
     steps: Tensor
+    noise: Tensor
+    client: Tensor
+    model: Tensor
     broadcast: Tensor
     previous: Tensor
-    noise: Tensor
+    ensemble: Tensor
 
 
 Gradient = Callable[[Tensor, LaneBatch], tuple[Tensor, Tensor]]  # parameters `[p]` -> gradient `[p]`, mean loss
@@ -173,9 +177,11 @@ def lose(code: LaneCode, out: Tensor, batch: LaneBatch) -> Tensor:
         objective=objective,
         round=code.round,
         client=batch.client,
+        model=batch.model,
         features=features,
         broadcast=see(batch.broadcast) if "broadcast" in loss.reads else None,
         previous=see(batch.previous) if "previous" in loss.reads else None,
+        ensemble=torch.stack([see(row).outputs for row in batch.ensemble]) if ENSEMBLE in loss.reads else None,
     )
     each = loss.function(out, batch.y, context)
     _check_loss(loss, each, len(out))
@@ -206,15 +212,18 @@ def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
         )
 
 
-def read_lanes(block: Block) -> tuple[Tensor, Tensor, Tensor]:
-    """The clients `[W]`, the received models and those trained before, `[W, d]`; `[W, 0]` where nobody reads them."""
+def read_lanes(block: Block) -> tuple[Tensor, ...]:
+    """The last five of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
-    found = block.reading or Reading(0, torch.zeros(n, dtype=torch.int64, device=start.device), start, start)
+    first = torch.zeros(n, dtype=torch.int64, device=start.device)
+    found = block.reading or Reading(0, first, first, start, start)
     nothing = start.new_zeros(n, 0)
     previous = found.broadcast if found.previous is None else found.previous
     return (
         found.client,
+        found.model,
         found.broadcast if "broadcast" in reads else nothing,
         previous if "previous" in reads else nothing,
+        nothing if found.ensemble is None else found.ensemble,
     )

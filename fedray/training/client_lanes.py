@@ -72,7 +72,7 @@ def _train(written: LaneCode) -> Trained:
     block = written.block
     rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
     advance = client_steps.make_advance(written, _differentiate(written), vmap, anchor, block.offset)
-    client, broadcast, previous = code.read_lanes(block)
+    read = code.read_lanes(block)
     final = torch.empty_like(rows)
     steps = torch.from_numpy(block.steps).to(rows.device)
     loss = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)
@@ -85,11 +85,9 @@ def _train(written: LaneCode) -> Trained:
                     x[s - a, :lanes],
                     y[s - a, :lanes],
                     block.weight[s, :lanes],
-                    client[:lanes],
                     steps[:lanes],
-                    broadcast[:lanes],
-                    previous[:lanes],
                     client_steps.draw_noise(block.local, block.keys[:lanes], s, rows),
+                    *(part[:lanes] for part in read),
                 )
                 loss[:real] += advance(rows, batch, s)[:real]
         done = int((block.steps > hi).sum())

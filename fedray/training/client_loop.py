@@ -77,7 +77,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _Trained
     written = write_code(net, block, watched)
     advance = client_steps.make_advance(written, _differentiate(written, buffers), _call_one, anchor[one, :p], offset)
     rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
-    client, broadcast, previous = (part[one] for part in code.read_lanes(block))
+    read = [part[one] for part in code.read_lanes(block)]
     reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last; no row may see it
     for a, b in block.pieces(0, int(block.steps[0])):
         if a >= steps:
@@ -88,11 +88,9 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _Trained
                 x[s - a, one, : reals[s]],
                 y[s - a, one, : reals[s]],
                 block.weight[s, one, : reals[s]],
-                client,
                 torch.tensor([steps], device=rows.device),
-                broadcast,
-                previous,
                 client_steps.draw_noise(block.local, block.keys[one], s, rows),
+                *read,
             )
             loss += advance(rows, batch, s)[0]
     kept = [buffers[name].reshape(-1) for name in layout.names if name in buffers]

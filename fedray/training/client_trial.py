@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.local import LossContext, Transform
+from fedray.core.local import LocalLoss, LossContext, Reading, Transform, reads_ensemble
 from fedray.core.method import Local
 from fedray.core.types import Net
 from fedray.models.loss import per_sample
@@ -30,15 +30,16 @@ _ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding,
 _TOLERANCE = 1e-3  # of the change of the parameters
 
 
-def try_code(net: Net, example: Tensor, local: Local) -> None:
+def try_code(net: Net, example: Tensor, local: Local, models: int = 1) -> None:
     """Trains a lane for two steps, so that what is wrong with a loss or an optimizer is known before a run begins.
 
     Args:
         net: The network.
         example: One network input; its values do not matter.
         local: Has code.
+        models: K.
     """
-    train_client_loop(net, _make_block(net, example, local, lanes=1))
+    train_client_loop(net, _make_block(net, example, local, lanes=1, models=models))
 
 
 def mixes_targets(net: Net, local: Local) -> bool:
@@ -53,7 +54,7 @@ def mixes_targets(net: Net, local: Local) -> bool:
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "code"), 2 * _WIDTH * net.outputs)).float()
     outputs, targets = numbers.view(2, _WIDTH, net.outputs)
     targets = targets[:, : net.outputs // 2] if net.objective == "gaussian_nll" else targets
-    context = LossContext(partial(per_sample, net.objective), 0, torch.tensor(0))
+    context = LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
     try:
         whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
     except Exception:  # a trial with the network itself tells what is wrong
@@ -61,29 +62,30 @@ def mixes_targets(net: Net, local: Local) -> bool:
     return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
 
 
-def find_code_refusal(net: Net, example: Tensor, local: Local) -> str | None:
+def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) -> str | None:
     """Why a local training cannot be mapped over lanes, found by mapping it over two of them; None if it can.
 
     Args:
         net: A network that can be mapped over lanes.
         example: One network input; its values do not matter.
         local: Has code.
+        models: K.
     """
     if local.step is not None and not isinstance(local.step, Transform):
         return "an optimizer of torch has no form over lanes"
     try:
-        return _find_known_refusal(net, tuple(example.shape), example.dtype, local)
+        return _find_known_refusal(net, tuple(example.shape), example.dtype, local, models)
     except TypeError:  # an object of the user's that cannot be a key
-        return _find_refusal(net, example, local)
+        return _find_refusal(net, example, local, models)
 
 
 @lru_cache(maxsize=8)  # a run asks several times
-def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, local: Local) -> str | None:
-    return _find_refusal(net, torch.zeros(shape, dtype=dtype), local)
+def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, local: Local, models: int) -> str | None:
+    return _find_refusal(net, torch.zeros(shape, dtype=dtype), local, models)
 
 
-def _find_refusal(net: Net, example: Tensor, local: Local) -> str | None:
-    block = _make_block(net, example, local, lanes=2)
+def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str | None:
+    block = _make_block(net, example, local, lanes=2, models=models)
     try:
         lanes = train_client_lanes(net, block).final
     except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
@@ -95,8 +97,8 @@ def _find_refusal(net: Net, example: Tensor, local: Local) -> str | None:
     return None
 
 
-def _make_block(net: Net, example: Tensor, local: Local, lanes: int) -> Block:
-    """Lanes of two steps, whose batches are padded with other rows."""
+def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: int) -> Block:
+    """Lanes of two steps, whose batches are padded with other rows; lane w trains model w of K."""
     place, dtype = next(net.module.parameters()).device, torch.float32
     start = torch.stack([net.init(lane) for lane in range(lanes)]).to(place, dtype)
     shape = (_STEPS, lanes, _WIDTH)
@@ -122,4 +124,21 @@ def _make_block(net: Net, example: Tensor, local: Local, lanes: int) -> Block:
         lr=local.lr_at(0),
         keys=rng.keys(0, "code", np.arange(lanes)),
         sample=int(np.prod(example.shape)),
+        reading=make_reading(net, local.loss, start, torch.arange(lanes), models),
     )
+
+
+def make_reading(net: Net, loss: LocalLoss | None, start: Tensor, lane: Tensor, models: int) -> Reading:
+    """What code reads in a trial: client 0, of K first models the one that the number of the lane says.
+
+    Args:
+        net: The network.
+        loss: Says what is read.
+        start: The first models of the lanes, `[W, d]`.
+        lane: Numbers of the lanes, `[W]`.
+        models: K.
+    """
+    every, lane = None, lane.to(start.device)
+    if reads_ensemble(loss):
+        every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lane), -1, -1)
+    return Reading(0, torch.zeros_like(lane), lane % models, start, start, every)

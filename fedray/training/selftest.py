@@ -19,13 +19,14 @@ from fedray.core.method import Local
 from fedray.core.types import Net
 from fedray.training.block import Block, count_steps, deal_batches
 from fedray.training.choice import Engine
+from fedray.training.client_trial import make_reading
 
 _LANES, _ROWS = 5, 11
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
 
 def check_invariance(
-    net: Net, engine: Engine, local: Local, example: Tensor, *, device: str, dtype: torch.dtype
+    net: Net, engine: Engine, local: Local, example: Tensor, *, device: str, dtype: torch.dtype, models: int = 1
 ) -> bool:
     """Whether five small lanes get the same bits when they train together as when two or three train at a time.
 
@@ -38,6 +39,7 @@ def check_invariance(
         example: One network input.
         device: Kind of the device, "cpu" or "cuda".
         dtype: Type of the models' numbers.
+        models: K.
     """
     if engine.width == 1:
         return True
@@ -45,7 +47,8 @@ def check_invariance(
     starts = torch.stack([net.init(int(key)) for key in rng.keys(0, "selftest", np.arange(_LANES))]).to(device, dtype)
 
     def train(lanes: list[int]) -> Tensor:
-        return engine.train(net, _make_block(net, local, example, lanes, starts)).final
+        block, lane = _make_block(net, local, example, lanes, starts), torch.tensor(lanes)
+        return engine.train(net, block._replace(reading=make_reading(net, local.loss, block.start, lane, models))).final
 
     whole = train(list(range(_LANES)))
     groups = ([0, 1], [2, 3, 4], [1, 4])

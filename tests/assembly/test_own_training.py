@@ -140,7 +140,7 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
     assert resumed.summary["state_hash"] == both.summary["state_hash"]
     with pytest.raises(BadInput, match="loss= was given, but the run was started without"):
         fedray.resume(run({}, out=tmp_path / "plain").path, loss=half)
-    with pytest.raises(BadInput, match="it reads nonsense: choose among features, broadcast, previous"):
+    with pytest.raises(BadInput, match="it reads nonsense: choose among features, broadcast, previous, ensemble"):
         run({}, loss=LocalLoss(half, reads=("nonsense",)))
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
+from fedray.core.local import reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
@@ -49,8 +50,8 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 
 def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
-    """Whether a job reads more than its own row: parts of a stack, weights over all models, learners, other extras."""
-    reads = bool(study.parts) or phase.mixture or phase.fitting is not None
+    """Whether a job reads more than its own row: parts of a stack, all models of its world, learners, other extras."""
+    reads = bool(study.parts) or phase.mixture or phase.fitting is not None or reads_ensemble(phase.local.loss)
     return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
