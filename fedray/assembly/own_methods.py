@@ -94,7 +94,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Check]:
         "steps": lambda found, plan, _sizes: results.check_pair(found, len(plan.client), "steps", "samples"),
         "traffic": lambda found, _t, plan: results.check_pair(found, len(plan.client), "bytes up", "bytes down"),
         "remember": lambda found, _t, state, *_: _check_next(found, state),
-        "ask": lambda found, state, _stats: None if found is None else _check_next(found, state),
+        "ask": lambda found, state, _stats: None if found is None else _check_next(found, state._replace(extra={})),
     }
 
 

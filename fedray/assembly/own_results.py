@@ -44,7 +44,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """What is wrong with a state of some rows; `before` is the one that it follows, if it is known."""
+    """What is wrong with a state of some rows; `before` is the one that it follows, whose tensors it has to keep."""
     if not isinstance(found, State):
         return f"{name_type(found)}: return a State of models, counters and extra"
     models, counters = found.models, found.counters
@@ -63,7 +63,26 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
     if not bool(torch.isfinite(models).all()):
         return f"models that are {_name_wrong(models)}: look for a division, a logarithm or a root"
     wrong = check_tensors(found.extra)
-    return None if wrong is None else f"a State whose extra is {wrong}"
+    if wrong is not None:
+        return f"a State whose extra is {wrong}"
+    return None if before is None else _check_kept(found.extra, before.extra)
+
+
+def _check_kept(extra: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> str | None:
+    """What is wrong with further tensors that follow others: none may go, change its shape or become NaN."""
+    for name, old in before.items():
+        had = f"[{', '.join(map(str, old.shape))}]"
+        if name not in extra:
+            return f"a State whose extra has no {name!r}, which was {had}: begin with {{**state.extra, ...}}"
+        new = extra[name]
+        if new.shape != old.shape:
+            return (
+                f"a State whose extra has {name!r} of shape {list(new.shape)}, which was {had}: keep its shape, and "
+                "let server.init make it so large as it will be"
+            )
+        if bool(torch.isnan(new).any()) and not bool(torch.isnan(old).any()):
+            return f"a State whose extra has NaN in {name!r}, {had}: look for a division, a logarithm or a root"
+    return None
 
 
 def check_tensors(found: Any) -> str | None:

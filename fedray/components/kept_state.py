@@ -29,7 +29,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 
     Args:
         method: any method with a server.
-        first: makes each tensor before the first round, by its name.
+        first: makes each tensor before the first round, by its name. The method's own functions do not see them.
         write: the state with these tensors after a round; it comes after what the method remembers by itself.
     """
     phase = method.phase
@@ -37,14 +37,17 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
     def init(models: Tensor) -> dict[str, Tensor]:
         return {**phase.server.init(models), **{name: make() for name, make in first.items()}}
 
+    def hide(state: State) -> State:
+        return state._replace(extra={name: value for name, value in state.extra.items() if name not in first})
+
     def carry(before: State, after: State) -> State:
         return after._replace(extra={**after.extra, **{name: before.extra[name] for name in first}})
 
     def step(state: State, stats: Stats, t: int) -> State:
-        return carry(state, phase.server.step(state, stats, t))
+        return carry(state, phase.server.step(hide(state), stats, t))
 
     def remember(t: int, state: State, plan: Plan, loss: FloatArray) -> State:
-        own = state if phase.remember is None else carry(state, phase.remember(t, state, plan, loss))
+        own = state if phase.remember is None else carry(state, phase.remember(t, hide(state), plan, loss))
         return write(t, own, plan, loss)
 
     server = phase.server._replace(init=init, step=step)

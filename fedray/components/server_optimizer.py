@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.components.aggregation import Rows, place_change, step_and_move, trained_models
+from fedray.core.errors import BadInput
 from fedray.core.method import Server
 from fedray.core.types import ServerOptimizerKind, State, Stats
 
@@ -34,6 +35,9 @@ def with_optimizer(
         lr: above 0.
         momentum: in [0, 1).
 
+    Raises:
+        BadInput: in a step, the state has no memory of the optimizer, because another `init` took the place of its own.
+
     Example:
         >>> from fedray.components.aggregation import mean
         >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, "adam", lr=0.1)
@@ -47,6 +51,11 @@ def with_optimizer(
         return {**base.init(models), "optimizer_first": zero, **second}
 
     def step(state: State, stats: Stats, t: int) -> State:
+        if "optimizer_first" not in state.extra:
+            raise BadInput(
+                f"server.optimizer = {kind} finds no 'optimizer_first' in the state's extra: a server.init that takes "
+                "the place of another one returns its tensors too, {**phase.server.init(models), ...}"
+            )
         after, g = step_and_move(base, state, stats, t, trainable)
         trained, extra = trained_models(stats, rows), dict(after.extra)
         before = state.extra["optimizer_first"]  # the inner server may return an extra without it
