@@ -287,8 +287,13 @@ def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
         rounds: of the scenario, where the keys have none.
 
     Raises:
-        BadInput: the rounds of a step are missing.
+        BadInput: the rounds of a step or of a restart are missing.
     """
     if keys.kind == "step" and not keys.at:
         raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")
-    return RateSchedule(keys.kind, keys.rounds or max(1, rounds), keys.floor, keys.warmup, tuple(keys.at), keys.gamma)
+    if keys.restart and not keys.rounds:
+        raise BadInput(
+            "local.schedule.rounds is missing: give the rounds after which local.schedule.restart begins again"
+        )
+    end, at = keys.rounds or max(1, rounds), tuple(keys.at)
+    return RateSchedule(keys.kind, end, keys.floor, keys.warmup, at, keys.gamma, keys.restart)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedray.assembly import own_results as results
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
-from fedray.core.local import LocalLoss, RateSchedule, Transform
+from fedray.core.local import LocalLoss, RateKind, RateSchedule, Transform
 from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
 from fedray.core.types import State
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -229,7 +229,7 @@ def _check_local(where: str, local: Any) -> None:
     if local.correction is not None:
         _require(where, "local.correction", local.correction, Correction)
     if local.schedule is not None:
-        _require(where, "local.schedule", local.schedule, RateSchedule)
+        _check_course(where, local.schedule)
     if local.loss is not None:
         _require(where, "local.loss", local.loss, LocalLoss)
         check_code("loss", f"{where}: local.loss", local.loss)
@@ -237,6 +237,16 @@ def _check_local(where: str, local: Any) -> None:
         _require(where, "local.gradient", local.gradient, Transform)
     if local.step is not None:
         check_code("optimizer", f"{where}: local.step", local.step)
+
+
+def _check_course(where: str, rule: Any) -> None:
+    """A course of the learning rate that is known and has its length."""
+    _require(where, "local.schedule", rule, RateSchedule)
+    kinds = get_args(RateKind)
+    if rule.kind not in kinds:
+        raise BadInput(f"{where}: local.schedule.kind = {rule.kind!r}: choose {', '.join(kinds)}")
+    if rule.kind in ("cosine", "linear"):
+        _require_number(where, "local.schedule.rounds", rule.rounds, least=1, whole=True)
 
 
 def _require(where: str, part: str, value: Any, kind: type) -> None:

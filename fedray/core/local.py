@@ -147,23 +147,27 @@ class Transform(NamedTuple):
 
 
 class RateSchedule(NamedTuple):
-    """A course of the learning rate over the rounds, as a factor.
+    """A course of the learning rate over the rounds of a run, as a factor; within a round the rate stays.
 
     Attributes:
         kind: constant; cosine and linear fall to `floor` in `rounds` rounds and stay there; step falls at some rounds.
-        rounds: Length of the fall.
+        rounds: Length of the fall of cosine and linear, which need it.
         floor: The last factor of cosine and linear.
         warmup: Rounds in which the factor rises to what the kind says: `(t + 1) / warmup` of it in round t.
         at: The rounds of a step, from 0.
         gamma: The factor of each step.
+        restart: Whether cosine and linear begin to fall again every `rounds` rounds (warm restarts), and do not stay.
+
+    Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
     """
 
     kind: RateKind = "constant"
-    rounds: int = 1
+    rounds: int = 0
     floor: float = 0.0
     warmup: int = 0
     at: tuple[int, ...] = ()
     gamma: float = 0.1
+    restart: bool = False
 
     def factor(self, t: int) -> float:
         """The factor of round t, from 0."""
@@ -172,7 +176,7 @@ class RateSchedule(NamedTuple):
             return rise * self.gamma ** sum(t >= at for at in self.at)
         if self.kind == "constant":
             return rise
-        share = min(1.0, t / self.rounds)
+        share = t % self.rounds / self.rounds if self.restart else min(1.0, t / self.rounds)
         fall = 0.5 * (1.0 + math.cos(math.pi * share)) if self.kind == "cosine" else 1.0 - share
         return rise * (self.floor + (1.0 - self.floor) * fall)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.core.local import RateSchedule
 from fedray.core.method import Local
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.stored import StoredShards
@@ -103,9 +104,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
     rule, loss = local.schedule, local.loss
-    decay += (
-        "" if rule is None else f" ({rule.kind} schedule{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
-    )
+    decay += "" if rule is None else f" ({_describe_course(rule)})"
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [] if loss is None else [f"loss {loss.name}"]
     parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
@@ -115,6 +114,13 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
     return ", ".join(parts)
+
+
+def _describe_course(rule: RateSchedule) -> str:
+    """How the learning rate follows the rounds, in words."""
+    falls = "again every" if rule.restart else "over"
+    text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
+    return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
 
 
 def _describe_server(scenario: Scenario) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
+from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, start_empty
 from fedray.core.method import Answer, Local, Method, Phase
 from fedray.methods.base import federated
 from fedray.methods.bayesian_linear import bayesian_linear
@@ -51,6 +51,7 @@ __all__ = [
     "LossContext",
     "Method",
     "Phase",
+    "RateSchedule",
     "Scored",
     "Setting",
     "StepContext",

@@ -37,7 +37,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    if _part(out, "local", "schedule").get("kind") in ("cosine", "linear"):
+    course = _part(out, "local", "schedule")
+    if course.get("kind") in ("cosine", "linear") and not course.get("restart"):
         out["local"] = dict(out["local"])
         _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
     if data_spec_of(data.get("name")).toy and _part(out, "data", "partition").get("name") == "natural":

@@ -58,11 +58,12 @@ def named(kind: names.NameKind) -> Check:
 
 @dataclass(frozen=True, config=_STRICT)
 class RateKeys:
-    """A course of the learning rate, as a factor of `lr`.
+    """A course of the learning rate over the rounds, as a factor of `lr`; within a round the rate stays.
 
     Attributes:
         kind: constant, cosine, linear (both fall from the first round on), or step (falls at some rounds).
         rounds: the fall ends after so many rounds, and the rate stays; default: the rounds of the scenario.
+        restart: the rate does not stay, but begins to fall again every `rounds` rounds, which have to be given.
         floor: the factor at the end of the fall.
         warmup: rounds in which the rate rises: in round t, from 0, it is (t + 1) / warmup of what it else is.
         at: the rounds, from 0, in which the rate of `step` falls.
@@ -71,6 +72,7 @@ class RateKeys:
 
     kind: Annotated[RateKind, _V(one_of(*get_args(RateKind)))] = "constant"
     rounds: Annotated[int | None, _V(maybe(whole(1, 10**7))), _FALLS] = None
+    restart: Annotated[bool, _V(flag), _FALLS] = False
     floor: Annotated[float, _V(real("[0, 1]")), _FALLS] = 0.0
     warmup: Annotated[int, _V(whole(0, 10**7))] = 0
     at: Annotated[list[int], _V(list_of(whole(1, 10**7), 100, scalar=True)), _FALLS_AT] = field(default_factory=list)

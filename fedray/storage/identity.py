@@ -225,7 +225,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
         raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
     local = tree.get("local")
     keys: Any = local.get("schedule") if isinstance(local, dict) else None
-    if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear"):
+    if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear") and not keys.get("restart"):
         end = int(keys.get("rounds") or rounds)
         if rounds > end and not keys.get("floor"):
             raise BadInput(

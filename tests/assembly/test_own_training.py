@@ -162,6 +162,8 @@ def test_ray_trains_with_own_code_to_the_same_bits() -> None:
         ({"kind": "cosine", "rounds": 2}, [1.0, 0.5, 0.0]),
         ({"kind": "linear", "rounds": 4, "floor": 0.2}, [1.0, 0.8, 0.6]),
         ({"kind": "step", "at": [1, 2], "gamma": 0.5}, [1.0, 0.5, 0.25]),
+        ({"kind": "cosine", "rounds": 2, "restart": True}, [1.0, 0.5, 1.0]),
+        ({"kind": "linear", "rounds": 1, "restart": True, "warmup": 2}, [0.5, 1.0, 1.0]),
         ({"warmup": 2}, [0.5, 1.0, 1.0]),
     ],
 )
@@ -177,5 +179,11 @@ def test_a_constant_schedule_changes_no_bit() -> None:
     assert rows(one.rounds) == rows(other.rounds)
     with pytest.raises(BadInput, match=r"local\.schedule\.at is missing"):
         run({"schedule": "step"})
+    with pytest.raises(
+        BadInput, match=r"^local\.schedule\.rounds is missing: give the rounds after which .* begins ag"
+    ):
+        run({"schedule": {"kind": "cosine", "restart": True}})
+    with pytest.raises(BadInput, match=r"local\.schedule\.restart = true cannot act"):
+        run({"schedule": {"kind": "step", "at": [1], "restart": True}})
     with pytest.raises(BadInput, match=r"local\.schedule\.gamma = 0\.5 cannot act"):
         run({"schedule": {"kind": "cosine", "gamma": 0.5}})

@@ -13,7 +13,7 @@ from own_case import Case
 
 from fedray.core.method import Answer, Compress, Compressed, Correction, Phase, Server
 from fedray.core.types import Plan, State
-from fedray.methods import Method, Setting, federated
+from fedray.methods import Method, RateSchedule, Setting, federated
 
 Setup = Callable[[Setting], Any]
 
@@ -46,6 +46,23 @@ def with_step(change: Callable[[Any], Any]) -> Setup:
         phase = federated(setting)
         server: Server = phase.server
         own = server._replace(step=lambda state, stats, t: change(server.step(state, stats, t)))
+        return Method("mine", replace(phase, server=own))
+
+    return compose
+
+
+def with_memory(change: Callable[[dict[str, Any]], Any]) -> Setup:
+    """A server whose extra is changed in each step."""
+
+    def compose(setting: Setting) -> Method:
+        phase = federated(setting)
+        server: Server = phase.server
+
+        def step(state: State, stats: Any, t: int) -> State:
+            after = server.step(state, stats, t)
+            return after._replace(extra=change(after.extra))
+
+        own = server._replace(init=lambda models: {"mine": torch.zeros(len(models))}, step=step)
         return Method("mine", replace(phase, server=own))
 
     return compose
@@ -156,6 +173,8 @@ METHODS = [
     _method("an unknown optimizer", with_local(optimizer="rmsprop"), "optimizer = 'rmsprop'"),
     _method("an empty batch", with_local(batch_size=0), "batch_size = 0"),
     _method("neither epochs nor steps", with_local(epochs=None, steps=None), "epochs|steps"),
+    _method("a course of no length", with_local(schedule=RateSchedule("cosine")), "local.schedule.rounds = 0"),
+    _method("an unknown course", with_local(schedule=RateSchedule("cosin")), "local.schedule.kind = 'cosin'"),  # type: ignore[arg-type]
     _method("pull is text", with_local(pull="strong"), "pull = 'strong'"),
     _method("schedule raises", with_phase(schedule=fail), RAISED, {}, True),
     _method("schedule raises later", later(1), RAISED, {}, True),
@@ -183,6 +202,9 @@ METHODS = [
     _method("step cuts the models", with_step(lambda s: s._replace(models=s.models[:, :2])), "server.step.*shape"),
     _method("step returns double", with_step(lambda s: s._replace(models=s.models.double())), "float64"),
     _method("step returns NaN", with_step(nan), "server.step.*NaN"),
+    _method("step drops an extra", with_memory(lambda _: {}), "extra has no 'mine', which was .2."),
+    _method("step cuts an extra", with_memory(lambda e: {"mine": e["mine"][:1]}), "'mine' of shape .1., which was .2."),
+    _method("step makes an extra NaN", with_memory(lambda e: {"mine": e["mine"] * np.nan}), "NaN in 'mine'"),
     _method("step forgets the counters", with_step(lambda s: s._replace(counters=None)), "counters is None"),
     _method("step forgets the extras", with_step(lambda s: s._replace(extra=None)), "extra is None"),
     _method("bytes raises", with_compress(bytes=fail), RAISED, {}, True),

@@ -132,6 +132,10 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
         {"local.schedule.rounds": 3},
         {"local.schedule.rounds": 3, "local.schedule.kind": "cosine"},
     ],
+    "local.schedule.restart": [
+        {"local.schedule.restart": True},
+        {"local.schedule.restart": True, "local.schedule.kind": "cosine", "local.schedule.rounds": 1},
+    ],
     "local.schedule.floor": [
         {"local.schedule.floor": 0.5},
         {"local.schedule.floor": 0.5, "local.schedule.kind": "linear"},

@@ -237,3 +237,10 @@ def test_wrong_rules_and_functions_are_one_line(keys: dict[str, Any], own: dict[
         run({"rounds": 1}, keys, **own)
     assert line in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_a_run_whose_rate_restarts_is_made_longer(tmp_path: Path) -> None:
+    """Its rate is never 0 for good."""
+    keys = {"local": {"schedule": {"kind": "cosine", "rounds": 2, "restart": True}}}
+    longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "run").path, rounds=4)
+    assert same(longer, run({"rounds": 4}, keys))
