@@ -148,6 +148,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
     method = _compose(scenario, own, replace(pieces, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
         remedy = "set method.models = 1" if users else "leave it out"  # the default of a user's own method is above 1
+        remedy += "" if not users or own.method is not None else ", or register it with models=1"
         raise BadInput(
             f"method.models = {scenario.method.models}, but {users or scenario.method.name} trains one model: {remedy}"
         )

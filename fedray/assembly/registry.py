@@ -36,7 +36,9 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[str, Any], None]]] = {  # kind -> wha
 }
 
 
-def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | None = None) -> None:
+def register(
+    kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | None = None, models: int | None = None
+) -> None:
     """Gives your code a name, which scenario files can then use.
 
     The name is known in every process that imports the module which calls this: with `fedray run --import MODULE`, also
@@ -55,9 +57,11 @@ def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | N
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
             one is refused. None: they are not declared, and of a method those are refused that it does not read while
             it is composed.
+        models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
 
     Raises:
-        BadInput: there is no such kind, the name cannot be used, or the thing is no function.
+        BadInput: there is no such kind, the name cannot be used, the thing is no function, or a number of models is
+            none, or not that of a method.
     """
     known = (*_FUNCTIONS, *own_training.KINDS)
     if kind not in known:
@@ -67,8 +71,13 @@ def register(kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | N
         options = own_training.declare_options(kind, thing) if options is None else options
     elif not callable(thing):
         raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {_FUNCTIONS[kind][0]}")
+    if models is not None and kind != "method":
+        raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
+    if kind == "method":
+        names.set_default_models(name, models)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
+    text += "" if models is None else f"; method.models: {models}"
     names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]  # `known` has it
     if kind in own_training.KINDS:
         own_training.keep_code(kind, name, thing)

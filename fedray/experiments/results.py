@@ -54,8 +54,7 @@ class Run:
             own: the Python objects the run was started with.
             folder: where its models are read: `checkpoints`, the newest ones, or `best`.
         """
-        self.path, self._folder = path, folder
-        self._own = own or UserObjects()
+        self.path, self._folder, self._own = path, folder, own or UserObjects()
         self._study: Study | None = None
         self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
 
@@ -160,8 +159,7 @@ class Run:
         Raises:
             BadInput: the scenario, the data or the code is not what the run began with, or an object is missing.
         """
-        if self._study is None:
-            self._study = reopen_study(self.path, self._own)
+        self._study = self._study or reopen_study(self.path, self._own)
         return self._study
 
     @property
@@ -172,13 +170,17 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """Plain torch state dicts, one a model: replicate, then fold, then model; frozen parameters are in them."""
+        """Plain torch state dicts of the trained models, with frozen parameters: replicate, then fold, then model.
+
+        Where others answer (samples of FedAG and FedBE, an own `Method.answer`), `predict` asks those; their rows are
+        `run.study.method.answer(run.progress.state).state.models`. A stack is one model, with all its parts in it.
+        """
         self._require_newest_checkpoint()
         state, net = load_fitting_checkpoint(self.path, self.study, self._folder)[0].state, self.study.net
         return [nets.whole_state_dict(net, row, count) for row, count in zip(state.models, state.counters, strict=True)]
 
     def export(self, out: str | Path | None = None) -> list[Path]:
-        """Writes every model as a plain torch state dict in safetensors.
+        """Writes every trained model, as in `models`, as a plain torch state dict in safetensors.
 
         Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`.
 
@@ -195,8 +197,7 @@ class Run:
         paths = []
         for m, state in enumerate(self.models):
             world, k = divmod(m, study.method.phase.models)
-            replicate, fold = study.place(world)
-            path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
+            path = folder / "replicate-{}-fold-{}-model-{}.safetensors".format(*study.place(world), k)
             make_parent(path)
             write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
             paths.append(path)
@@ -248,8 +249,7 @@ class Run:
             BadInput: an argument does not fit the run.
             FedrayError: there is no checkpoint, or it is damaged.
         """
-        predictor = self._newest_predictor()
-        return predictor.predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
+        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
 
     def distil(
         self,

@@ -28,7 +28,8 @@ class Scored(NamedTuple):
     Attributes:
         prediction: Of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in its own unit.
         targets: Classes `[n]`, or targets `[n]` in their own unit.
-        members: Of each model: probabilities `[K, n, C]`, or means `[K, n]`.
+        members: Of each model that answers: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
+            out; of a stack they are its sub models.
         inputs: As the data set stores them, `[n, ...]`.
         split: `test` or `hold_out`.
         replicate: From 0.

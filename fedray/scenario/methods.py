@@ -252,12 +252,13 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         own_models=True,
     ),
 }
-_UNKNOWN = MethodSpec("your own", splits=True)
+UNKNOWN = MethodSpec("your own", splits=True)
+OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say how many models they train
 
 
 def method_spec_of(name: object) -> MethodSpec:
     """The specification of a method; a user's own method, or no method at all, has the general defaults."""
-    return METHOD_SPECS.get(name, _UNKNOWN) if isinstance(name, str) else _UNKNOWN
+    return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 
 def trains_one_model(name: object) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from fedray.core.errors import BadInput
 from fedray.scenario.data import DATA_SPECS, DataSpec
-from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.methods import METHOD_SPECS, OWN_SPECS, UNKNOWN
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.partition import PARTITION_SPECS
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
@@ -131,3 +132,28 @@ def allow_name(
         _ORIGINS[kind, name] = origin
     if options is not None:
         _DECLARED[kind, name] = dict(options)
+
+
+def set_default_models(name: str, models: int | None) -> None:
+    """Says how many models a user's registered method trains where a scenario does not; None: as many as any other.
+
+    Args:
+        name: of the method.
+        models: K.
+
+    Raises:
+        BadInput: K is no whole number above 0.
+
+    Example:
+        >>> set_default_models("single", 1)
+        >>> OWN_SPECS["single"].defaults
+        {'method': {'models': 1}}
+        >>> set_default_models("single", None)
+    """
+    if models is not None and (not isinstance(models, int) or isinstance(models, bool) or models < 1):
+        raise BadInput(
+            f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
+        )
+    OWN_SPECS.pop(name, None)
+    if models is not None:
+        OWN_SPECS[name] = replace(UNKNOWN, defaults={"method": {"models": models}})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from own_names import forgetting_names
 from small import scenario
 
 import fedray
@@ -14,6 +16,7 @@ from fedray.core.method import Method
 from fedray.methods import METHODS, Setting, federated
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.names import known_names
 
 USED: list[float] = []
 
@@ -55,3 +58,25 @@ def test_declared_options_have_defaults_and_kinds() -> None:
     assert read_scenario({"method": {"name": "declares"}}).method.options == {"sigma": 0.05}
     with pytest.raises(BadInput, match=r"^method.sigma = 'big' is not a number"):
         read_scenario({"method": {"name": "declares", "sigma": "big"}})
+
+
+def test_a_registered_method_of_one_model_had_to_be_told_so_in_every_scenario() -> None:
+    def single(setting: Setting) -> Method:
+        return Method("single", federated(replace(setting, models=1)))
+
+    with forgetting_names():
+        fedray.register("method", "single", single)
+        with pytest.raises(BadInput, match=r"= 5, but method single trains one model: .*or register it with mod"):
+            build_study(read_scenario(scenario({"method": {"name": "single"}})))
+        fedray.register("method", "single", single, models=1)
+        assert build_study(read_scenario(scenario({"method": {"name": "single"}}))).method.phase.models == 1
+        fedray.register("method", "several", compose, options={"sigma": 0.1}, models=3)
+        assert read_scenario({"method": {"name": "several"}}).method.models == 3
+        assert read_scenario({"method": {"name": "several", "models": 2}}).method.models == 2
+        assert known_names("method")["several"].endswith("options: sigma = 0.1; method.models: 3")
+        for models in (0, 1.0, True, "three"):
+            with pytest.raises(BadInput, match="^method.name = 'several': models = .*: give the number of models"):
+                fedray.register("method", "several", compose, models=models)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match=r"^model.name = 'wide': models = 3 is for methods: leave it out$"):
+            fedray.register("model", "wide", compose, models=3)
+    assert read_scenario({"method": "fed_ensemble"}).method.models == 5
