@@ -50,7 +50,10 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 @click.option("--out", **options.as_path, help="Where the files go (default: FOLDER/export).")
 @options.modules
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
-    """Write each model of a run to a safetensors file that PyTorch can load without fedray."""
+    """Write each model of a run to a safetensors file that PyTorch can load without fedray.
+
+    The networks take standardized inputs: models.json beside them says how, and names the classes.
+    """
     from fedray.storage.places import require_run_directory
 
     require_run_directory(folder)

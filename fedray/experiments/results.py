@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
-from safetensors.torch import save as save_tensors
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.fusion import Fusion
 from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.experiments.distil import Distilled, Lesson, teach_network
+from fedray.experiments.export import write_models
 from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
 from fedray.files.parts import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_links
-from fedray.files.plain import expand_user_path, make_parent, write_atomically
+from fedray.files.plain import expand_user_path
 from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.files.sealed import read_sealed
 from fedray.models import net as nets
@@ -182,7 +182,9 @@ class Run:
     def export(self, out: str | Path | None = None) -> list[Path]:
         """Writes every trained model, as in `models`, as a plain torch state dict in safetensors.
 
-        Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`.
+        Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The networks
+        take standardized inputs: `models.json` beside them has the numbers, and the classes
+        (`docs/how-to/resume_move_share.md`).
 
         Args:
             out: the directory; None means `export` in the run directory.
@@ -193,15 +195,8 @@ class Run:
         Raises:
             FedrayError: a file cannot be written; what was there before is as it was.
         """
-        study, folder = self.study, self.path / "export" if out is None else expand_user_path("out", str(out))
-        paths = []
-        for m, state in enumerate(self.models):
-            world, k = divmod(m, study.method.phase.models)
-            path = folder / "replicate-{}-fold-{}-model-{}.safetensors".format(*study.place(world), k)
-            make_parent(path)
-            write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
-            paths.append(path)
-        return paths
+        folder = self.path / "export" if out is None else expand_user_path("out", str(out))
+        return write_models(self.study, self.models, folder)
 
     def plot(self, name: str | None = None) -> Figure:
         """A picture of the report as a Matplotlib figure.

@@ -9,8 +9,6 @@ Example:
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedray.simulation.study import Study
 from fedray.training.choice import Engine, choose_engine
 
@@ -26,5 +24,6 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
         BadInput: Compiled kernels must train, and cannot.
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
-    how: Any = {"lanes": study.lanes, "local": phase.local, "drops": drops, "models": phase.models}
-    return choose_engine(study.net, device, study.example, **how)
+    return choose_engine(
+        study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops, models=phase.models
+    )

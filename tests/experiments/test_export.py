@@ -1,0 +1,65 @@
+"""Exported models, asked with nothing but torch and `models.json`, say what the run says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from small import scenario
+from torch import Tensor, nn
+
+import fedray
+
+
+def read_export(run: fedray.Run, folder: Path) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
+    return [load_file(path) for path in run.export(folder)], json.loads((folder / "models.json").read_text())
+
+
+def ask(network: nn.Module, weights: dict[str, Tensor], x: np.ndarray, numbers: dict[str, Any]) -> np.ndarray:
+    network.load_state_dict(weights)
+    with torch.no_grad():
+        found: np.ndarray = network(
+            (torch.tensor(x, dtype=torch.float32) - torch.tensor(numbers["shift"])) / torch.tensor(numbers["scale"])
+        ).numpy()
+    return found
+
+
+def test_plain_torch_answers_images_as_the_run_does(tmp_path: Path) -> None:
+    run = fedray.run(scenario({"rounds": 2, "model": {"name": "mlp", "hidden": [7]}}), out=tmp_path / "run")
+    weights, about = read_export(run, tmp_path / "models")
+    images = run.study.split("test", 0)[0].numpy()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.ReLU(), nn.Linear(7, 10))
+    assert about["network"] == str(network)
+    assert about["inputs"] == {"kind": "images", "shape": [1, 8, 8]}
+    assert about["outputs"] == {"loss": "cross_entropy", "classes": list(run.class_names)}
+    logits = [torch.tensor(ask(network, one, images, about["standardization"]["0"])) for one in weights]
+    answer = torch.stack(logits).softmax(-1).mean(0)
+    np.testing.assert_allclose(answer, run.predict(images).mean, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*read as categories")
+def test_plain_torch_answers_a_table_as_the_run_does(tmp_path: Path) -> None:
+    """Names, the values of categories, what stands for a missing number, and the scale of the targets are all there."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"age": draw.normal(60, 9, 90), "ward": draw.choice(["b", "a"], 90)})
+    table["days"] = 1000 + 3 * table["age"] + 50 * (table["ward"] == "a")
+    table.loc[3, "age"] = np.nan
+    keys = scenario({"rounds": 2, "clients": {"number": 3}, "model": {"name": "mlp", "hidden": [5]}})
+    keys |= {"method": "fedavg", "data": {"partition": "iid"}}
+    run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run")
+    (weights,), about = read_export(run, tmp_path / "models")
+    inputs, numbers = about["inputs"], about["standardization"]["0"]
+    assert inputs["columns"] == {"age": None, "ward": ["a", "b"], "days": []} and about["outputs"]["classes"] is None
+    assert inputs["names"] == ["age", "ward=a", "ward=b"]
+    rows = table[["age", "ward"]][:9]
+    x = np.stack([rows["age"], rows["ward"] == "a", rows["ward"] == "b"], axis=1).astype(float)
+    x = np.where(np.isnan(x), inputs["missing"], x)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
+    said = ask(network, weights, x, numbers) * numbers["target_scale"] + numbers["target_shift"]
+    np.testing.assert_allclose(said, run.predict(rows).mean, rtol=1e-5)
