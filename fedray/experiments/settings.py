@@ -40,6 +40,11 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
     if isinstance(study.shards, StoredShards) and (spare := _count_left_rows(study.shards)):
         yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
+    if isinstance(study.shards, StoredShards) and study.shards.dealt.server:
+        yield (
+            "server rows",
+            f"{len(study.shards.dealt.server[0]):,} training rows, which the clients of other methods have",
+        )
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
     regression = "a regression" if data.outputs == 1 else f"a regression of {data.outputs} targets"

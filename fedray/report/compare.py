@@ -19,6 +19,7 @@ from fedray.core.types import FloatArray
 from fedray.metrics.names import has_direction, lower_is_better
 from fedray.metrics.paired import ROUNDING, compare_paired
 from fedray.report import curves, style
+from fedray.report.noise import list_noise_notes
 from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
 from fedray.report.same_data import list_data_notes
@@ -236,7 +237,7 @@ def list_caveats(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_caveats(runs)[0]
         'The runs differ in their data: a a, b b. Their scores cannot be compared.'
     """
-    return [*list_data_notes(runs), *list_pairing_notes(runs)]
+    return [*list_data_notes(runs), *list_pairing_notes(runs), *list_noise_notes(runs)]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

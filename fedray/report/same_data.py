@@ -23,7 +23,7 @@ from fedray.scenario.nested import flatten
 TRAINING = ("training inputs", "training labels", "generated clients")  # digests, as `fedray.data.digest` names them
 TEST = ("test inputs", "test labels", "classes")
 ROWS = "the clients' rows"
-PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number")  # beside the data, they decide who trains on what
+PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
 MOST_KEYS = 8
 MOST_TEXT = 200  # letters of the values of a key
 

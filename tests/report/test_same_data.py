@@ -50,6 +50,31 @@ def test_keys_that_give_clients_other_rows_are_named(arrays: tuple[Any, Any]) ->
     assert "differ in data.partition.name (all iid, skewed dirichlet): their pairs share seeds" in note
 
 
+def test_a_server_that_holds_rows_of_its_clients_was_compared_without_a_note(arrays: tuple[Any, Any]) -> None:
+    run, fedbe = run_on(arrays), run_on(arrays, method="fedbe")
+    (note,) = (note for note in fedray.compare([run, fedbe]).notes if "rows" in note)
+    assert note.startswith("The runs differ in method.server_data (fedavg not set, fedbe 0.1): their pairs share seeds")
+    assert not any(
+        "rows" in note for note in fedray.compare([fedbe, run_on(arrays, method="fedbe", local__lr=0.2)]).notes
+    )
+
+
+def test_an_ensemble_and_one_model_were_compared_by_two_kinds_of_nll(arrays: tuple[Any, Any]) -> None:
+    """One model's residual variance stands in its NLL; that of an ensemble left it out, and nothing said so."""
+    x = arrays[0]
+    rows = x, x @ np.arange(6.0)
+    ensemble = {"name": "fed_ensemble", "models": 2}
+    one, several = run_on(rows), run_on(rows, method=ensemble)
+    noisy, heads = (
+        run_on(rows, method=ensemble, **keys)
+        for keys in ({"predict__noise": "residual"}, {"model": {"name": "mlp", "objective": "gaussian_nll"}})
+    )
+    (note,) = fedray.compare([one, several]).notes[1:]
+    assert "leave out the noise of the observations in fed_ensemble, and hold it in fedavg." in note
+    for other in (noisy, heads):
+        assert not any("noise of" in note for note in fedray.compare([one, other]).notes)
+
+
 def test_runs_of_one_data_set_and_old_runs_without_digests_get_no_note() -> None:
     def read(name: str, data: Any, **digests: str) -> ReadRun:
         return ReadRun(name, {"data": data}, "", {}, {}, {}, None, None, {}, identity={"data": digests})
