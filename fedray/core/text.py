@@ -142,6 +142,16 @@ def format_number(value: float, name: str = "") -> str:
     return f"{100 * value:.1f} %" if is_share(name) else f"{value:.4g}"
 
 
+def format_digits(value: float, digits: int, sign: str = "") -> str:
+    """A number with so many digits that count, also where they are zeros: below each other they are equally long.
+
+    Example:
+        >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
+        ('0.5870', '1000', '-0.0130')
+    """
+    return f"{value:{sign}#.{digits}g}".removesuffix(".")
+
+
 def is_share(name: str) -> bool:
     """Whether a metric is a share, 0 to 1, that is written in percent."""
     found = find_score(name)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.text import TOTALS, choose_unit, format_number, format_total, is_share, name_score
+from fedray.core.text import TOTALS, choose_unit, format_digits, format_number, format_total, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.metrics.names import has_direction, lower_is_better
 from fedray.metrics.paired import ROUNDING, compare_paired
@@ -176,14 +176,15 @@ def format_cell(run: ReadRun, name: str) -> str:
     entry = run.summary.get("metrics", {}).get(name)
     if not entry or entry.get("mean") is None:
         return "-"
+    mean = format_number(entry["mean"], name) if is_share(name) else format_digits(entry["mean"], 4)
     if entry.get("sd") is None:
-        return format_number(entry["mean"], name)
-    return f"{format_number(entry['mean'], name).removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+        return mean
+    return f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
 
 
 def format_deviation(sd: float, name: str) -> str:
     """A standard deviation in the unit of its metric."""
-    return f"{100 * sd:.1f} %" if is_share(name) else f"{sd:.2g}"
+    return f"{100 * sd:.1f} %" if is_share(name) else format_digits(sd, 2)
 
 
 def _mean(run: ReadRun, name: str) -> float | None:

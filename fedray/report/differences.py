@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.text import is_share, name_score
+from fedray.core.text import format_digits, is_share, name_score
 from fedray.metrics.names import lower_is_better
 from fedray.metrics.paired import PairedDifference
 from fedray.report import style
@@ -114,7 +114,7 @@ def show_interval(metric: str, found: PairedDifference) -> str:
 
     Example:
         >>> show_interval("rmse", PairedDifference(-0.5, -0.75, -0.25, 5, "seeds"))
-        '-0.75 to -0.25'
+        '-0.750 to -0.250'
         >>> show_interval("rmse", PairedDifference(np.inf, np.nan, np.nan, 5, "seeds"))
         'none: infinite scores'
     """
@@ -139,8 +139,8 @@ def show_score(metric: str, value: float, difference: bool = False) -> str:
     if np.isnan(value):
         return "-"
     if not difference:
-        return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.4g}"
-    return f"{100 * value:+.1f} points" if is_share(metric) else f"{value:+.3g}"
+        return f"{100 * value:.1f} %" if is_share(metric) else format_digits(value, 4)
+    return f"{100 * value:+.1f} points" if is_share(metric) else format_digits(value, 3, "+")
 
 
 def _is_better(pair: RunPair) -> bool:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 import fedray
 from fedray.report.pictures import Section
-from fedray.report.sheets import fit_columns
+from fedray.report.sheets import lay_out
 
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
 _UNPRINTABLE = re.compile(
@@ -41,7 +41,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _indent_json
-    environment.filters["sheets"] = lambda table: fit_columns(*table)
+    environment.filters["layout"] = lambda table: lay_out(*table)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     script = read_script()
     shown = [section for section in sections if section.pictures]

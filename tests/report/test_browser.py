@@ -29,13 +29,13 @@ pytestmark = [
 PAGES = ("one", "one regression", "several", "stack", "walk", "sweep", "table")
 HOSTILE = "<img src=x onerror=alert(1)>"
 OVERFLOWING = """() => {
-  const inside = (e) => e.closest(".scroll, .small, pre, .unseen, .tip") && !e.matches(".scroll, .small, pre");
+  const boxes = ".scroll, .sheet, .small, pre";
+  const inside = (e) => e.closest(`${boxes}, .unseen, .tip`) && !e.matches(boxes);
   return [...document.body.querySelectorAll("*")].filter((e) => {
     const {right, left, width} = e.getBoundingClientRect();
     return width > 0 && !inside(e) && (right > innerWidth + 1 || left < -1);
   }).map((e) => e.tagName + "." + e.className).concat(
-    document.documentElement.scrollWidth > innerWidth ? ["page"] : [],
-    [...document.querySelectorAll(".sheet")].filter((e) => e.scrollWidth > e.clientWidth + 1).map(() => "a table"));
+    document.documentElement.scrollWidth > innerWidth ? ["page"] : []);
 }"""
 
 
@@ -135,6 +135,30 @@ def test_nothing_runs_out_of_the_page(pages: Path, browser: Any, name: str, widt
         button.click()
     assert shown.page.evaluate(OVERFLOWING) == []
     assert (pages / f"{name}.html").stat().st_size < 1_000_000
+    shown.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_wide_table_scrolls_in_its_box_and_says_what_its_rows_are(pages: Path, browser: Any, width: int) -> None:
+    shown = Open(browser, pages / "several.html", width)
+    box = shown.page.get_by_role("region", name="Final metrics", exact=True)
+    assert box.evaluate("e => e.scrollWidth > e.clientWidth + 100")
+    left = "e => ['tbody th', 'td'].map((one) => e.querySelector(one).getBoundingClientRect().left)"
+    name, cell = box.evaluate(left)
+    box.evaluate("e => e.scrollBy(100, 0)")
+    assert box.evaluate(left) == [name, cell - 100]
+    assert box.locator("tbody th").evaluate_all("all => Math.max(...all.map((e) => e.offsetWidth))") <= 0.4 * width
+    shown.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_on_paper_no_table_is_cut_off(pages: Path, browser: Any, name: str) -> None:
+    shown = Open(browser, pages / f"{name}.html", 1120)
+    shown.page.emulate_media(media="print")
+    cut = "all => all.filter((e) => e.offsetWidth && e.scrollWidth > e.clientWidth + 1).length"
+    assert shown.page.locator(".sheet").evaluate_all(cut) == 0
+    for heading in shown.page.locator("h2").all():
+        assert heading.is_visible()
     shown.close()
 
 

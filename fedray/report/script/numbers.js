@@ -57,7 +57,7 @@ const NUMBERS_AS_ROWS = {
   makeTable([head, ...rows]) {
     const body = make("tbody");
     for (const row of rows.slice(0, MOST_ROWS)) {
-      body.append(make("tr", {}, ...row.map((v, i) => make("td", {text: say(v), "data-label": head[i]}))));
+      body.append(make("tr", {}, ...row.map((v) => make("td", {text: say(v)}))));
     }
     const table = make("table", {}, make("caption", {class: "unseen", text: `Numbers of the figure: ${this.title}`}),
       make("thead", {}, make("tr", {}, ...head.map((text) => make("th", {scope: "col", text})))), body);
