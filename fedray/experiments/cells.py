@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-import itertools
+import logging
 import signal
 import subprocess
 import time
@@ -28,6 +28,7 @@ from fedray.runtime.environment import PARTS_VARIABLE
 from fedray.scenario.loader import NamedCell, dump_scenario
 from fedray.storage.directory import LOCK, watch_place
 
+log = logging.getLogger("fedray")
 DONE = "summary.json"
 Children = list["subprocess.Popen[str]"]
 
@@ -52,15 +53,21 @@ def train_cells(
     plain.make_parent(folder / "cell")
     confirm_place = watch_place(folder)
     at_once = max(1, min(jobs, len(cells)))
-    began, done = time.monotonic(), itertools.count(1)
+    began = time.monotonic()
+    at_work: list[str] = []
+    ended: list[str] = []
 
     def train(cell: NamedCell) -> None:
         confirm_place()
+        at_work.append(cell.name)
+        log.info("training %s; %s of %s cells have ended", ", ".join(at_work), len(ended), len(cells))
         reason = _train_cell(cell, folder / cell.name, options[cell.name], children, at_once)
+        at_work.remove(cell.name)
+        ended.append(cell.name)
         if reason is not None:
             failed[cell.name] = reason
         state = "is done" if reason is None else f"failed ({reason})"
-        say(f"cell {cell.name} {state}: {next(done)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
+        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
 
     pool = ThreadPoolExecutor(at_once)
     ending = current_ending()

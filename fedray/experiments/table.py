@@ -19,7 +19,7 @@ import pyarrow as pa
 from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import suggest_nearest
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Clients
 from fedray.experiments.cells import DONE, train_cells
 from fedray.experiments.reopen import reopen_study
@@ -31,7 +31,9 @@ from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import refuse_unused_address
 from fedray.runtime.awaited import refuse_unused_wait, write_awaited
-from fedray.scenario.loader import NamedCell, read_cells, read_scenario
+from fedray.scenario.identity import UNSET
+from fedray.scenario.loader import NamedCell, read_cells, read_scenario, to_plain
+from fedray.scenario.nested import flatten
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
@@ -83,23 +85,22 @@ def run_table(
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     cells = read_cells(scenario)
-    wanted = choose_cells(cells, only)
+    chosen = choose_cells(cells, only)
+    wanted = [cell for cell in cells if cell in chosen or (out / "cells" / cell.name / DONE).is_file()]
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_unused_wait(wait_for, address)
     refuse_links(out)
-    shown = [cell for cell in cells if cell in wanted or (out / "cells" / cell.name / DONE).is_file()]
-    for cell in shown:
+    for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
     options = {cell.name: _list_options(cell, address, modules, wait_for) for cell in wanted}
-    order = sorted(wanted, key=_count_jobs, reverse=True) if jobs > 1 else wanted
-    log.info("training %s cells, %s at a time", len(wanted), max(1, jobs))
+    order = sorted(chosen, key=_count_jobs, reverse=True) if jobs > 1 else chosen
     failed = train_cells(order, out / "cells", jobs, options, say)
-    rows = _read_cells(shown, out / "cells", failed)
+    rows = _read_cells(wanted, out / "cells", failed)
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
-    names = [cell.name for cell in shown]
-    absent = [cell.name for cell in cells if cell not in shown]
+    names = [cell.name for cell in wanted]
+    absent = [cell.name for cell in cells if cell not in wanted]
     text = format_markdown(rows, names) + (f"\nNot run: {', '.join(absent)}.\n" if absent else "")
     plain.write_atomically(out / "table.md", text.encode())
     plain.write_atomically(out / "table.tex", format_latex(rows, names).encode())
@@ -172,12 +173,25 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     given = folder / "scenario.yaml"
     if not given.is_file():
         return
-    if replace(read_scenario(given, explicit=False), report=cell.scenario.report) != cell.scenario:
-        raise BadInput(f"{folder} holds a run of another scenario: remove it, or choose another --out")
+    found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
+    if found != cell.scenario:
+        changed = _list_changes(to_plain(found), to_plain(cell.scenario))
+        raise BadInput(
+            f"{folder} holds a run of another scenario ({changed}): remove it, and the cell runs again, or choose "
+            "another --out"
+        )
     try:
         reopen_study(folder, UserObjects())
     except BadInput as error:
         raise BadInput(f"cell {cell.name}: {error}; or remove {folder}, and the cell runs again") from None
+
+
+def _list_changes(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """The keys of a cell that were changed since it was trained, with both values."""
+    old, new = flatten(found), flatten(wanted)
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
+    each = [f"{key} {quote_value(old.get(key, UNSET))}, now {quote_value(new.get(key, UNSET))}" for key in keys[:3]]
+    return "; ".join(each) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _list_options(

@@ -287,7 +287,7 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
 
     other = run_command("table", given, "local.lr=0.9", "--out", out)
     assert other.status == 2
-    assert "holds a run of another scenario" in other.err
+    assert "holds a run of another scenario (local.lr 0.05, now 0.9): remove it, and the cell runs again" in other.err
     assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")} == new
 
 
