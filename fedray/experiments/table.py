@@ -223,6 +223,7 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
                 "published": None if published is None else float(published),
                 "rounds": summary["rounds"],
                 "up_bytes": summary["totals"]["up_bytes"],
+                "down_bytes": summary["totals"]["down_bytes"],
                 "sim_seconds": summary["totals"]["sim_seconds"],
                 "wall_seconds": summary["totals"]["wall_seconds"],
             }

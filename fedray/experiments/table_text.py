@@ -2,18 +2,18 @@ r"""A finished table as text: Markdown to read, LaTeX for a paper.
 
 Example:
     >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
-    ...        "up_bytes": 6e6}
+    ...        "up_bytes": 6e6, "down_bytes": 3e7}
     >>> print(format_markdown([row], ["a_1"]), end="")
-    | cell | accuracy | accuracy published | rounds | up MB, each |
-    |---|---|---|---|---|
-    | a_1 | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 |
+    | cell | accuracy | accuracy published | rounds | up MB, each | down MB, each |
+    |---|---|---|---|---|---|
+    | a_1 | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 | 10.0 |
     >>> print(format_latex([row], ["a_1"]), end="")
     % \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell
-    \begin{tabular}{lrrrrr}
+    \begin{tabular}{lrrrrrr}
     \toprule
-    cell & accuracy & published & $n$ & rounds & uplink (MB) \\
+    cell & accuracy & published & $n$ & rounds & uplink (MB) & downlink (MB) \\
     \midrule
-    a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 \\
+    a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 & 10.0 \\
     \bottomrule
     \end{tabular}
 """
@@ -87,11 +87,14 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
     """
     view = choose_metrics(rows)
     head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
-    lines = ["| cell | " + " | ".join(head) + " | rounds | up MB, each |", "|---" * (len(head) + 3) + "|"]
+    lines = [
+        "| cell | " + " | ".join(head) + " | rounds | up MB, each | down MB, each |",
+        "|---" * (len(head) + 4) + "|",
+    ]
     for name in names:
         if name in view.errors:
             reason = view.errors[name].replace("|", "/")
-            lines.append(f"| {_escape_bar(name)} | failed: {reason} |" + " |" * (len(head) + 1))
+            lines.append(f"| {_escape_bar(name)} | failed: {reason} |" + " |" * (len(head) + 2))
             continue
         texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
@@ -114,7 +117,7 @@ def format_latex(rows: Rows, names: list[str]) -> str:
     head = ["cell"]
     for metric in view.metrics:
         head += [escape_latex(name_score(metric)), *(["published"] if metric in view.published else [])]
-    head += ["$n$", "rounds", "uplink (MB)"]
+    head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
     lines = [r"% \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell"]
     lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
     for name in names:
@@ -204,5 +207,6 @@ def _show_published(row: dict[str, Any] | None) -> str:
 
 
 def _list_costs(row: dict[str, Any], worlds: int) -> list[str]:
-    """Rounds, and the uplink of one replicate in MB."""
-    return [str(row["rounds"]), f"{row['up_bytes'] / max(worlds, 1) / 1e6:.1f}"]
+    """Rounds, and the uplink and the downlink of one replicate in MB."""
+    each = [row[key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
+    return [str(row["rounds"]), *(f"{size:.1f}" if size >= 1 else f"{size:.2g}" for size in each)]

@@ -125,6 +125,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "published": Column("number", "as the score", "the paper's figure; empty where there is none"),
         "rounds": Column("whole", "rounds", "that the cell trained"),
         "up_bytes": Column("whole", "bytes", "sent by all clients of all replicates and folds, and used"),
+        "down_bytes": Column("whole", "bytes", "received by all clients of all replicates and folds"),
         "sim_seconds": Column("number", "virtual seconds", "of the slowest replicate and fold"),
         "wall_seconds": Column("number", "seconds", "real time of the rounds"),
         "error": Column("text", "", "why the cell failed; else empty"),

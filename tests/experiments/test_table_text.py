@@ -10,7 +10,7 @@ from fedray.experiments.table_text import escape_latex, format_latex, format_mar
 
 def row(cell: str, metric: str, published: float | None = None, n: int = 3) -> dict[str, Any]:
     scores = {"mean": 0.25, "sd": 0.5, "n": n, "published": published}
-    return {"cell": cell, "metric": metric, **scores, "rounds": 4, "up_bytes": 6e6, "error": None}
+    return {"cell": cell, "metric": metric, **scores, "rounds": 4, "up_bytes": 6e6, "down_bytes": 9e6, "error": None}
 
 
 ROWS = [row("a_b", "accuracy", 0.9), row("a_b", "nll"), row("50 %", "accuracy", None), row("50 %", "nll", None, 2)]
@@ -27,8 +27,10 @@ def test_each_line_of_latex_has_as_many_columns_as_its_head() -> None:
 
 
 def test_latex_has_the_deviation_the_published_value_and_the_number_of_replicates() -> None:
-    first, second = [line for line in format_latex(ROWS, ["a_b", "50 %"]).splitlines() if line.endswith(r"2.0 \\")]
-    assert first == r"a\_b & $0.2500 \pm 0.5000$ & 0.9 & $0.2500 \pm 0.5000$ & 3 & 4 & 2.0 \\"
+    first, second = [
+        line for line in format_latex(ROWS, ["a_b", "50 %"]).splitlines() if line.endswith(r"2.0 & 3.0 \\")
+    ]
+    assert first == r"a\_b & $0.2500 \pm 0.5000$ & 0.9 & $0.2500 \pm 0.5000$ & 3 & 4 & 2.0 & 3.0 \\"
     assert second.startswith(r"50 \% & $0.2500 \pm 0.5000$ &  & $0.2500 \pm 0.5000\ (n = 2)$")
     numbers = re.findall(r"\d\.\d{4}", format_markdown(ROWS, ["a_b", "50 %"]))
     assert numbers == re.findall(r"\d\.\d{4}", format_latex(ROWS, ["a_b", "50 %"]))
@@ -41,10 +43,11 @@ def test_no_mark_of_a_name_is_a_command() -> None:
 def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
     """A cell named a|b had one column more, and an RMSE of 0.00004 stood as 0.0000 beside the published 3e-05."""
     row = {"cell": "a|b", "metric": "rmse", "mean": 4e-5, "sd": 1.25e-6, "n": 3, "published": 3e-5, "rounds": 5}
-    text = format_markdown([{**row, "up_bytes": 6e3}], ["a|b"])
-    assert text.splitlines()[-1] == r"| a\|b | 4e-05 +- 1.25e-06 (n = 3) | 3e-05 | 5 | 0.0 |"
-    failed = format_markdown([{**row, "up_bytes": 6e3}, {"cell": "c|d", "error": "x"}], ["a|b", "c|d"])
+    row |= {"up_bytes": 6e3, "down_bytes": 0}
+    text = format_markdown([row], ["a|b"])
+    assert text.splitlines()[-1] == r"| a\|b | 4e-05 +- 1.25e-06 (n = 3) | 3e-05 | 5 | 0.002 | 0 |"
+    failed = format_markdown([row, {"cell": "c|d", "error": "x"}], ["a|b", "c|d"])
     assert failed.splitlines()[-1].startswith(r"| c\|d | failed: x |")
-    latex = format_latex([{**row, "up_bytes": 6e3}], ["a|b"])
+    latex = format_latex([row], ["a|b"])
     small = [rf"\ensuremath{{{digits}}}" for digits in (r"4 \cdot 10^{-5}", r"1.25 \cdot 10^{-6}", r"3 \cdot 10^{-5}")]
     assert rf"a|b & ${small[0]} \pm {small[1]}$ & {small[2]} & 3 &" in latex
