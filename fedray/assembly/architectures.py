@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Members, Net
@@ -64,6 +65,14 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
         meta_rounds=0,
         meta_lr=0.0,
         meta_optimizer="sgd",
+    )
+
+
+def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
+    """Stands in `Setting.outputs` where there are several networks."""
+    raise BadInput(
+        "setting.outputs asks one network, but method.networks has several: call "
+        "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
     )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from fedray.assembly.architectures import make_architectures
+from fedray.assembly.architectures import make_architectures, refuse_outputs
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
@@ -126,7 +126,8 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over an own network
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
     if not method_spec_of(scenario.method.name).parts:  # several architectures
-        return replace(pieces, stack=make_architectures(scenario, data.classes, pieces.clients, make))
+        stack = make_architectures(scenario, data.classes, pieces.clients, make)
+        return replace(pieces, stack=stack, outputs=refuse_outputs)
     how = make_stack if scenario.method.name == "stacking" else make_fens
     return replace(pieces, stack=how(scenario, data.classes, pieces.clients.number, make))
 
@@ -147,8 +148,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
     pieces, users = leave_open(scenario, pieces, defaults), name_own_method(scenario, own)
     method = _compose(scenario, own, replace(pieces, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
-        remedy = "set method.models = 1" if users else "leave it out"  # the default of a user's own method is above 1
-        remedy += "" if not users or own.method is not None else ", or register it with models=1"
+        default = ", or register it with models=1" if own.method is None else ""
+        remedy = f"set method.models = 1{default}" if users else "leave it out"
         raise BadInput(
             f"method.models = {scenario.method.models}, but {users or scenario.method.name} trains one model: {remedy}"
         )
@@ -170,10 +171,9 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[int, str], Assignment]:
     """The kind of schedule: its name, or a user's own, whose assignments are checked."""
-    if own.schedule is not None:
-        return guard_schedule(own.schedule)
     kind = scenario.schedule.kind
-    return guard_schedule(KINDS[kind]) if is_own("schedule", kind) else kind
+    function = KINDS[kind] if own.schedule is None and is_own("schedule", kind) else own.schedule
+    return kind if function is None else guard_schedule(function)
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
@@ -188,7 +188,8 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     if is_open:
         refuse_unread(name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
-    return guard_method(method, where, worlds=len(pieces.seeds), clients=pieces.clients.number, layers=layers)
+    worlds, clients = len(pieces.seeds), pieces.clients.number
+    return guard_method(method, where, worlds=worlds, clients=clients, layers=layers, stack=pieces.stack)
 
 
 def warn_of_limits(study: Study) -> None:
@@ -296,5 +297,4 @@ def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
         raise BadInput(
             "local.schedule.rounds is missing: give the rounds after which local.schedule.restart begins again"
         )
-    end, at = keys.rounds or max(1, rounds), tuple(keys.at)
-    return RateSchedule(keys.kind, end, keys.floor, keys.warmup, at, keys.gamma, keys.restart)
+    return RateSchedule(**asdict(keys) | {"rounds": keys.rounds or max(1, rounds), "at": tuple(keys.at)})

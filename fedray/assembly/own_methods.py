@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.own_parts import fit_parts
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
 from fedray.core.local import LocalLoss, RateKind, RateSchedule, Transform
 from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
 from fedray.core.types import State
+from fedray.models.stacking import Stack
 from fedray.own_code.user_code import blame_user_code, name_type
 
 Check = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it
@@ -35,7 +37,9 @@ class _Method(NamedTuple):
     layers: tuple[str, ...]
 
 
-def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: tuple[str, ...]) -> Method:
+def guard_method(
+    method: Any, where: str, *, worlds: int, clients: int, layers: tuple[str, ...], stack: Stack | None = None
+) -> Method:
     """A method that says in one line which of its parts raised, or returned what cannot be used.
 
     Args:
@@ -44,6 +48,7 @@ def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: 
         worlds: R.
         clients: N.
         layers: Names of the network's layers.
+        stack: The networks, where there are several.
 
     Raises:
         BadInput: It is no method, or one of its fields cannot be used.
@@ -59,8 +64,13 @@ def guard_method(method: Any, where: str, *, worlds: int, clients: int, layers: 
             f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
             f"method.models = {clients}"
         )
-    phase = _guard_phase(method.phase, _Method(where, worlds, clients, layers))
-    return replace(method, phase=phase, **_guard_fields(method, where, method_checks(worlds, phase.models)))
+    about = _Method(where, worlds, clients, layers)
+    for i, part in enumerate(method.parts):
+        _require(where, f"parts[{i}]", part, Phase)
+    fitted: Method = fit_parts(method, stack, where)
+    phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
+    fields = _guard_fields(fitted, where, method_checks(worlds, phase.models))
+    return replace(fitted, phase=phase, parts=parts, **fields)
 
 
 def method_checks(worlds: int, models: int) -> dict[str, Check]:

@@ -56,7 +56,7 @@ def register(
             those of `fedray.components.schedule` are. For the others see docs/how-to/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
             one is refused. None: they are not declared, and of a method those are refused that it does not read while
-            it is composed.
+            it is composed. A method that declares `networks` (`[]`, say) may get several architectures.
         models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
 
     Raises:
@@ -74,7 +74,7 @@ def register(
     if models is not None and kind != "method":
         raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
     if kind == "method":
-        names.set_default_models(name, models)
+        names.describe_method(name, models, options if isinstance(options, Mapping) else None)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"

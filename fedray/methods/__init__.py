@@ -15,7 +15,7 @@ from importlib import import_module
 
 from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, start_empty
 from fedray.core.method import Answer, Local, Method, Phase
-from fedray.methods.base import federated
+from fedray.methods.base import federated, federated_each
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.boosting import adaboost_f, distboost_f, federated_bagging, preweak_f
 from fedray.methods.ditto import ditto
@@ -74,6 +74,7 @@ __all__ = [
     "fedem",
     "federated",
     "federated_bagging",
+    "federated_each",
     "fednova",
     "fedper",
     "fedprox",

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedray.components import robust as centers
 from fedray.components.aggregation import Rows, by_tier, mean, paper_eq2
 from fedray.components.compression import dense
 from fedray.components.private_layers import compress_rest
-from fedray.components.schedule import KINDS, Assignment, permutation, schedule
+from fedray.components.schedule import KINDS, Assignment, only, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
 from fedray.core.types import Layout, Weighting
 from fedray.methods.setting import Setting
@@ -65,6 +66,36 @@ def federated(
         compress=make_compressor(setting, compress),
         private=setting.private,
     )
+
+
+def federated_each(
+    setting: Setting,
+    *,
+    assign: Assign = permutation,
+    local: Local | None = None,
+    compress: Compressor = dense,
+    merge: Merge = mean,
+) -> tuple[Phase, ...]:
+    """One federated training for each network of `method.networks`, among the clients that have it (`Method.parts`).
+
+    Args:
+        setting: what the scenario decides; it has a `stack`.
+        assign: as in `federated`.
+        local: as in `federated`.
+        compress: as in `federated`.
+        merge: as in `federated`.
+
+    Raises:
+        BadInput: there is one network, without a list.
+    """
+    if setting.stack is None:
+        raise BadInput("setting.stack is None, because method.networks is empty: call federated(setting) there")
+    parts = []
+    for base in setting.stack.bases:
+        invited = setting.participation if base.members is None else only(setting.participation, base.members)
+        own = replace(setting, layout=base.net.layout, participation=invited)
+        parts.append(federated(own, assign=assign, local=local, compress=compress, merge=merge))
+    return tuple(parts)
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:

@@ -33,13 +33,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedray.components.fusion import Student, distilling_server, join_architectures, keeping_server
-from fedray.components.schedule import only, permutation
+from fedray.components.schedule import permutation
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method, Phase
-from fedray.methods.base import federated
+from fedray.core.method import Method
+from fedray.methods.base import federated, federated_each
 from fedray.methods.setting import Setting
-from fedray.models.stacking import Base, Stack
+from fedray.models.stacking import Stack
 
 
 def feddf(setting: Setting) -> Method:
@@ -66,14 +66,10 @@ def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
 
-    def train(base: Base) -> Phase:  # the clients of one architecture and their mean, as above
-        invited = setting.participation if base.members is None else only(setting.participation, base.members)
-        phase = federated(replace(setting, layout=base.net.layout, participation=invited), assign=permutation)
-        return replace(phase, server=keeping_server(phase.server))
-
     def fuse(world: int, model: int, t: int, students: list[Student]) -> list[Tensor]:
         return learn(world, students, rng.keys(setting.seeds[world], "distil", t, model))
 
-    parts = tuple(train(base) for base in stack.bases)
+    each = federated_each(setting, assign=permutation)  # the clients of one architecture and their mean, as above
+    parts = tuple(replace(phase, server=keeping_server(phase.server)) for phase in each)
     nets = [base.net for base in stack.bases]
     return Method("feddf", parts[0], parts=parts, join=join_architectures(nets, setting.state_rows, fuse))

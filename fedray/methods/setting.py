@@ -83,7 +83,7 @@ class Setting:
         fuse: (world, students with their uploads, address) -> the students' rows `[d]`, where the server holds inputs
             and students aim at what all uploads say; else None.
         walk: where the models are, if there is no server.
-        stack: of stacking: the base networks and the meta model.
+        stack: of stacking: the base networks and the meta model; of `method.networks`: the networks and their clients.
         ensemble: of boosting: what the ensemble has room for.
         private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.

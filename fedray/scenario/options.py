@@ -14,6 +14,7 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import names
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.spec import REQUIRED, NameSpec, Option
 from fedray.scenario.validators import Check, flag, real, text
@@ -50,6 +51,7 @@ def fold_options(
         return {**out, "options": given}
     options_of = names.SPECS[kind].get(name)
     own = {key: Option(default, alike(default)) for key, default in (declared or {}).items()}
+    own |= method_spec_of(name).options if kind == "method" and declared else {}
     table = {**own, **(CLIENT_KINDS if kind == "partition" else {})} if options_of is None else options_of.options
     more = isinstance(options_of, NameSpec) and options_of.more
     for key in given:
