@@ -27,9 +27,9 @@ from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
-    "accuracy", "accuracy_last3", "conformal_coverage", "conformal_coverage_client_worst", "conformal_size",
+    "accuracy", "ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "accuracy_last3", "conformal_coverage", "conformal_coverage_client_worst", "conformal_size",
     "conformal_width", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
-    "personal_rmse", "nll", "ood_auroc", "ood_fpr95", "nll_none", "nll_residual", "sharpness", "entropy",
+    "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
 )  # fmt: skip
 MOST_METRICS = 6  # that are shown, unless more are published
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
