@@ -24,6 +24,7 @@ from fedray.data import flower, partition
 from fedray.data.copies import check_copies, copy_rows, deal_copies
 from fedray.data.cut import Cut, Dealt, share_with_server, withhold
 from fedray.data.dealing import Generator
+from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.generated import GeneratedShards
 from fedray.data.label_noise import LabelNoise, split_options
 from fedray.data.own_partition import deal_by_function, find_partition, wants_columns
@@ -272,7 +273,11 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
     """The values by which a partition deals the rows, `[n]`: labels, groups, or a column."""
     if name == "natural":
         if data.train.group is None:
-            raise BadInput(f"data.partition.name = natural, but {data.name} has no natural clients: use another")
+            known = ", ".join(name for name in data.columns if name != GIVEN_ROW)
+            remedy = f"name the column that says whose a row is in data.group ({known}), or " if known else ""
+            raise BadInput(
+                f"data.partition.name = natural, but {data.name} has no natural clients: {remedy}use another partition"
+            )
         return data.train.group
     if name in partition.BY_COLUMN:
         wanted = options.get("column", "domain" if name == "domain" else "")

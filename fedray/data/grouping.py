@@ -25,11 +25,16 @@ def natural(values: Array, clients: int | None, _generator: Generator | None = N
         values: Of the rows, `[n]`.
         clients: Number of different values; None accepts any number.
     """
+    return _take_owners(values, clients, "the natural partition")
+
+
+def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
+    """Each value is a client; `what` says where they come from, for the message."""
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
         raise BadInput(
-            f"clients.number = {clients}, but the natural partition has {len(found)} clients: leave it out or set it "
-            f"to {len(found)}"
+            f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out (clients.number=null) or "
+            f"set it to {len(found)}"
         )
     return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
@@ -38,16 +43,16 @@ def column(
     values: Array,
     clients: int | None,
     _generator: Generator | None = None,
-    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
+    column: str = "",
 ) -> Cut:
     """Each value of a table's column is a client.
 
     Args:
         values: The column, `[n]`.
         clients: Number of different values; None accepts any number.
-        column: Name of the column.
+        column: Name of the column, for messages: the caller has chosen the values.
     """
-    return natural(values, clients)
+    return _take_owners(values, clients, f"the column {column}")
 
 
 def domain(

@@ -23,7 +23,11 @@ def check_asynchronous(scenario: Scenario) -> None:
     mode, plain = f"participation.mode is {keys.mode}", ParticipationKeys()
     for key in ("per_round", "fraction", "overcommit"):
         if getattr(keys, key) != getattr(plain, key) and (key, getattr(keys, key)) != ("fraction", 1):
-            remedy = "leave it out" if key == "overcommit" else "set participation.concurrency instead"
+            remedy = (
+                "leave it out"
+                if key == "overcommit"
+                else "leave it out: participation.concurrency says how many train at a time"
+            )
             raise BadInput(
                 f"participation.{key} = {quote_value(getattr(keys, key))}, but {mode}, in which nobody waits for "
                 f"participants: {remedy}"

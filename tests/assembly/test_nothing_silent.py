@@ -103,6 +103,24 @@ def test_classes_that_are_real_numbers_in_a_table_are_said(tmp_path: Path) -> No
         build_study(read_scenario(keys))
 
 
+def test_quantities_in_whole_numbers_became_classes_and_no_line_said_how_to_undo_it() -> None:
+    ages, doubt = (
+        np.arange(120) % 30,
+        "30 different whole numbers in 120 rows are read as classes: write data.task: reg",
+    )
+    with pytest.warns(UserWarning, match=doubt):
+        fedray.data.adapt((X, ages))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedray.data.adapt((X, np.arange(120) % 20))
+        fedray.data.adapt((X, ages), task="classification")
+        fedray.data.adapt((X, ages), task="regression")
+    with pytest.raises(
+        BadInput, match="0.2 of each of 120 classes leaves no rows of 120 for one part: .* data.task: reg"
+    ):
+        fedray.data.adapt((X, np.arange(120)))
+
+
 def test_a_column_of_clients_makes_the_clients(tmp_path: Path) -> None:
     data = {"name": "table", "path": write_table(tmp_path / "t.csv"), "target": "y", "group": "site"}
     keys = {**KEYS, "data": {**data, "task": "classification"}, "clients": {}}

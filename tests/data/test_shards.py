@@ -154,10 +154,22 @@ def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
         build_shards(data, "natural", {}, 8, [0])
 
 
+def test_who_has_no_natural_clients_is_told_where_a_column_names_them(digits: Dataset) -> None:
+    """The way out was `use another`, though the table had a column of hospitals."""
+    ward, row = np.arange(len(digits.train.y)) % 3, np.arange(len(digits.train.y))
+    table = digits._replace(columns={"ward": ward, "row": row})
+    with pytest.raises(
+        BadInput, match=r"name the column that says whose a row is in data.group \(ward\), or use another"
+    ):
+        build_shards(table, "natural", {}, None, [0])
+    with pytest.raises(BadInput, match=r"clients.number = 8, but the column ward has 3 clients: leave it out"):
+        build_shards(table, "column", {"column": "ward"}, 8, [0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("natural", {}, None, [0]), "digits has no natural clients"),
+        (("natural", {}, None, [0]), "digits has no natural clients: use another partition"),
         (("column", {"column": "site"}, None, [0]), "data.partition.column = site"),
         (("iid", {}, None, [0]), "clients.number is missing"),
         (("iid", {}, -1, [0]), "clients.number = -1"),

@@ -25,6 +25,7 @@ from fedray.core.errors import BadInput
 from fedray.data.forms.arrays import refuse_coarse_targets
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
+FEW_CLASSES, MOST_RARE = 20, 10  # classes beyond which, and rows a class up to which, whole numbers may be quantities
 MOST_CLASSES = 1000  # of whole numbers, beyond which they are classes only if most of them occur twice
 
 
@@ -73,6 +74,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     else:
         parts = [part.reshape(len(part)) for part in parts]
     codes, known, said = _number(parts, names)
+    said += () if names else _doubt_classes(parts[0], len(known), task)
     return Labels(codes[0], codes[1] if test is not None else None, known, (*remarks, *said))
 
 
@@ -146,11 +148,21 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
         return ()
     different = np.unique(values)
-    if len(different) > 20 or not np.isfinite(different).all() or (different != np.floor(different)).any():
+    if len(different) > FEW_CLASSES or not np.isfinite(different).all() or (different != np.floor(different)).any():
         return ()
     return (
         f"data: the labels are real numbers with {len(different)} different values, read as targets of a regression: "
         "write data.task: classification if they are classes",
+    )
+
+
+def _doubt_classes(values: NDArray[Any], classes: int, task: str) -> tuple[str, ...]:
+    """A word about whole numbers that may be meant as targets, because few rows share one: a sentence, or nothing."""
+    if task != "auto" or values.dtype.kind not in "iu" or classes <= FEW_CLASSES or len(values) > MOST_RARE * classes:
+        return ()
+    return (
+        f"data: {classes} different whole numbers in {len(values)} rows are read as classes: write data.task: "
+        "regression if they are quantities",
     )
 
 

@@ -201,7 +201,13 @@ def draw_test_rows(
         raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
-        raise BadInput(f"data.test_fraction = {fraction} leaves no rows of {len(y)} for one part: change it")
+        remedy = (
+            ", or write data.task: regression if the labels are quantities" if classes and y.dtype.kind in "iu" else ""
+        )
+        of = f" of each of {len(np.unique(y))} classes" if classes else ""
+        raise BadInput(
+            f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: change it{remedy}"
+        )
     return keep, rest
 
 
