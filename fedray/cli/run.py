@@ -174,8 +174,10 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     summary = load(folder).summary
     totals = summary["totals"]
     worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
+    names = {name: name_score(name) for name in summary["metrics"]}
+    width = max(38, *map(len, names.values()))
     scores = [
-        f"{name_score(name):38} {format_score(value, worlds) or 'not a number'}"
+        f"{names[name]:{width}} {format_score(value, worlds, name) or 'not a number'}"
         for name, value in summary["metrics"].items()
     ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]

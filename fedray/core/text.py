@@ -18,6 +18,7 @@ TOTAL_NAMES = {  # of a run
     "wall_seconds": "wall time of the rounds",
 }
 TOTALS = tuple(TOTAL_NAMES)
+TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_target": "uplink bytes to target"}
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
@@ -33,17 +34,19 @@ def name_score(name: str, *, unit: bool = False) -> str:
     """
     inner = name.removeprefix("hold_out_")
     found = find_score(inner)
-    text = TOTAL_NAMES.get(inner, inner.replace("_", " ")) if found is None else found.name
+    known = {**TOTAL_NAMES, **TARGET_NAMES}
+    text = known.get(inner, inner.replace("_", " ")) if found is None else found.name
     behind = f" ({found.unit})" if unit and found is not None and found.unit in (NATS, TARGET, SQUARED) else ""
     return ("held-out " if inner != name else "") + text + behind
 
 
-def format_score(value: Mapping[str, Any], worlds: int) -> str:
+def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
     """The mean of a metric over the worlds, its standard deviation, and the number of worlds that have the metric.
 
     Args:
         value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
         worlds: How many worlds the run has. Only some of them may have the metric (those that reached a target).
+        name: Of the metric; seconds and bytes to a target are written with their units.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -54,10 +57,14 @@ def format_score(value: Mapping[str, Any], worlds: int) -> str:
         '4e-05 +- 1e-05 (n = 3)'
         >>> format_score({"mean": None, "sd": None, "n": 0}, 1)
         ''
+        >>> format_score({"mean": 466240.0, "sd": 117466.2, "n": 3}, 3, "bytes_to_target")
+        '466 kB +- 117 kB (n = 3)'
     """
     if value["mean"] is None:
         return ""
     mean, sd = format_mean(value["mean"], value["sd"])
+    if name in TARGET_NAMES:
+        mean, sd = format_total(name, value["mean"]), format_total(name, value["sd"]) if sd else ""
     spread = f" +- {sd}" if sd else ""
     count = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
     return mean + spread + (f" ({count})" if worlds > 1 else "")
@@ -121,7 +128,7 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None) -> str:
-    """A total of a run, one of `TOTALS`, in its unit; None is what JSON has for infinity.
+    """A total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None is what JSON has for infinity.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -129,7 +136,7 @@ def format_total(name: str, value: float | None) -> str:
     """
     if value is None or not math.isfinite(value):
         return "infinite"
-    return format_bytes(value) if name.endswith("bytes") else format_seconds(value)
+    return format_bytes(value) if "bytes" in name else format_seconds(value)
 
 
 def format_number(value: float, name: str = "") -> str:

@@ -22,16 +22,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedray.core.text import format_mean, format_number, format_score, is_share, name_score
+from fedray.core.text import TARGET_NAMES, format_mean, format_number, format_score, is_share, name_score
 from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
+<<<<<<< HEAD
     "accuracy", "ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "accuracy_last3", "conformal_coverage", "conformal_coverage_client_worst", "conformal_size",
     "conformal_width", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
     "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
+=======
+    "accuracy", "accuracy_last3", "rounds_to_target", *TARGET_NAMES, "conformal_coverage",
+    "conformal_coverage_client_worst", "conformal_size", "conformal_width", "accuracy_min", "accuracy_max",
+    "personal_accuracy", "rmse", "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
+>>>>>>> 60c0783 (What a target cost has its unit, and stands in the tables)
 )  # fmt: skip
-MOST_METRICS = 6  # that are shown, unless more are published
+BYTES = "bytes_to_target"
+MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
 LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -75,7 +82,8 @@ def choose_metrics(rows: Rows) -> TableView:
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
     known = {metric for _, metric in found}
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
-    return TableView(published + rest[: max(0, MOST_METRICS - len(published))], published, found, errors)
+    most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
+    return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
 
 
 def format_markdown(rows: Rows, names: list[str]) -> str:
@@ -99,7 +107,7 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
         texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
             row = view.rows.get((name, metric))
-            texts.append("" if row is None else format_score(row, worlds))
+            texts.append("" if row is None else format_score(row, worlds, metric))
             if metric in view.published:
                 texts.append(_show_published(row))
         lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
@@ -116,7 +124,8 @@ def format_latex(rows: Rows, names: list[str]) -> str:
     view = choose_metrics(rows)
     head = ["cell"]
     for metric in view.metrics:
-        head += [escape_latex(name_score(metric)), *(["published"] if metric in view.published else [])]
+        word = "uplink to target (MB)" if metric == BYTES else name_score(metric)
+        head += [escape_latex(word), *(["published"] if metric in view.published else [])]
     head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
     lines = [r"% \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell"]
     lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
@@ -175,7 +184,9 @@ def escape_latex(text: str) -> str:
 def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
     if row is None or row["mean"] is None:
         return ""
-    mean, sd = (_power_of_ten(text) for text in format_mean(row["mean"], row["sd"]))
+    size = 1e6 if row["metric"] == BYTES else 1
+    scaled = [None if value is None else value / size for value in (row["mean"], row["sd"])]
+    mean, sd = (_power_of_ten(text) for text in format_mean(scaled[0] or 0.0, scaled[1]))
     spread = f" \\pm {sd}" if sd else ""
     count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
     return f"${mean}{spread}{count}$"

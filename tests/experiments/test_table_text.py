@@ -51,3 +51,17 @@ def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
     latex = format_latex([row], ["a|b"])
     small = [rf"\ensuremath{{{digits}}}" for digits in (r"4 \cdot 10^{-5}", r"1.25 \cdot 10^{-6}", r"3 \cdot 10^{-5}")]
     assert rf"a|b & ${small[0]} \pm {small[1]}$ & {small[2]} & 3 &" in latex
+
+
+def test_what_a_target_cost_stands_in_the_table_with_its_unit() -> None:
+    """The page says that the table shows it, and it showed the rounds alone."""
+    names = ("accuracy", "rounds_to_target", "seconds_to_target", "bytes_to_target", "accuracy_min", "nll", "entropy")
+    rows = [row("a", name) for name in names]
+    rows[3] |= {"mean": 466240.0, "sd": 117466.2}
+    head, _, line = (text.split(" | ") for text in format_markdown(rows, ["a"]).splitlines())
+    assert head[1:8] == [*names]
+    assert dict(zip(head, line, strict=True))["bytes_to_target"] == "466 kB +- 117 kB (n = 3)"
+    assert dict(zip(head, line, strict=True))["seconds_to_target"] == "0.25 s +- 0.5 s (n = 3)"
+    latex = format_latex(rows, ["a"])
+    assert "virtual seconds to target & uplink to target (MB) &" in latex
+    assert r"$0.2500 \pm 0.5000$ & $0.4662 \pm 0.1175$ &" in latex
