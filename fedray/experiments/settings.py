@@ -93,6 +93,21 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
         yield "private", f"layers {', '.join(phase.private)[:200]} stay with the clients"
     if spec.averages:
         yield "server", _describe_server(scenario)
+    if distilled := _count_distilling(scenario, study):
+        yield "distilling", f"{distilled} a round at the server, one after another, for each model of each world"
+
+
+def _count_distilling(scenario: Scenario, study: Study) -> str:
+    """How many steps a server's student takes in a round; empty where none is distilled."""
+    options = scenario.method.options
+    steps, epochs, batch = (options.get(f"distil_{key}") for key in ("steps", "epochs", "batch"))
+    if isinstance(steps, int) and steps:
+        return f"up to {steps:,} steps"
+    if not (
+        isinstance(epochs, int) and isinstance(batch, int) and epochs and batch
+    ):  # a method of one's own may differ
+        return ""
+    return f"{epochs * -(-len(study.shards.server(0)[1]) // batch):,} steps"
 
 
 def describe_local(local: Local, grid: list[float] | None = None) -> str:
