@@ -80,7 +80,8 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
         raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(names)})")
     figure = draw_alone(lambda: next((one for draw in draws if (one := draw(run)) is not None), None))
     if figure is None:
-        raise FedrayError(f"plot {name}: this run has no numbers for it: see docs/how-to/results_api.md")
+        drawable = ", ".join(list_plots(run))
+        raise FedrayError(f"plot {name}: this run has no numbers for it: choose one of {drawable}")
     return figure
 
 

@@ -62,7 +62,7 @@ def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> No
     assert {"accuracy", "time", "clients", "drift", "confusion", "personal_p10"} <= set(names) and "rmse" not in names
     with pytest.raises(BadInput, match="there is no such picture"):
         run.plot("rmse")
-    with pytest.raises(FedrayError, match="plot pit: this run has no numbers for it"):
+    with pytest.raises(FedrayError, match="plot pit: this run has no numbers for it: choose one of accuracy, "):
         run.plot("pit")
 
 
