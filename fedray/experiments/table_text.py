@@ -27,15 +27,10 @@ from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
-<<<<<<< HEAD
-    "accuracy", "ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "accuracy_last3", "conformal_coverage", "conformal_coverage_client_worst", "conformal_size",
-    "conformal_width", "accuracy_min", "accuracy_max", "rounds_to_target", "personal_accuracy", "rmse",
-    "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
-=======
-    "accuracy", "accuracy_last3", "rounds_to_target", *TARGET_NAMES, "conformal_coverage",
-    "conformal_coverage_client_worst", "conformal_size", "conformal_width", "accuracy_min", "accuracy_max",
-    "personal_accuracy", "rmse", "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness", "entropy",
->>>>>>> 60c0783 (What a target cost has its unit, and stands in the tables)
+    "accuracy", "accuracy_last3", "rounds_to_target", *TARGET_NAMES, "ood_auroc", "ood_auroc_knowledge", "ood_fpr95",
+    "conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width", "accuracy_min",
+    "accuracy_max", "personal_accuracy", "rmse", "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness",
+    "entropy",
 )  # fmt: skip
 BYTES = "bytes_to_target"
 MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
