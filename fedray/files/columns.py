@@ -114,6 +114,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "training_seconds": Column("number", "seconds", "wall time of its own training"),
         "seconds_saved": Column("number", "seconds", "wall time of the training that was looked up"),
         "error": Column("text", "", "why it failed; else empty"),
+        "standard_errors": Column("record", "as the objective", "of the values, over replicates and folds"),
     },
     "table": {
         "cell": Column("text", "", "name of the cell"),

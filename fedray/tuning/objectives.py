@@ -21,6 +21,7 @@ HELD_OUT_PREFIX = "hold_out_"
 PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
 PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
 SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
+OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
 CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
@@ -154,6 +155,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
             *classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])),
             *PERSONAL,
             *CLASS_SETS,
+            *OOD,
         ]
     else:
         known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
@@ -206,6 +208,31 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
         if math.isnan(value):
             raise FedrayError(f"{objective.name} is not a number: lower local.lr")
     return values
+
+
+def judge_worlds(
+    objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
+) -> tuple[list[float], tuple[float | None, ...]]:
+    """The values as in `compute_values`, and the standard error of each over the worlds: sd / sqrt(worlds).
+
+    An error is None where there is one world, or where a target was not reached in one of them.
+
+    Args:
+        objectives: of the sweep.
+        histories: the rows of each world, by rising round.
+
+    Example:
+        >>> worlds = [[{"round": 1, "hold_out_accuracy": value}] for value in (0.5, 0.75)]
+        >>> judge_worlds([read_objective("", "accuracy")], worlds)
+        ([0.625], (0.125,))
+    """
+    values: list[float] = compute_values(objectives, histories)
+    errors: list[float | None] = []
+    for objective in objectives:
+        each = [compute_value(objective, history) for history in histories] if len(histories) > 1 else [math.inf]
+        known = bool(np.isfinite(each).all())
+        errors.append(float(np.std(each, ddof=1) / math.sqrt(len(each))) if known else None)
+    return values, tuple(errors)
 
 
 def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:

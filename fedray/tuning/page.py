@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -193,6 +193,47 @@ def _params(view: View, trial: Any) -> list[ScoreCell]:
     return [ScoreCell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
 
 
+def _value_heads(view: View) -> list[str]:
+    """The heads of the objectives' columns: each value, and its standard error where trials have some."""
+    names = [name_objective(objective) for objective in view.objectives]
+    return [head for name in names for head in ([name, f"{name}, standard error"] if _have_errors(view) else [name])]
+
+
+def _have_errors(view: View) -> bool:
+    return any("standard_errors" in trial_note(trial) for trial in view.trials)
+
+
+def _value_cells(
+    view: View, values: Sequence[float | None], errors: Sequence[float | None], *, best: bool
+) -> list[ScoreCell]:
+    """The cells below `_value_heads`."""
+    cells = []
+    for o, value, error in zip(view.objectives, values, errors, strict=True):
+        cells.append(ScoreCell("-" if value is None else format_cell_value(o, value), best))
+        if _have_errors(view):
+            cells.append(ScoreCell("-" if error is None or value is None else format_cell_value(o, error)))
+    return cells
+
+
+def _errors_of(view: View, trial: FrozenTrial) -> list[float | None]:
+    """The standard error of each objective's value."""
+    return list(trial_note(trial).get("standard_errors") or [None] * len(view.objectives))
+
+
+def _count_ties(view: View) -> str:
+    """How many trials are no more than a standard error worse than the best one; empty where nobody knows."""
+    ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
+    error = _errors_of(view, ranked[0])[0] if ranked else None
+    if error is None:
+        return ""
+    near = sum(abs(trial.values[0] - ranked[0].values[0]) <= error for trial in ranked[1:])
+    tell = "is" if near == 1 else "are"
+    return (
+        f"{near or 'No'} of the other trials {tell} within one standard error of the best {view.objectives[0].name}; "
+        "errors are over the replicates and folds, and the best of many trials is partly luck."
+    )
+
+
 def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     test = [
         n
@@ -201,13 +242,14 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     ]
     head = [
         "trial",
-        *(name_objective(o) for o in view.objectives),
+        *_value_heads(view),
         *(p.key for p in view.space),
         *(f"test {text_.name_score(n)}" for n in test),
     ]
     rows = []
     for winner in summary["winners"]:
-        values = [ScoreCell(format_cell_value(o, winner["values"][o.name]), best=True) for o in view.objectives]
+        found = ([winner[what][o.name] for o in view.objectives] for what in ("values", "standard_errors"))
+        values = _value_cells(view, *found, best=True)
         scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
         rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
     return head, rows
@@ -215,7 +257,7 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
 
 def _list_trials(view: View) -> tuple[str, Table, str]:
     """Title, table and note of the trials: the complete ones, the best first, then the others by their numbers."""
-    head = ["trial", *(name_objective(o) for o in view.objectives), *(p.key for p in view.space), "how it ended"]
+    head = ["trial", *_value_heads(view), *(p.key for p in view.space), "how it ended"]
     sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
     done = {trial.number for trial in ranked}
@@ -224,15 +266,13 @@ def _list_trials(view: View) -> tuple[str, Table, str]:
     rows = []
     for trial in every[:most]:
         values = trial.values if trial.number in done else [None] * len(view.objectives)
-        cells = [
-            ScoreCell("-" if v is None else format_cell_value(o, v), trial.number in view.winners)
-            for o, v in zip(view.objectives, values, strict=True)
-        ]
+        cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners)
         rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
     if len(every) <= most:
-        return f"All {len(every)} trials, the best first", (head, rows), ""
+        return f"All {len(every)} trials, the best first", (head, rows), _count_ties(view)
     left = len(every) - most
     note = f"{left} trials are left out here, the worst and those without a value: trials.parquet has all {len(every)}."
+    note = f"{_count_ties(view)} {note}".strip()
     return f"The best {most} of {len(every)} trials", (head, rows), note
 
 

@@ -117,6 +117,7 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
                 "number": trial.number,
                 "state": WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
+                "standard_errors": dict(zip(names, note.get("standard_errors") or [None] * len(names), strict=True)),
                 "params": {p.key: _cell(p, trial.params.get(p.key)) for p in state.sweep.space},
                 "run_directory": note.get("run") or None,
                 "how": note.get("how"),
@@ -146,7 +147,7 @@ def _type(parameter: Parameter) -> Any:
 def _schema(state: SearchState) -> pa.Schema:
     values = pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])
     params = pa.struct([(parameter.key, _type(parameter)) for parameter in state.sweep.space])
-    return table_schema("trials", values=values, params=params)
+    return table_schema("trials", values=values, standard_errors=values, params=params)
 
 
 def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
@@ -161,6 +162,9 @@ def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
+        "standard_errors": dict(
+            zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True)
+        ),
         "params": dict(trial.params),
         "run_directory": trial_note(trial)["run"],
         "test": test,

@@ -213,7 +213,7 @@ def _shared_seeds(state: SearchState, scenario: Scenario, chosen: Values) -> tup
 def _look_up(job: TrialTask, run: Path) -> Outcome:
     """A trial's outcome, read from a training that is done."""
     try:
-        return Outcome("complete", look_up_values(job, run))
+        return look_up_values(job, run)
     except Unwritable:
         raise
     except FedrayError as error:
@@ -239,7 +239,8 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
             trial.report(value, step)
     values = list(equal.values) if equal.state == TrialState.COMPLETE else []
     note = optuna_study.trial_note(equal)
-    outcome = Outcome(WORDS[equal.state], values, error=note.get("error", ""))
+    errors = tuple(note.get("standard_errors", ()))
+    outcome = Outcome(WORDS[equal.state], values, error=note.get("error", ""), errors=errors)
     seconds = float(note.get("seconds", 0.0)) or float(note.get("saved", 0.0))
     _tell(state, trial, outcome, {"how": "looked up", "run": note.get("run", ""), "saved": seconds})
 
@@ -277,7 +278,9 @@ def _finish_trial(state: SearchState, running: RunningTrial, outcome: Outcome) -
 def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mapping[str, Any]) -> None:
     """Notes how a trial was answered, and tells the study its values."""
     state.confirm_storage()
-    trial.set_user_attr(optuna_study.NOTES, {**note, **({"error": outcome.error} if outcome.error else {})})
+    more: dict[str, Any] = {"error": outcome.error} if outcome.error else {}
+    more |= {"standard_errors": list(outcome.errors)} if any(error is not None for error in outcome.errors) else {}
+    trial.set_user_attr(optuna_study.NOTES, {**note, **more})
     result = STATES[outcome.state]
     state.study.sampler = optuna_study.make_sampler(state.sweep.sampler, trial.number, 0)
     state.study.tell(trial, outcome.values if result == TrialState.COMPLETE else None, result)

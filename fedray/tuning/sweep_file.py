@@ -269,10 +269,11 @@ def _check(sweep: Sweep) -> None:
             )
     has_sets = base.predict.conformal is not None or any(p.key.startswith("predict.conformal") for p in sweep.space)
     for objective in sweep.objectives:
-        if objective.metric.startswith(f"{HELD_OUT_PREFIX}conformal") and not has_sets:
-            raise BadInput(
-                f"objectives: {objective.name} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}"
-            )
+        kind, needs = objective.metric.removeprefix(HELD_OUT_PREFIX).partition("_")[0], f"objectives: {objective.name}"
+        if kind == "conformal" and not has_sets:
+            raise BadInput(f"{needs} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}")
+        if kind == "ood" and base.evaluate.ood is None:
+            raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
     first = sweep.objectives[0]
     if sweep.pruner.name != "none" and len(sweep.objectives) > 1:
         raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")

@@ -48,7 +48,7 @@ from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.mending import mend_run_directory
 from fedray.training.joint import JointTraining
 from fedray.tuning.faults import refuse_fault
-from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, compute_values
+from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
 from fedray.tuning.optuna_study import StudyLocation, open_trial
 from fedray.tuning.study_storage import explain_storage
 
@@ -93,6 +93,7 @@ class Outcome(NamedTuple):
         rounds: rounds it trained itself.
         total_seconds: `seconds`, and those of the pruned training it went on from.
         error: what failed, in one line; empty where nothing did.
+        errors: the standard error of each value over the worlds, as in `judge_worlds`.
     """
 
     state: OutcomeState
@@ -101,6 +102,7 @@ class Outcome(NamedTuple):
     rounds: int = 0
     total_seconds: float = 0.0
     error: str = ""
+    errors: tuple[float | None, ...] = ()
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
@@ -154,7 +156,8 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
         last = histories[0][-1]
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
-        return Outcome(state, compute_values(job.objectives, histories), seconds, rounds, last["wall_seconds"])
+        values, errors = judge_worlds(job.objectives, histories)
+        return Outcome(state, values, seconds, rounds, last["wall_seconds"], errors=errors)
     except Exception as error:  # one bad corner of the space must not end the sweep
         refuse_fault(error, job.folder)
         if isinstance(error, FedrayError):
@@ -285,10 +288,11 @@ def score_models(
     return [row for w, row in enumerate(rows) if replicate in (None, study.place(w)[0])]
 
 
-def look_up_values(job: TrialTask, folder: Path) -> list[float]:
-    """A job's values from the run directory of a training that is done; scored again if only the inference differs."""
+def look_up_values(job: TrialTask, folder: Path) -> Outcome:
+    """A job's outcome from the run directory of a training that is done; scored again if only the inference differs."""
     histories = read_histories(folder, job.replicate)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own, job.replicate)
         histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
-    return compute_values(job.objectives, histories)
+    values, errors = judge_worlds(job.objectives, histories)
+    return Outcome("complete", values, errors=errors)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small import of_method, scenario
+from sweeps import sweep
 
 import fedray
 from fedray.core.errors import BadInput
@@ -117,3 +118,11 @@ def test_the_scores_on_ray_are_those_of_one_process(tmp_path: Path) -> None:
     inline = measure({"method": {"models": 2}})
     on_ray = measure({"method": {"models": 2}, "runtime": "ray"}, out=tmp_path / "run")
     assert on_ray.summary["metrics"] == inline.summary["metrics"]
+
+
+def test_a_sweep_may_maximize_what_withheld_rows_say(tmp_path: Path) -> None:
+    given = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["ood_auroc"])
+    found = fedray.tune({**given, "overrides": {"evaluate": {"ood": "noise"}}}, out=tmp_path, report=False)
+    assert found.get_best_result().metrics["ood_auroc"] == max(trial.metrics["ood_auroc"] for trial in found)
+    with pytest.raises(BadInput, match="^objectives: ood_auroc needs unknown inputs: write overrides"):
+        fedray.tune(given, out=tmp_path / "without")

@@ -446,3 +446,30 @@ def test_the_summary_and_the_table_agree(tmp_path: Path) -> None:
     assert summary["trainings"] == sum(row["how"] == "trained" for row in trials) == 2
     table = pq.read_table(tmp_path / "s" / "trials.parquet")
     assert table.column_names[:5] == ["number", "state", "values", "params", "run_directory"]
+
+
+@pytest.mark.drawn
+def test_trials_of_several_seeds_have_the_standard_errors_of_their_values(tmp_path: Path) -> None:
+    """Over the worlds, also where another trial's training is looked up; the page says what the best is worth."""
+    keys = {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}
+    given = sweep(keys, sampler="grid", objectives=["accuracy", "up_bytes"], overrides={"replicates": 3})
+    summary, trials = run(given, tmp_path / "s")
+    assert {row["how"] for row in trials} == {"trained", "looked up"}
+    for row in trials:
+        table = pq.read_table(tmp_path / "s" / row["run_directory"] / "rounds.parquet").to_pylist()
+        last = [world["hold_out_accuracy"] for world in table if world["round"] == 6]
+        assert len(last) == 3
+        assert row["values"]["accuracy"] == pytest.approx(np.mean(last), abs=1e-12)
+        assert row["standard_errors"]["accuracy"] == pytest.approx(np.std(last, ddof=1) / 3**0.5, abs=1e-12)
+        assert row["standard_errors"]["up_bytes"] == 0.0
+    assert summary["winners"][0]["standard_errors"]["accuracy"] >= 0
+    page = (tmp_path / "s" / "report.html").read_text()
+    assert "accuracy, standard error" in page
+    assert "of the best accuracy; errors are over the replicates and folds" in page
+
+
+@pytest.mark.drawn
+def test_a_trial_of_one_seed_has_no_standard_error(tmp_path: Path) -> None:
+    _, trials = run(sweep({"local.lr": [0.3]}, sampler="grid"), tmp_path / "s")
+    assert [row["standard_errors"] for row in trials] == [{"accuracy": None}]
+    assert "standard error" not in (tmp_path / "s" / "report.html").read_text()
