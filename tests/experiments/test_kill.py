@@ -60,7 +60,7 @@ def kill_after(process: subprocess.Popen[str], out: Path, checkpoints: int, seco
     deadline = time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:
         there = {path.name for path in (out / "checkpoints").glob("round-*")} - before
-        if len(there) >= checkpoints or (checkpoints == 0 and (out / "scenario.yaml").exists()):
+        if len(there) >= checkpoints if checkpoints else (out / "scenario.yaml").exists():
             break
         time.sleep(0.005)
     time.sleep(seconds)
