@@ -88,7 +88,7 @@ def _draw_noise(data: Dataset, rows: int) -> Array:
     shape = (rows, *data.input_shape)
     drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)
     raw = data.shift[0] + data.scale[0] * drawn
-    kind = data.train.x.dtype if data.test.y.size == 0 else data.test.x.dtype
+    kind = data.test.x.dtype
     if np.issubdtype(kind, np.integer):
         raw = raw.round().clip(np.iinfo(kind).min, np.iinfo(kind).max)
     return np.asarray(raw, dtype=kind)

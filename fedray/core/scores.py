@@ -69,7 +69,10 @@ SCORES = {
     ),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
     "ood_auroc": Score(
-        SHARE, HIGHER, "OOD AUROC", "rows and out-of-distribution inputs that the entropy of the answer tells apart"
+        SHARE,
+        HIGHER,
+        "OOD AUROC",
+        "pairs of a row and an out-of-distribution input, whose answer has the higher entropy",
     ),
     "ood_auroc_knowledge": Score(
         SHARE,
@@ -80,7 +83,7 @@ SCORES = {
     "ood_fpr95": Score(
         SHARE, LOWER, "OOD FPR at 95 %", "rows taken for unknown where 95 % of the out-of-distribution inputs are found"
     ),
-    "ood_entropy": Score(NATS, HIGHER, "OOD entropy", "entropy of the answers to the out-of-distribution inputs"),
+    "ood_entropy": Score(NATS, NEITHER, "OOD entropy", "entropy of the answers to the out-of-distribution inputs"),
     "personal_accuracy": Score(
         SHARE,
         HIGHER,

@@ -92,7 +92,7 @@ class Dataset(NamedTuple):
         table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
             category, nothing for a column that is no input. Empty where there is no table.
         means: What stands in the place of missing inputs, `[*s]` float32; None where they are refused.
-        ood: Inputs of things that no class is for, `[m, *s]`, as the test rows' are; None where there are none.
+        ood: Inputs of things that no class is for, `[m, *s]`, which `evaluate.ood` adds; None where there are none.
     """
 
     name: str

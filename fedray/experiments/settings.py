@@ -103,9 +103,7 @@ def _count_distilling(scenario: Scenario, study: Study) -> str:
     steps, epochs, batch = (options.get(f"distil_{key}") for key in ("steps", "epochs", "batch"))
     if isinstance(steps, int) and steps:
         return f"up to {steps:,} steps"
-    if not (
-        isinstance(epochs, int) and isinstance(batch, int) and epochs and batch
-    ):  # a method of one's own may differ
+    if not (isinstance(epochs, int) and isinstance(batch, int) and epochs and batch):  # as a method of one's own may
         return ""
     return f"{epochs * -(-len(study.shards.server(0)[1]) // batch):,} steps"
 
