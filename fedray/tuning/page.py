@@ -195,8 +195,8 @@ def _params(view: View, trial: Any) -> list[ScoreCell]:
 
 def _value_heads(view: View) -> list[str]:
     """The heads of the objectives' columns: each value, and its standard error where trials have some."""
-    names = [name_objective(objective) for objective in view.objectives]
-    return [head for name in names for head in ([name, f"{name}, standard error"] if _have_errors(view) else [name])]
+    names, seen = [name_objective(objective) for objective in view.objectives], _have_errors(view)
+    return [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
 
 
 def _have_errors(view: View) -> bool:
@@ -204,13 +204,13 @@ def _have_errors(view: View) -> bool:
 
 
 def _value_cells(
-    view: View, values: Sequence[float | None], errors: Sequence[float | None], *, best: bool
+    view: View, values: Sequence[float | None], errors: Sequence[float | None], *, best: bool, seen: bool
 ) -> list[ScoreCell]:
-    """The cells below `_value_heads`."""
+    """The cells below `_value_heads`; `seen`: there are columns of errors."""
     cells = []
     for o, value, error in zip(view.objectives, values, errors, strict=True):
         cells.append(ScoreCell("-" if value is None else format_cell_value(o, value), best))
-        if _have_errors(view):
+        if seen:
             cells.append(ScoreCell("-" if error is None or value is None else format_cell_value(o, error)))
     return cells
 
@@ -249,7 +249,7 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     rows = []
     for winner in summary["winners"]:
         found = ([winner[what][o.name] for o in view.objectives] for what in ("values", "standard_errors"))
-        values = _value_cells(view, *found, best=True)
+        values = _value_cells(view, *found, best=True, seen=_have_errors(view))
         scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
         rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
     return head, rows
@@ -262,11 +262,11 @@ def _list_trials(view: View) -> tuple[str, Table, str]:
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
     done = {trial.number for trial in ranked}
     every = [*ranked, *(trial for trial in view.trials if trial.number not in done)]
-    most = max(1, MOST_CELLS // len(head))
+    most, seen = max(1, MOST_CELLS // len(head)), _have_errors(view)
     rows = []
     for trial in every[:most]:
         values = trial.values if trial.number in done else [None] * len(view.objectives)
-        cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners)
+        cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners, seen=seen)
         rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
     if len(every) <= most:
         return f"All {len(every)} trials, the best first", (head, rows), _count_ties(view)
