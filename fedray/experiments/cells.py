@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedray.core.errors import FedrayError
 from fedray.core.text import format_seconds
+from fedray.experiments.cell_lines import CellLines
 from fedray.files import plain
 from fedray.files.locks import hold_lock
-from fedray.process.child import start_child, stop_children
+from fedray.process.child import follow_child, start_child, stop_children
 from fedray.process.ending import current_ending
 from fedray.runtime.environment import PARTS_VARIABLE
 from fedray.scenario.loader import NamedCell, dump_scenario
@@ -43,7 +45,7 @@ def train_cells(
         folder: holds a run directory for each cell, under the cell's name.
         jobs: how many train at the same time.
         options: of the command line, for each cell.
-        say: called with a line about each cell that ends.
+        say: called with a line about each cell that ends, and now and then about how far a cell is.
 
     Raises:
         FedrayError: the folder cannot be written, or another process trains one of its cells.
@@ -56,12 +58,13 @@ def train_cells(
     began = time.monotonic()
     at_work: list[str] = []
     ended: list[str] = []
+    shared: dict[str, Any] = {"children": children, "at_once": at_once, "lines": CellLines(say)}
 
     def train(cell: NamedCell) -> None:
         confirm_place()
         at_work.append(cell.name)
         log.info("training %s; %s of %s cells have ended", ", ".join(at_work), len(ended), len(cells))
-        reason = _train_cell(cell, folder / cell.name, options[cell.name], children, at_once)
+        reason = _train_cell(cell, folder / cell.name, options[cell.name], **shared)
         at_work.remove(cell.name)
         ended.append(cell.name)
         if reason is not None:
@@ -93,10 +96,12 @@ def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], Non
     return stop
 
 
-def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Children, at_once: int) -> str | None:
+def _train_cell(
+    cell: NamedCell, folder: Path, options: list[str], *, children: Children, at_once: int, lines: CellLines
+) -> str | None:
     """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line.
 
-    Cells that train at the same time share the cluster, or this machine.
+    Cells that train at the same time share the cluster, or this machine. Notes of its process are warnings here.
     """
     with hold_cell(folder) as lock:
         if (folder / DONE).is_file():
@@ -110,14 +115,13 @@ def _train_cell(cell: NamedCell, folder: Path, options: list[str], children: Chi
             command = ["run", str(source), "--out", str(folder)]
         child = start_child([*command, *options], keep=[lock], variables={PARTS_VARIABLE: str(at_once)})
         children.append(child)
-        said = child.communicate()[1]
+        status = follow_child(child, lambda line: lines.hear(cell.name, line))
         children.remove(child)
-    if child.returncode == 0:
+    if status == 0:
         return None
-    if child.returncode < 0:
-        return f"its process was ended by {signal.Signals(-child.returncode).name}"
-    last = (said.strip() or "no message").splitlines()[-1]
-    return last.removeprefix("fedray: ")
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
 
 
 @contextmanager

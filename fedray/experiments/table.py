@@ -76,7 +76,7 @@ def run_table(
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
         wait_for: what the cluster must have before a cell begins, by Ray's names.
         modules: names of your modules, which each cell's process imports first.
-        say: called with a line about each cell that is finished.
+        say: called with a line about each cell that is finished, and now and then about how far a cell is.
 
     Raises:
         BadInput: the scenario has no table, a word of `only` fits none of its cells, or `out` holds cells of another

@@ -7,6 +7,9 @@ Example:
     >>> child = start_child(["--version"])
     >>> child.communicate()[0].startswith("fedray, version ")
     True
+    >>> follow_child(start_child(["list", "nothing"]), lambda line: print(line[:15]))
+    fedray: Invalid
+    2
     >>> stop_children([child])  # nothing is left to stop
 """
 
@@ -19,7 +22,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -47,6 +51,21 @@ def start_child(
         process_group=0,
         env={**os.environ, **(variables or {})},
     )
+
+
+def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) -> int:
+    """Waits for a child to end, and returns its exit status; what it writes to stdout is dropped.
+
+    Args:
+        child: of `start_child`.
+        hear: called with each line that the child writes to stderr, as soon as it is written.
+    """
+    assert child.stdout is not None and child.stderr is not None  # `start_child` opens both
+    with child, ThreadPoolExecutor(1) as pool:
+        pool.submit(child.stdout.read)  # a full pipe would hold the child up
+        for line in child.stderr:
+            hear(line.rstrip("\n"))
+    return child.returncode
 
 
 def stop_children(children: Collection[subprocess.Popen[str]]) -> None:

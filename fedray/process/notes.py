@@ -17,6 +17,8 @@ from typing import Any
 
 from fedray.core.errors import FedrayWarning
 
+NOTE = "fedray: note: "  # begins the line
+
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
@@ -44,7 +46,7 @@ def say_notes(say: Callable[[str], object]) -> None:
             usual(message, category, *place, **more)
         elif str(message) not in said:
             said.add(str(message))
-            say(f"fedray: note: {message}")
+            say(f"{NOTE}{message}")
 
     warnings.simplefilter("always", FedrayWarning)
     warnings.showwarning = show

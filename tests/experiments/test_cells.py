@@ -33,7 +33,7 @@ def write(folder: Path, cells: list[dict[str, Any]], **changes: Any) -> Path:
 def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     """It goes on, marks the cell with its reason in what it prints and writes, and ends with status 1."""
     bad = {"local.lr": 1e30, "local.epochs": 3}
-    cells = [{"name": "bad", "overrides": bad}, {"name": "good", "overrides": {"rounds": 1}}]
+    cells: list[dict[str, Any]] = [{"name": "bad", "overrides": bad}, {"name": "good"}]
     given, out = write(tmp_path, cells), tmp_path / "table"
     (out / "cells" / "good" / "checkpoints").mkdir(parents=True)  # left by a run that was killed while it made it
     (out / "cells" / "good" / ".lock").touch()
@@ -57,16 +57,28 @@ def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
 ) -> None:
     """Each took all of it: the second cell waited for half an hour, and died."""
     given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
     def start(_arguments: list[str], **options: Any) -> subprocess.Popen[str]:
         told.append(options["variables"])
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
 
     monkeypatch.setattr(cells, "start_child", start)
     for jobs, parts in ((1, "1"), (2, "2"), (9, "3")):
         told.clear()
         run_command("table", given, "--out", tmp_path / f"table{jobs}", "--jobs", str(jobs))
         assert told == [{"FEDRAY_PARTS": parts}] * 3
+
+
+def test_a_note_of_a_cell_is_said_once(tmp_path: Path) -> None:
+    """What the process of a cell said of its study was lost."""
+    method, out = {"name": "fed_ensemble", "models": 9}, tmp_path / "table"
+    given = write(tmp_path, [{"name": "a"}, {"name": "b"}], rounds=1, method=method)
+    result = run_command("table", given, "--out", out)
+    assert result.status == 0, result.err
+    notes = [line for line in result.err.splitlines() if line.startswith("fedray: note: ")]
+    assert len(notes) == len(set(notes)), notes
+    assert any("nobody trains" in line for line in notes), result.err
 
 
 def test_a_damaged_summary_of_a_cell_is_one_line_of_the_table(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ TWO = [{"name": "iid"}, {"name": "path", "overrides": {"seed": 5}}]
 
 def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Cells that are trained one at a time, in any order, give the table of one command."""
-    given = read_scenario(scenario({"rounds": 1, "report": False, "table": TWO}))
+    given = read_scenario(scenario({"report": False, "table": TWO}))
     fedray.run(to_plain(read_cells(given)[1].scenario), out=tmp_path / "cells" / "path")
     part = run_table(given, tmp_path, only=["p*"])
     assert not (tmp_path / "cells" / "iid").exists()
