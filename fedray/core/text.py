@@ -46,7 +46,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
     Args:
         value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
         worlds: How many worlds the run has. Only some of them may have the metric (those that reached a target).
-        name: Of the metric; seconds and bytes to a target are written with their units.
+        name: Of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -57,12 +57,14 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
         '4e-05 +- 1e-05 (n = 3)'
         >>> format_score({"mean": None, "sd": None, "n": 0}, 1)
         ''
+        >>> format_score({"mean": 7.666, "sd": 0.5773, "n": 3}, 3, "rounds_to_target")
+        '7.7 +- 0.6 (n = 3)'
         >>> format_score({"mean": 466240.0, "sd": 117466.2, "n": 3}, 3, "bytes_to_target")
         '466 kB +- 117 kB (n = 3)'
     """
     if value["mean"] is None:
         return ""
-    mean, sd = format_mean(value["mean"], value["sd"])
+    mean, sd = format_mean(value["mean"], value["sd"], name)
     if name in TARGET_NAMES:
         mean, sd = format_total(name, value["mean"]), format_total(name, value["sd"]) if sd else ""
     spread = f" +- {sd}" if sd else ""
@@ -70,18 +72,19 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
     return mean + spread + (f" ({count})" if worlds > 1 else "")
 
 
-def format_mean(mean: float, sd: float | None) -> tuple[str, str]:
+def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str]:
     """A mean and its standard deviation with four decimals; with four digits where the mean is below 0.01.
 
     Args:
         mean: of a score.
         sd: its standard deviation; the text of None is empty.
+        name: of the score; rounds to a target have one decimal.
 
     Example:
         >>> format_mean(0.91, 0.00123), format_mean(0.0012345, 0.00001), format_mean(0.0, None)
         (('0.9100', '0.0012'), ('0.001234', '1e-05'), ('0.0000', ''))
     """
-    form = ".4g" if 0 < abs(mean) < 0.01 else ".4f"
+    form = ".1f" if name == "rounds_to_target" else ".4g" if 0 < abs(mean) < 0.01 else ".4f"
     return f"{mean:{form}}", "" if sd is None else f"{sd:{form}}"
 
 

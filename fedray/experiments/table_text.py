@@ -7,8 +7,10 @@ Example:
     | cell | accuracy | accuracy published | rounds | up MB, each | down MB, each |
     |---|---|---|---|---|---|
     | a_1 | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 | 10.0 |
+    <BLANKLINE>
+    Mean +- standard deviation over the n replicates and folds of a cell.
     >>> print(format_latex([row], ["a_1"]), end="")
-    % \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell
+    % \usepackage{booktabs}; Mean +- standard deviation over the n replicates and folds of a cell
     \begin{tabular}{lrrrrrr}
     \toprule
     cell & accuracy & published & $n$ & rounds & uplink (MB) & downlink (MB) \\
@@ -35,6 +37,7 @@ FIRST_METRICS = (
 BYTES = "bytes_to_target"
 MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
+SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -106,7 +109,8 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
             if metric in view.published:
                 texts.append(_show_published(row))
         lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
-    return "\n".join(lines) + "\n"
+    spread = any(row["sd"] is not None for row in view.rows.values())
+    return "\n".join(lines) + "\n" + (f"\n{SPREAD_NOTE}.\n" if spread else "")
 
 
 def format_latex(rows: Rows, names: list[str]) -> str:
@@ -122,7 +126,7 @@ def format_latex(rows: Rows, names: list[str]) -> str:
         word = "uplink to target (MB)" if metric == BYTES else name_score(metric)
         head += [escape_latex(word), *(["published"] if metric in view.published else [])]
     head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
-    lines = [r"% \usepackage{booktabs}; mean and standard deviation over the n replicates and folds of a cell"]
+    lines = [r"% \usepackage{booktabs}; " + SPREAD_NOTE]
     lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
     for name in names:
         cells = [escape_latex(name)]
@@ -181,7 +185,7 @@ def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
         return ""
     size = 1e6 if row["metric"] == BYTES else 1
     scaled = [None if value is None else value / size for value in (row["mean"], row["sd"])]
-    mean, sd = (_power_of_ten(text) for text in format_mean(scaled[0] or 0.0, scaled[1]))
+    mean, sd = (_power_of_ten(text) for text in format_mean(scaled[0] or 0.0, scaled[1], row["metric"]))
     spread = f" \\pm {sd}" if sd else ""
     count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
     return f"${mean}{spread}{count}$"
