@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedray.assembly import memory
-from fedray.assembly.devices import warn_of_left_tiers
-from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
-from fedray.assembly.unseen import warn_of_unseen_classes
-from fedray.assembly.untrained import warn_of_untrained_models
+from fedray.assembly.study_notes import warn_of_study
 from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes, quote_value
@@ -57,10 +54,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         device_of(max(tier.num_gpus for tier in study.clients.tiers), scenario.clients.device)
     elif address is None:
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
-    warn_of_limits(study)
-    warn_of_left_tiers(scenario, study.clients)
-    warn_of_unseen_classes(study)
-    warn_of_untrained_models(scenario, study)
+    warn_of_study(scenario, study)
     if plot is not None:
         plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))

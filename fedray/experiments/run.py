@@ -13,12 +13,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.identity import describe_study
-from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.study import build_study
-from fedray.assembly.unseen import warn_of_unseen_classes
-from fedray.assembly.untrained import warn_of_untrained_models
+from fedray.assembly.study_notes import warn_of_study
 from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.evaluation.evaluate import make_evaluator
@@ -118,10 +115,7 @@ def _choose_runtime(
     log.info("reading the data")
     study = build_study(scenario, own)
     if not resume:
-        warn_of_limits(study)
-        warn_of_left_tiers(scenario, study.clients)
-        warn_of_unseen_classes(study)
-        warn_of_untrained_models(scenario, study)
+        warn_of_study(scenario, study)
     chosen = choose_runtime(scenario, study, address)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)

@@ -1,0 +1,54 @@
+"""What a user should know of a study before it trains, each as one warning; none of it stops a run.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> scenario = read_scenario({"method": "fedavg", "clients": {"number": 2}, "data": {"name": "digits"}})
+    >>> warn_of_study(scenario, build_study(scenario))
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from fedray.assembly.devices import warn_of_left_tiers
+from fedray.assembly.methods import warn_of_limits
+from fedray.assembly.unseen import warn_of_unseen_classes
+from fedray.assembly.untrained import warn_of_untrained_models
+from fedray.core.errors import ScenarioWarning
+from fedray.scenario.schema import Scenario
+from fedray.simulation.study import Study
+
+OF_CLIENTS = ("column", "domain")  # partitions by a column that says whose a row is, or where it comes from
+
+
+def warn_of_study(scenario: Scenario, study: Study) -> None:
+    """Warns of everything that a study does less, or more, than its author may think.
+
+    Args:
+        scenario: what was asked for.
+        study: what will train.
+    """
+    warn_of_limits(study)
+    warn_of_left_tiers(scenario, study.clients)
+    warn_of_partition_input(scenario, study)
+    warn_of_unseen_classes(study)
+    warn_of_untrained_models(scenario, study)
+
+
+def warn_of_partition_input(scenario: Scenario, study: Study) -> None:
+    """Warns of a column that says whose a row is and is an input too, unless `data.features` names it.
+
+    Each client then has one value of that input, and a model can read from it whose row it answers.
+    """
+    partition, data = scenario.data.partition, study.shards.data
+    if partition.name not in OF_CLIENTS or scenario.data.options.get("features") is not None:
+        return
+    column = partition.options.get("column", "domain")
+    if data.table.get(column, ()) != ():
+        warnings.warn(
+            f"data.partition.column = {column} says whose a row is and is an input too: name the inputs in "
+            f"data.features without {column}, or with it if the models may know it",
+            ScenarioWarning,
+            stacklevel=2,
+        )
