@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,18 +43,19 @@ class Comparison:
         notes: what must be known first: data, lengths and seeds that differ, too few seeds.
     """
 
-    def __init__(self, runs: Sequence[ReadRun]) -> None:
+    def __init__(self, runs: Sequence[ReadRun], cost: str | None = None) -> None:
         """Computes the differences.
 
         Args:
             runs: what the run directories say, at least two.
+            cost: the cost that is equal (`fedray.report.pairs`); None means that rounds are, if there are rounds.
         """
         from fedray.report.compare import list_caveats, list_compared_metrics
         from fedray.report.pairs import compare_with_first
 
         self._runs = list(runs)
-        self.pairs: list[RunPair] = compare_with_first(self._runs, list_compared_metrics(self._runs))
-        self.notes: list[str] = list_caveats(self._runs)
+        self.pairs: list[RunPair] = compare_with_first(self._runs, list_compared_metrics(self._runs), over=cost)
+        self.notes: list[str] = list_caveats(self._runs, cost)
 
     @property
     def dataframe(self) -> Any:
@@ -102,19 +104,32 @@ class Comparison:
     def _repr_html_(self) -> str:
         from fedray.report.notebook import show_comparison
 
-        return show_comparison(self._runs, self.pairs)
+        return show_comparison(self._runs, self.pairs, self.notes)
 
 
-def compare(runs: Sequence[Run | str | Path], names: Sequence[str] | None = None) -> Comparison:
+def compare(
+    runs: Sequence[Run | str | Path], names: Sequence[str] | None = None, *, at_equal: str = "rounds"
+) -> Comparison:
     """Compares runs with the first of them, over the seeds that they share.
 
     Args:
         runs: at least two runs, or their directories.
         names: what they are called, one a run; None means their methods, or the key that tells them apart, or the
             names of their directories.
+        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). Of every run the
+            last evaluation counts by which a seed had cost no more than the cheapest run cost in all. Where clients of
+            one of the runs do not wait for rounds, `rounds` means `seconds`.
 
     Raises:
-        BadInput: there are fewer than two runs, or one of the names is not a name of one run alone.
+        BadInput: there are fewer than two runs, one of the names is not a name of one run alone, there is no such
+            cost, or one of the runs has none of it.
+
+    Example:
+        >>> import fedray
+        >>> keys = {"rounds": 4, "clients": {"number": 4}, "runtime": "inline", "report": False}
+        >>> runs = [fedray.run(keys, **{"method.name": name}) for name in ("shefl", "fedavg")]
+        >>> compare(runs, at_equal="uplink").notes[0]
+        'Compared at equal uplink: the last evaluation of each run within 94.8 kB a seed.'
     """
     from fedray.report.read import read_run
 
@@ -125,7 +140,28 @@ def compare(runs: Sequence[Run | str | Path], names: Sequence[str] | None = None
     known = _name_runs(read) if names is None else list(names)
     if len(known) != len(paths) or len(set(known)) != len(known):
         raise BadInput(f"names = {quote_value(known)}: give {len(paths)} names, each of them once")
-    return Comparison([replace(one, name=name) for one, name in zip(read, known, strict=True)])
+    named = [replace(one, name=name) for one, name in zip(read, known, strict=True)]
+    return Comparison(named, _find_cost(named, at_equal))
+
+
+def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
+    """The cost at which runs are compared, as `fedray.report.pairs` names it; None for rounds.
+
+    Raises:
+        BadInput: there is no such cost, or a run has none of it.
+    """
+    from fedray.report.pairs import BYTES, SECONDS, UPLINK, find_end
+
+    known = {"rounds": None, "uplink": UPLINK, "bytes": BYTES, "seconds": SECONDS}
+    if at_equal not in known:
+        raise BadInput(f"at_equal = {quote_value(at_equal)}: choose {', '.join(known)}")
+    cost = known[at_equal]
+    for run in runs:
+        if cost is not None and not 0 < find_end(run, cost) < math.inf:
+            raise BadInput(
+                f"at_equal = {at_equal}: {run.name} has no {at_equal} to compare by; compare at equal rounds"
+            )
+    return cost
 
 
 def _name_runs(runs: list[ReadRun]) -> list[str]:

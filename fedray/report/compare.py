@@ -230,15 +230,19 @@ def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
     return bool(sign * (entries[0]["mean"] - entries[1]["mean"]) > max(2 * error, ROUNDING * abs(entries[0]["mean"])))
 
 
-def list_caveats(runs: Sequence[ReadRun]) -> list[str]:
+def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """What a reader must know before the runs are compared: other data, lengths, or seeds.
+
+    Args:
+        runs: to be compared.
+        over: as in `list_pairing_notes`.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
         >>> list_caveats(runs)[0]
         'The runs differ in their data: a a, b b. Their scores cannot be compared.'
     """
-    return [*list_data_notes(runs), *list_pairing_notes(runs), *list_noise_notes(runs)]
+    return [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_noise_notes(runs)]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -15,7 +15,7 @@ from html import escape
 
 from fedray.core.text import TOTALS, format_number, format_total, is_share, name_score
 from fedray.report import curves, style
-from fedray.report.compare import find_differences, format_cell, list_caveats, list_compared_metrics
+from fedray.report.compare import find_differences, format_cell, list_compared_metrics
 from fedray.report.page import list_run_facts
 from fedray.report.pairs import RunPair
 from fedray.report.read import ReadRun
@@ -46,12 +46,13 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     return "".join(parts) + "</div>"
 
 
-def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> str:
+def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Sequence[str]) -> str:
     """Runs compared as HTML: their keys that differ, what must be known, and the paired differences.
 
     Args:
         runs: the runs; every other one was compared with the first.
         pairs: the differences.
+        notes: what must be known first.
     """
     names = [run.name for run in runs]
     keys = [[key, *values] for key, values in find_differences(list(runs))]
@@ -69,9 +70,9 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> str:
         rows.append(
             [name_score(pair.metric, unit=True), f"{pair.run} - {pair.baseline}", *means, mean, interval, pairs_of]
         )
-    notes = [*list_caveats(runs), "Differences over shared seeds; *: the 95 % interval leaves zero out."]
+    shown = [*notes, "Differences over shared seeds; *: the 95 % interval leaves zero out."]
     head = ["score", "runs", "mean", "mean of the other", "difference", "95 % interval", "pairs"]
-    text = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    text = "".join(f"<p>{escape(note)}</p>" for note in shown)
     return f"<div>{_table(['key', *names], keys) if keys else ''}{_table(head, rows)}{text}</div>"
 
 

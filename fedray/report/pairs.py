@@ -1,7 +1,8 @@
 """Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
 
 Runs in rounds are compared at the last round of the shortest. Where the clients of one of them do not wait for rounds,
-its rounds are steps of its server, and all are compared at equal virtual time: where the first one of them ended.
+its rounds are steps of its server, and all are compared at equal virtual time: where the first one of them ended. On
+demand they are compared at an equal cost (bytes, virtual time): what the cheapest of them cost in all.
 
 Example:
     >>> import numpy as np
@@ -24,12 +25,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedray.core.text import format_seconds
+from fedray.core.text import format_bytes, format_seconds
+from fedray.core.types import FloatArray
 from fedray.metrics.paired import PairedDifference, compare_paired, score_worlds
 from fedray.report.read import ReadRun
 
 MOST_NAMED_SEEDS = 12
-ROUNDS, SECONDS = "round", "sim_seconds"  # columns of `rounds.parquet` over which runs are compared
+ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
+BYTES = "bytes"  # of both directions: the sum of two columns
+COSTS = {UPLINK: "uplink", BYTES: "bytes up and down", SECONDS: "virtual time"}
 
 
 class RunPair(NamedTuple):
@@ -52,6 +56,24 @@ class RunPair(NamedTuple):
     difference: PairedDifference | None
 
 
+def read_axis(run: ReadRun, over: str) -> FloatArray | None:
+    """Rounds, or a cost since the start, of each row of `rounds.parquet`; None where the run does not have it."""
+    if over == BYTES:
+        up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
+        return None if up is None or down is None else up + down
+    return run.rounds.get(over)
+
+
+def format_cost(over: str, value: float) -> str:
+    """A cost in its unit.
+
+    Example:
+        >>> format_cost(BYTES, 2e6), format_cost(SECONDS, 90.0)
+        ('2 MB', '1.5 min')
+    """
+    return format_seconds(value) if over == SECONDS else format_bytes(value)
+
+
 def read_world_scores(
     run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
 ) -> dict[tuple[int, int], float]:
@@ -63,12 +85,13 @@ def read_world_scores(
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
         last: rounds after this one do not count.
-        over: what `last` counts: rounds, or virtual seconds.
+        over: what `last` counts: rounds, or a cost.
     """
-    if not {metric, over, ROUNDS} <= run.rounds.keys():
+    at = read_axis(run, over)
+    if at is None or not {metric, ROUNDS} <= run.rounds.keys():
         return {}
     columns = (run.rounds[name] for name in ("replicate", "fold", metric))
-    return score_worlds(_read_seed(run), *columns, round=run.rounds[ROUNDS], at=run.rounds[over], last=last)
+    return score_worlds(_read_seed(run), *columns, round=run.rounds[ROUNDS], at=at, last=last)
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
@@ -85,19 +108,20 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """The last round, or virtual second, of the shortest run; infinity where a run has evaluated none.
+    """The last round of the shortest run, or the cost of the cheapest; infinity where no run has any.
 
     Args:
         runs: to be compared.
-        over: rounds or virtual seconds: of these, those of the replicate and fold that ended first count.
+        over: rounds, or a cost: of costs, that of the cheapest replicate and fold counts.
     """
-    ends = [_find_end(run, over) if over in run.rounds else math.inf for run in runs]
-    return min(ends, default=math.inf)
+    return min((find_end(run, over) for run in runs), default=math.inf)
 
 
-def _find_end(run: ReadRun, over: str) -> float:
-    """Where a run ends, or the first of its worlds."""
-    column = run.rounds[over]
+def find_end(run: ReadRun, over: str) -> float:
+    """The last round of a run, or what the cheapest of its worlds cost; infinity where the run has evaluated none."""
+    column = read_axis(run, over)
+    if column is None or not len(column):
+        return math.inf
     if over == ROUNDS:
         return float(column.max())
     world = np.stack([run.rounds["replicate"], run.rounds["fold"]])
@@ -105,16 +129,18 @@ def _find_end(run: ReadRun, over: str) -> float:
     return min(float(column[each == w].max()) for w in range(int(each.max()) + 1))
 
 
-def compare_with_first(runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None) -> list[RunPair]:
+def compare_with_first(
+    runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
+) -> list[RunPair]:
     """Every run against the first one: each score that both have, by the end of the shortest.
 
     Args:
         runs: at least two.
         metrics: columns of `rounds.parquet`; those that two runs do not share are left out.
-        last: rounds after this one (virtual seconds, where a run has no rounds) do not count; None means the end of the
-            shortest run.
+        last: rounds after this one (or a higher cost) do not count; None means the end of the shortest run.
+        over: rounds, or a cost; None means rounds, and virtual seconds where a run has no rounds.
     """
-    over = find_axis(runs)
+    over = over or find_axis(runs)
     at = find_common_end(runs, over) if last is None else last
     found = []
     for run in runs[1:]:
@@ -127,8 +153,12 @@ def compare_with_first(runs: Sequence[ReadRun], metrics: Sequence[str], last: fl
     return found
 
 
-def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
+def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """What a reader must know before the runs are compared: lengths and seeds that differ, and too few of them.
+
+    Args:
+        runs: to be compared.
+        over: the cost that is equal; None means that rounds are, if there are rounds.
 
     Example:
         >>> import numpy as np
@@ -142,7 +172,10 @@ def list_pairing_notes(runs: Sequence[ReadRun]) -> list[str]:
     """
     found = []
     ends = [f"{run.rounds['round'].max():.0f}" if run.rounds else "none" for run in runs]
-    if find_axis(runs) == SECONDS:
+    if over is not None:
+        each = format_cost(over, find_common_end(runs, over))
+        found.append(f"Compared at equal {COSTS[over]}: the last evaluation of each run within {each} a seed.")
+    elif find_axis(runs) == SECONDS:
         moment = format_seconds(find_common_end(runs, SECONDS))
         found.append(f"Not all runs have rounds. They are compared at equal virtual time, after {moment}.")
     elif len(set(ends)) > 1:
