@@ -40,13 +40,14 @@ def name_score(name: str, *, unit: bool = False) -> str:
     return ("held-out " if inner != name else "") + text + behind
 
 
-def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
+def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
     """The mean of a metric over the worlds, its standard deviation, and the number of worlds that have the metric.
 
     Args:
         value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
         worlds: How many worlds the run has. Only some of them may have the metric (those that reached a target).
         name: Of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
+        largest: Of the numbers that share a unit; None: the number chooses its own.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -66,7 +67,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "") -> str:
         return ""
     mean, sd = format_mean(value["mean"], value["sd"], name)
     if name in TARGET_NAMES:
-        mean, sd = format_total(name, value["mean"]), format_total(name, value["sd"]) if sd else ""
+        mean, sd = (format_total(name, value[key], largest) if value[key] is not None else "" for key in ("mean", "sd"))
     spread = f" +- {sd}" if sd else ""
     count = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
     return mean + spread + (f" ({count})" if worlds > 1 else "")
@@ -130,15 +131,25 @@ def format_seconds(number: float) -> str:
     return f"{number / size:.3g} {name}"
 
 
-def format_total(name: str, value: float | None) -> str:
+def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """A total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None is what JSON has for infinity.
+
+    Args:
+        name: Of the total.
+        value: The number.
+        largest: Of the numbers that share a unit; None: the number chooses its own.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
         ('2 MB', '1.5 min')
+        >>> format_total("sim_seconds", 30, largest=240)
+        '0.5 min'
     """
     if value is None or not math.isfinite(value):
         return "infinite"
+    if largest is not None:
+        size, unit = choose_unit("bytes" if "bytes" in name else "seconds", largest)
+        return f"{value / size:.3g} {unit}"
     return format_bytes(value) if "bytes" in name else format_seconds(value)
 
 

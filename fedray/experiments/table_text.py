@@ -63,6 +63,10 @@ class TableView(NamedTuple):
     rows: dict[tuple[str, str], dict[str, Any]]
     errors: dict[str, str]
 
+    def of_metric(self, name: str) -> Rows:
+        """The rows of a metric."""
+        return [row for (_, metric), row in self.rows.items() if metric == name]
+
     def of_cell(self, name: str) -> Rows:
         """The rows of a cell."""
         return [row for (cell, _), row in self.rows.items() if cell == name]
@@ -97,6 +101,7 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
         "| cell | " + " | ".join(head) + " | rounds | up MB, each | down MB, each |",
         "|---" * (len(head) + 4) + "|",
     ]
+    largest = {name: max((r["mean"] or 0.0 for r in view.of_metric(name)), default=0.0) for name in TARGET_NAMES}
     for name in names:
         if name in view.errors:
             reason = view.errors[name].replace("|", "/")
@@ -105,7 +110,7 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
         texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
             row = view.rows.get((name, metric))
-            texts.append("" if row is None else format_score(row, worlds, metric))
+            texts.append("" if row is None else format_score(row, worlds, metric, largest.get(metric)))
             if metric in view.published:
                 texts.append(_show_published(row))
         lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")

@@ -62,6 +62,9 @@ def test_what_a_target_cost_stands_in_the_table_with_its_unit() -> None:
     assert head[1:8] == [*names]
     assert dict(zip(head, line, strict=True))["bytes_to_target"] == "466 kB +- 117 kB (n = 3)"
     assert dict(zip(head, line, strict=True))["seconds_to_target"] == "0.25 s +- 0.5 s (n = 3)"
+    slower = [{**each, "cell": "b", "mean": 3e6, "sd": 4e5} for each in rows[2:4]]
+    line = format_markdown([*rows, *slower], ["a", "b"]).splitlines()[2].split(" | ")
+    assert dict(zip(head, line, strict=False))["bytes_to_target"] == "0.466 MB +- 0.117 MB (n = 3)"  # as that of b
     latex = format_latex(rows, ["a"])
     assert "virtual seconds to target & uplink to target (MB) &" in latex
     assert r"$0.2500 \pm 0.5000$ & $0.4662 \pm 0.1175$ &" in latex
