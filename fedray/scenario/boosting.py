@@ -116,6 +116,7 @@ BOOSTING_SPECS: dict[str, MethodSpec] = {
     "federated_bagging": MethodSpec(
         "federated bagging: every round's weak learners vote, without weights",
         fits="each",
+        downloads=False,
         options={"learner": _LEARNER},
         **_COMMON,
     ),

@@ -225,6 +225,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         averages=False,
         coefficients=False,
         schedules=False,
+        downloads=False,
         own_models=True,
     ),
     "deep_ensemble": MethodSpec(

@@ -148,7 +148,7 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     name = scenario.method.name
     if spec.fits and explain_unread(key):
         return f"in {name} {explain_unread(key)}"
-    if spec.fits == "each" and key.endswith(".downlink"):
+    if not spec.downloads and key.endswith(".downlink"):
         return f"{name} sends nothing to its clients"
     if not spec.trains and key.startswith(_TRAINING):
         return f"{name} is fitted in closed form, without rounds"

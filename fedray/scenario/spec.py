@@ -97,6 +97,7 @@ class MethodSpec:
         averages: whether uploads of several clients meet in one mean, so that `server.weighting` acts.
         coefficients: whether `server.coefficients` may weigh the tiers in that mean.
         schedules: whether `schedule.kind` says who trains which model.
+        downloads: whether clients download anything, so that `downlink` of `clients.tiers` acts.
         samples: whether an answer is an average even if there is one model.
         splits: whether layers of its network may stay with the clients (`local.private`).
         own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
@@ -124,6 +125,7 @@ class MethodSpec:
     averages: bool = True
     coefficients: bool = True
     schedules: bool = True
+    downloads: bool = True
     samples: bool = False
     splits: bool = False
     own_models: bool = False

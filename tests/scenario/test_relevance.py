@@ -57,6 +57,7 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("predict.noise", {"predict": {"noise": "residual"}}),
     ("predict.noise", {**of("deep_ensemble"), "data": {"name": "cubic"}, "predict": {"noise": "residual"}}),
     ("clients.tiers.a.downlink", {**of("federated_bagging"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
+    ("clients.tiers.a.downlink", {**of("local_only"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
     ("clients.tiers.a.downlink", {**of("fens", aggregator="mean"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
     ("model.hidden", {**of("feddf", networks=[{"name": "linear"}]), "model": {"hidden": [8]}}),
     ("predict.conformal.penalty", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"penalty": 0.1}}}),
