@@ -38,6 +38,14 @@ def test_fpr95_is_the_least_share_of_false_alarms_that_finds_95_percent() -> Non
     assert fpr95(unknown, known) == min(alarms)
 
 
+@pytest.mark.parametrize("m", [1, 19, 20, 21, 100])
+def test_fpr95_misses_exactly_one_of_twenty_unknown_inputs_where_their_number_allows_it(m: int) -> None:
+    unknown = np.arange(m) + 0.5  # untied, with a known input between two
+    known = np.arange(m + 1.0)
+    alarms = [(known >= t).mean() for t in unknown if 20 * (unknown >= t).sum() >= 19 * m]
+    assert fpr95(unknown, known) == min(alarms)
+
+
 @pytest.mark.parametrize("score", [auroc, fpr95])
 def test_uncertainties_that_are_no_numbers_give_none(score: object) -> None:
     assert callable(score)
