@@ -59,7 +59,9 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[S, n, C]` of some models of a network, in evaluation mode; gradients flow to the models.
+    """Raw outputs `[S, n, C]` of some models of a network, in evaluation mode; gradients flow to the parameters.
+
+    The float buffers of normalization layers, behind `layout.trainable` of a row, have gradient 0.
 
     Args:
         net: The network.
@@ -77,7 +79,11 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
     if models.dim() != 2 or models.shape[1] != net.layout.d:
         raise BadInput(f"outputs of models of shape {list(models.shape)}: give rows of {net.layout.d} numbers, [S, d]")
     net.module.eval()
-    each, parts = [net.layout.views(row) for row in models], torch.split(x, EVALUATED_ROWS)
+    trained, parts = net.layout.names[: net.layout.trainable_tensors], torch.split(x, EVALUATED_ROWS)
+    each = [
+        {name: view if name in trained else view.detach() for name, view in net.layout.views(row).items()}
+        for row in models
+    ]
     return torch.stack([torch.cat([functional_call(net.module, one, (part,)) for part in parts]) for one in each])
 
 
