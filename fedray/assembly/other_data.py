@@ -41,7 +41,7 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
         BadInput: there is no such data set, it cannot be read, or its inputs are of another shape.
     """
     if not has_data(name):
-        raise BadInput(f"{key} = {name} is no data set: choose {choices}or a name of `fedray list data`")
+        raise BadInput(f"{key} = {name} is no data set: choose {choices}or a name of `fedray list datasets`")
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     try:
         other = open_dataset(name, root, {})

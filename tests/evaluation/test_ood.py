@@ -83,7 +83,10 @@ def test_a_resumed_run_has_the_scores_of_one_that_was_not_interrupted(tmp_path: 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no such data": ({"evaluate": {"ood": "mnits"}}, "evaluate.ood = mnits is no data set: choose noise or a name"),
+    "no such data": (
+        {"evaluate": {"ood": "mnits"}},
+        "evaluate.ood = mnits is no data set: choose noise or a name of `fedray list datasets`$",
+    ),
     "another shape": ({"evaluate": {"ood": "sine"}}, r"evaluate.ood = sine has inputs of shape \[1\] .* but digits"),
     "a folder": ({"evaluate": {"ood": "folder"}}, "evaluate.ood = folder: data.path is missing"),
     "targets": (
