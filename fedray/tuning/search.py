@@ -279,9 +279,10 @@ def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mappi
     """Notes how a trial was answered, and tells the study its values."""
     state.confirm_storage()
     more: dict[str, Any] = {"error": outcome.error} if outcome.error else {}
-    more |= {"standard_errors": list(outcome.errors)} if any(error is not None for error in outcome.errors) else {}
-    trial.set_user_attr(optuna_study.NOTES, {**note, **more})
     result = STATES[outcome.state]
+    if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have no value
+        more["standard_errors"] = list(outcome.errors)
+    trial.set_user_attr(optuna_study.NOTES, {**note, **more})
     state.study.sampler = optuna_study.make_sampler(state.sweep.sampler, trial.number, 0)
     state.study.tell(trial, outcome.values if result == TrialState.COMPLETE else None, result)
     names = [objective.name for objective in state.sweep.objectives]

@@ -473,3 +473,13 @@ def test_a_trial_of_one_seed_has_no_standard_error(tmp_path: Path) -> None:
     _, trials = run(sweep({"local.lr": [0.3]}, sampler="grid"), tmp_path / "s")
     assert [row["standard_errors"] for row in trials] == [{"accuracy": None}]
     assert "standard error" not in (tmp_path / "s" / "report.html").read_text()
+
+
+def test_a_pruned_trial_has_no_standard_error_as_it_has_no_value(tmp_path: Path) -> None:
+    pruner = {"name": "median", "startup": 2, "warmup": 1}
+    given = sweep({"local.lr": [0.3, 0.2, 1e-4, 2e-4]}, sampler="grid", pruner=pruner, overrides={"replicates": 2})
+    _, trials = run(given, tmp_path / "s")
+    assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "pruned"]
+    for row in trials:
+        value, error = row["values"]["accuracy"], row["standard_errors"]["accuracy"]
+        assert (value is None) == (error is None) == (row["state"] == "pruned")
