@@ -7,7 +7,8 @@ best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3), so
 Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.
     2. The personal pass has the epochs, batches (drawn anew) and learning rate of the global one.
-    3. With K > 1 a client keeps one personal model for each model it has trained and answers with their average.
+    3. With K > 1 a client keeps one personal model for each model it has trained. It answers with the average of K: of
+       these, and of the broadcast models that it has not trained yet.
 
 Example:
     >>> import fedray
