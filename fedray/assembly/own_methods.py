@@ -250,13 +250,20 @@ def _check_local(where: str, local: Any) -> None:
 
 
 def _check_course(where: str, rule: Any) -> None:
-    """A course of the learning rate that is known and has its length."""
+    """A course of the learning rate that is known, has its length, and turns no step around."""
     _require(where, "local.schedule", rule, RateSchedule)
     kinds = get_args(RateKind)
     if rule.kind not in kinds:
         raise BadInput(f"{where}: local.schedule.kind = {rule.kind!r}: choose {', '.join(kinds)}")
     if rule.kind in ("cosine", "linear"):
         _require_number(where, "local.schedule.rounds", rule.rounds, least=1, whole=True)
+    for name in ("floor", "gamma"):
+        _require_number(where, f"local.schedule.{name}", getattr(rule, name))
+    _require_number(where, "local.schedule.warmup", rule.warmup, whole=True)
+    if not isinstance(rule.at, tuple | list):
+        raise BadInput(f"{where}: local.schedule.at is {name_type(rule.at)}: give a tuple of rounds")
+    for number in rule.at:
+        _require_number(where, "local.schedule.at", number, whole=True)
 
 
 def _require(where: str, part: str, value: Any, kind: type) -> None:

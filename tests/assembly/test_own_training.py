@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedray.assembly.own_training import check_training
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
-from fedray.methods import LocalLoss, LossContext, StepContext, Transform
+from fedray.methods import LocalLoss, LossContext, Method, Setting, StepContext, Transform, federated
 from fedray.scenario.loader import read_scenario
 
 MINE = """
@@ -189,3 +190,21 @@ def test_a_constant_schedule_changes_no_bit() -> None:
         run({"schedule": {"kind": "step", "at": [1], "restart": True}})
     with pytest.raises(BadInput, match=r"local\.schedule\.gamma = 0\.5 cannot act"):
         run({"schedule": {"kind": "cosine", "gamma": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("course", "says"),
+    [
+        (RateSchedule(warmup=-1), "warmup = -1: give a whole number of at least 0"),  # its rates were negative
+        (RateSchedule("step", at=(1,), gamma=-0.5), r"gamma = -0\.5: give a number of at least 0"),
+        (RateSchedule("linear", rounds=2, floor=float("nan")), "floor = nan: give a number of at least 0"),
+        (RateSchedule("step", at=(1, -2)), "at = -2: give a whole number of at least 0"),
+        (RateSchedule("step", at=3), "at is an int: give a tuple of rounds"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_schedule_of_ones_own_method_turns_no_step_around(course: RateSchedule, says: str) -> None:
+    def method(setting: Setting) -> Method:
+        return Method("mine", federated(setting, local=replace(setting.local, schedule=course)))
+
+    with pytest.raises(BadInput, match=rf"local\.schedule\.{says}$"):
+        fedray.run({**SCENARIO, "method": None}, method=method)
