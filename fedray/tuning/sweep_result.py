@@ -164,15 +164,28 @@ class SweepResult:
         return min(done, key=lambda trial: (sign * trial.metrics[objective.name], trial.number))
 
     def get_dataframe(self) -> Any:
-        """One row a trial as a pandas DataFrame: objectives and parameters have a column each."""
+        """One row a trial as a pandas DataFrame: objectives and parameters have a column each.
+
+        Where trials have several seeds or folds, `OBJECTIVE_standard_error` is there too. A searched key takes the
+        place of a column of the same name, such as `rounds`.
+        """
+        fields = {name: self._fields(name) for name in ("values", "params")}
+        known = {name for columns in fields.values() for name in columns}
         columns: dict[str, Any] = {}
         for name in self._table.column_names:
-            column = self._table[name].combine_chunks()
-            if pa.types.is_struct(column.type):
-                columns |= {each.name: column.field(each.name) for each in column.type}
-            else:
-                columns[name] = column
+            if name == "standard_errors":
+                errors = {f"{objective}_standard_error": column for objective, column in self._fields(name).items()}
+                columns |= {name: column for name, column in errors.items() if column.null_count < len(column)}
+            elif name in fields:
+                columns |= fields[name]
+            elif name not in known:
+                columns[name] = self._table[name].combine_chunks()
         return to_frame(pa.table(columns))
+
+    def _fields(self, name: str) -> dict[str, Any]:
+        """The fields of a column of structs, by name."""
+        column = self._table[name].combine_chunks()
+        return {each.name: column.field(each.name) for each in column.type}
 
     def _repr_html_(self) -> str:
         return str(self.get_dataframe().to_html(index=False, max_rows=20, float_format="{:.4g}".format, border=0))

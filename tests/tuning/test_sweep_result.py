@@ -55,7 +55,30 @@ def test_the_frame_has_a_column_for_each_objective_and_parameter(found: fedray.S
     frame = found.get_dataframe()
     assert {"number", "state", "personal_accuracy", "nll", "local.lr", "predict.gamma", "error"} <= set(frame.columns)
     assert list(frame["local.lr"]) == [trial.params["local.lr"] for trial in found]
+    for name in ("personal_accuracy", "nll"):
+        assert list(frame[name].dropna()) == [trial.metrics[name] for trial in found if trial.metrics]
+    assert not [name for name in frame.columns if name.endswith("standard_error")]  # one seed has none
     assert "<table" in found._repr_html_()
+
+
+def test_standard_errors_do_not_take_the_place_of_the_values_in_the_frame(tmp_path: Path) -> None:
+    keys = sweep({"rounds": [1, 2]}, sampler="grid", overrides={"replicates": 2}, objectives=["accuracy", "nll"])
+    found = fedray.tune(keys, out=tmp_path / "s", report=False)
+    frame, table = found.get_dataframe(), rows(found.path)
+    for name in ("accuracy", "nll"):
+        assert list(frame[name]) == [trial.metrics[name] for trial in found]
+        assert list(frame[f"{name}_standard_error"]) == [row["standard_errors"][name] for row in table]
+    assert list(frame["rounds"]) == [trial.params["rounds"] for trial in found] == [1, 2]
+
+
+def test_a_searched_key_is_not_hidden_by_a_column_of_the_table(tmp_path: Path) -> None:
+    """A trial that another one's training answers has no `rounds` of its own in the table."""
+    space = {"rounds": [1, 2], "predict.gamma": [0.1, 1.0]}
+    found = fedray.tune(
+        sweep(space, sampler="grid", objectives=["personal_accuracy"]), out=tmp_path / "s", report=False
+    )
+    assert list(found.get_dataframe()["rounds"]) == [trial.params["rounds"] for trial in found]
+    assert None in [row["rounds"] for row in rows(found.path)]
 
 
 def test_it_is_read_again_from_its_directory(found: fedray.SweepResult) -> None:
