@@ -111,10 +111,23 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
     return find
 
 
-def weigh_models(study: Study, losses: Tensor) -> FloatArray:
-    """Each client's weights over the models that answer (FE eqs. 3-4), `[N, K]`, from its losses `[K, N]`."""
+def weigh_models(study: Study, losses: Tensor, everybody: FloatArray | None) -> FloatArray:
+    """Each client's weights over the models that answer (FE eqs. 3-4).
+
+    Args:
+        study: what was trained.
+        losses: of each model at each client, `[K, N]`.
+        everybody: what the method's answer weighs them by, `[K]`, which clients without weights of their own take
+            over (gamma is infinite, or not given); None: equal ones.
+
+    Returns:
+        The weights, `[N, K]`.
+    """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
-    return ensemble.personal_weights(losses.double().numpy().T, np.inf if gamma is None else gamma)
+    gamma = np.inf if gamma is None else gamma
+    if everybody is not None and gamma == np.inf:
+        return np.tile(everybody, (losses.shape[1], 1))
+    return ensemble.personal_weights(losses.double().numpy().T, gamma)
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:

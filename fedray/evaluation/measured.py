@@ -19,7 +19,7 @@ from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.clients import weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
-from fedray.evaluation.present import drop_absent
+from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.simulation.interfaces import Pieces, Runtime
 from fedray.simulation.study import OOD, Study
 
@@ -88,10 +88,11 @@ def find_client_weights(
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         others = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
-        return {world: weigh_models(study, drop_absent(others, answer, world)) for world in range(count)}
+        return {world: weigh_models(study, drop_absent(others, answer, world), None) for world in range(count)}
     losses = runtime.losses(answer.state, answer.models, worlds)
     return {
-        world: weigh_models(study, drop_absent(join_pieces(losses, world), answer, world)) for world in range(count)
+        world: weigh_models(study, drop_absent(join_pieces(losses, world), answer, world), weigh_present(answer, world))
+        for world in range(count)
     }
 
 

@@ -110,7 +110,8 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     if study.method.phase.mixture:
         weights = measure_weights(study, runtime, answer.state, 1)[0]
     else:
-        weights = weigh_models(study, 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses)
+        told = 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses
+        weights = weigh_models(study, told, weigh_present(answer, 0))
     if study.method.phase.is_personal:
         own = split_own_scores(runtime.score_known_clients(state), 0)
         scores = pick_best_pass(*own, lowest=not study.classes)

@@ -132,7 +132,8 @@ class PredictKeys:
 
     Attributes:
         average: what is averaged over the models: their probabilities or their logits.
-        gamma: temperature of a known client's weights over the models; infinity: uniform.
+        gamma: temperature of a known client's weights over the models; infinity: everybody's weights, which are equal
+            unless the method says otherwise.
         noise: observation noise that is added to a regression's variance.
         conformal: sets of labels, or intervals, that hold the right answer with a given probability.
         dropout_at_test: whether dropout stays on when the models answer: a reading of the public code of Fed-ensemble,

@@ -73,6 +73,33 @@ def test_clients_who_get_everybodys_answer_are_scored_on_it() -> None:
     assert np.allclose(each, regression.rmse(mean, target))
 
 
+def test_known_clients_without_gamma_are_answered_as_everybody() -> None:
+    """They were answered by equal weights: by `Run.predict`, and in the scores with `evaluate.personal`."""
+    keys = {
+        **SMALL,
+        "data": {"name": "digits", "limit": 240, "hold_out": 0.4},
+        "predict": {"conformal": {"alpha": 0.3}},
+    }
+    runs = [fedray.run(keys, method=weighted, evaluate={"clients": 4, "personal": each}) for each in (False, True)]
+    x, _ = runs[0].study.split("test", 0)
+    for run in runs:
+        everybody, known = run.predict(x), run.predict(x, client=2)
+        np.testing.assert_allclose(known.mean, everybody.mean, rtol=1e-6)
+        assert known.sets is not None
+        assert everybody.sets is not None
+        assert np.array_equal(known.sets, everybody.sets)
+    alike, personal = (run.client_scores.to_pandas()["accuracy"] for run in runs)
+    assert np.allclose(alike, personal)
+    assert runs[1].metrics["personal_accuracy"] == pytest.approx(alike[-4:].mean())
+
+
+def test_a_finite_gamma_gives_known_clients_weights_of_their_own() -> None:
+    run = fedray.run({**SMALL, "data": {"name": "digits", "limit": 240}}, method=weighted, predict__gamma=0.0)
+    x, _ = run.study.split("test", 0)
+    members = run.predict(x).members
+    assert any(np.allclose(run.predict(x, client=2).mean, member) for member in members)
+
+
 def test_equal_weights_keep_the_bits_of_no_weights() -> None:
     state = State(torch.zeros(4, 2), torch.zeros(4, 0, dtype=torch.int64), {})
     answer = Answer(state, 4, weights=np.array([[0.0, 2.0, 2.0, 0.0], [1.0, 0.0, 0.0, 3.0]]))
