@@ -52,7 +52,8 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model of a run to a safetensors file that PyTorch can load without fedray.
 
-    The networks take standardized inputs: models.json beside them says how, and names the classes.
+    The networks take standardized inputs: models.json beside them says how, names the classes, and says with which
+    weights the models answer.
     """
     from fedray.storage.places import require_run_directory
 

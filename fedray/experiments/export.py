@@ -10,25 +10,33 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from fedray.core.types import State
 from fedray.files.plain import make_parent, write_atomically, write_json
+from fedray.models.net import whole_state_dict
 from fedray.simulation.study import Study
 
 MODELS_FILE = "models.json"
 
 
-def write_models(study: Study, models: Sequence[dict[str, Tensor]], folder: Path) -> list[Path]:
-    """Writes each model as a state dict in safetensors, and `models.json`, which says how rows become inputs.
+def make_state_dicts(study: Study, state: State) -> list[dict[str, Tensor]]:
+    """A plain state dict for each model of a state, with frozen parameters: replicate, then fold, then model."""
+    return [whole_state_dict(study.net, *row) for row in zip(state.models, state.counters, strict=True)]
+
+
+def write_models(study: Study, state: State, folder: Path) -> list[Path]:
+    """Writes each model as a state dict in safetensors, and `models.json`: how rows become inputs, and who answers.
 
     Args:
         study: what was trained.
-        models: one state dict each: replicate, then fold, then model.
+        state: holds the models.
         folder: where the files go; it is made.
 
     Returns:
@@ -39,14 +47,40 @@ def write_models(study: Study, models: Sequence[dict[str, Tensor]], folder: Path
     """
     paths = []
     make_parent(folder / MODELS_FILE)
-    write_json(folder / MODELS_FILE, describe_inputs_and_outputs(study))
-    for m, state in enumerate(models):
+    write_json(folder / MODELS_FILE, describe_inputs_and_outputs(study) | {"answer": describe_answer(study, state)})
+    for m, model in enumerate(make_state_dicts(study, state)):
         world, k = divmod(m, study.method.phase.models)
-        replicate, fold = study.place(world)
-        path = folder / f"replicate-{replicate}-fold-{fold}-model-{k}.safetensors"
-        write_atomically(path, save_tensors({name: value.contiguous() for name, value in state.items()}))
+        path = folder / f"{_name_world(study, world)}-model-{k}.safetensors"
+        write_atomically(path, save_tensors({name: value.contiguous() for name, value in model.items()}))
         paths.append(path)
     return paths
+
+
+def _name_world(study: Study, world: int) -> str:
+    replicate, fold = study.place(world)
+    return f"replicate-{replicate}-fold-{fold}"
+
+
+def describe_answer(study: Study, state: State) -> dict[str, Any]:
+    """What new clients are answered.
+
+    Returns:
+        `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
+        that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
+        sum to 1, by replicate and fold.
+    """
+    if study.parts:
+        return {"models": "exported"}  # one module with all its parts
+    answer, models = study.answer(state), study.method.phase.models
+    if answer.models != models or not torch.equal(answer.state.models, state.models):
+        return {"models": "others"}
+    weights = np.ones((study.worlds, models)) if answer.weights is None else answer.weights
+    shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
+    return {
+        "models": "exported",
+        "average": study.evaluation.average if study.classes else "outputs",
+        "weights": {_name_world(study, world): each for world, each in enumerate(shares)},
+    }
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:

@@ -21,8 +21,9 @@ import torch
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.fusion import Fusion
 from fedray.core.errors import BadInput, Damaged, FedrayError
+from fedray.core.types import State
 from fedray.experiments.distil import Distilled, Lesson, teach_network
-from fedray.experiments.export import write_models
+from fedray.experiments.export import make_state_dicts, write_models
 from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
@@ -30,7 +31,6 @@ from fedray.files.parts import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.files.sealed import read_sealed
-from fedray.models import net as nets
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
@@ -175,16 +175,18 @@ class Run:
         Where others answer (samples of FedAG and FedBE, an own `Method.answer`), `predict` asks those; their rows are
         `run.study.method.answer(run.progress.state).state.models`. A stack is one model, with all its parts in it.
         """
+        return make_state_dicts(self.study, self._read_state())
+
+    def _read_state(self) -> State:
         self._require_newest_checkpoint()
-        state, net = load_fitting_checkpoint(self.path, self.study, self._folder)[0].state, self.study.net
-        return [nets.whole_state_dict(net, row, count) for row, count in zip(state.models, state.counters, strict=True)]
+        return load_fitting_checkpoint(self.path, self.study, self._folder)[0].state
 
     def export(self, out: str | Path | None = None) -> list[Path]:
         """Writes every trained model, as in `models`, as a plain torch state dict in safetensors.
 
         Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The networks
-        take standardized inputs: `models.json` beside them has the numbers, and the classes
-        (`docs/how-to/resume_move_share.md`).
+        take standardized inputs: `models.json` beside them has the numbers, the classes, and the weights of the models
+        in the answer (`docs/how-to/resume_move_share.md`).
 
         Args:
             out: the directory; None means `export` in the run directory.
@@ -196,7 +198,7 @@ class Run:
             FedrayError: a file cannot be written; what was there before is as it was.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
-        return write_models(self.study, self.models, folder)
+        return write_models(self.study, self._read_state(), folder)
 
     def plot(self, name: str | None = None) -> Figure:
         """A picture of the report as a Matplotlib figure.

@@ -15,6 +15,7 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.methods import Answer, Method, Setting, federated
 
 
 def read_export(run: fedray.Run, folder: Path) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
@@ -38,6 +39,12 @@ def test_plain_torch_answers_images_as_the_run_does(tmp_path: Path) -> None:
     assert about["network"] == str(network)
     assert about["inputs"] == {"kind": "images", "shape": [1, 8, 8]}
     assert about["outputs"] == {"loss": "cross_entropy", "classes": list(run.class_names)}
+    shares = [1 / len(weights)] * len(weights)
+    assert about["answer"] == {
+        "models": "exported",
+        "average": "probabilities",
+        "weights": {"replicate-0-fold-0": pytest.approx(shares)},
+    }
     logits = [torch.tensor(ask(network, one, images, about["standardization"]["0"])) for one in weights]
     answer = torch.stack(logits).softmax(-1).mean(0)
     np.testing.assert_allclose(answer, run.predict(images).mean, atol=1e-5)
@@ -63,3 +70,29 @@ def test_plain_torch_answers_a_table_as_the_run_does(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
     said = ask(network, weights, x, numbers) * numbers["target_scale"] + numbers["target_shift"]
     np.testing.assert_allclose(said, run.predict(rows).mean, rtol=1e-5)
+
+
+def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -> None:
+    """Nothing said that the plain mean of the exported models is not the answer."""
+
+    def skewed(setting: Setting) -> Method:
+        weights = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
+        return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, weights))
+
+    keys = scenario({"rounds": 1, "replicates": 2, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    run = fedray.run(keys | {"method": {"models": 3}}, method=skewed, out=tmp_path / "run")
+    weights, about = read_export(run, tmp_path / "models")
+    assert about["answer"]["average"] == "logits"
+    images = run.study.split("test", 0)[0].numpy()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    network.load_state_dict(weights[0])
+    for replicate in range(2):
+        shares = about["answer"]["weights"][f"replicate-{replicate}-fold-0"]
+        each = [ask(network, one, images, about["standardization"]["0"]) for one in weights[3 * replicate :][:3]]
+        answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
+        np.testing.assert_allclose(answer, run.predict(images, replicate=replicate).mean, atol=1e-5)
+
+
+def test_an_export_says_where_other_models_answer(tmp_path: Path) -> None:
+    run = fedray.run(scenario({"rounds": 1}), method="fedag", out=tmp_path / "run")
+    assert read_export(run, tmp_path / "models")[1]["answer"] == {"models": "others"}
