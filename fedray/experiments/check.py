@@ -97,7 +97,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = 
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
     unit = "round" if study.asynchronous is None else "job"
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
-    schedule = f"schedule {keys.schedule.kind}"
+    schedule = f"schedule {keys.schedule.kind}" if phase.choose is None else "clients choose their models"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
     facts = [

@@ -141,3 +141,10 @@ def test_what_a_server_distils_is_said_before_one_waits_for_it(tmp_path: Path, m
     shown = run_command("check", given, f"method={method}").out
     assert f"{'distilling':12} {said} at the server" in shown
     assert "server rows" in shown and "server rows" not in run_command("check", given, "method=fedavg").out
+
+
+def test_clients_that_choose_are_not_said_to_follow_a_schedule(tmp_path: Path) -> None:
+    given = file(tmp_path, scenario())
+    assert "schedule permutation" in run_command("check", given).out
+    shown = run_command("check", given, "method=ifca").out
+    assert "clients choose their models" in shown and "schedule" not in shown
