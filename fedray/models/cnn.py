@@ -111,6 +111,9 @@ def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int,
         BadInput: The shape is not that of an image.
     """
     if len(input_shape) != 3:
-        raise BadInput(f"model.name = {name}: inputs of shape {list(input_shape)} are not images; choose linear or mlp")
+        plane = "give pictures of real numbers as [n, 1, H, W], or " if len(input_shape) == 2 else ""
+        raise BadInput(
+            f"model.name = {name}: inputs of shape {list(input_shape)} are not images: {plane}choose linear or mlp"
+        )
     depth, height, width = input_shape
     return depth, height, width

@@ -32,6 +32,7 @@ _REMEDIES = {  # networks for each kind of inputs
     "features": "choose linear or mlp, or a network for such inputs",
     "images": "choose linear, mlp or cnn, or a network for such inputs",
 }
+_PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
 def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
@@ -54,7 +55,7 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         shape = list(rows.shape[1:])
         raise BadInput(
             f"model.name = {net.name} cannot read the data, {kind} of shape {shape} ({describe_exception(error)}): "
-            f"{_REMEDIES[kind]}"
+            f"{_PLANES if kind == 'features' and len(shape) == 2 else ''}{_REMEDIES[kind]}"
         ) from error
     finally:
         module.train(training)

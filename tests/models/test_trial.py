@@ -82,6 +82,14 @@ def test_a_network_that_does_not_fit_the_data_is_refused(
     assert message in refusal(data, model)
 
 
+def test_pictures_of_real_numbers_without_channels_are_told_their_shape() -> None:
+    """Three dimensions of real numbers are features: the remedy was a network without convolutions."""
+    flat = Split(np.random.default_rng(0).normal(size=(20, 9, 9)).astype(np.float32), np.arange(20) % 2)
+    data = classification("planes", flat, flat, ("a", "b"))
+    for message in (refusal(data, lambda: nn.Conv2d(1, 2, 3)), refusal(data, None, name="cnn")):
+        assert "give pictures of real numbers as [n, 1, H, W], or choose linear or mlp" in message
+
+
 def test_a_network_that_ends_in_a_log_softmax_is_taken() -> None:
     """Logarithms of probabilities are logits."""
     study = build_study(
