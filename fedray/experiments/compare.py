@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,12 @@ class Comparison:
         figure = draw_alone(lambda: overlay_curves(self._runs, wanted, over))
         if figure is None and over == "rounds":
             figure = draw_alone(lambda: figure_scores_of_runs(self._runs, wanted))
+        headline = self._runs[0].metric
+        if figure is None and over != "rounds" and wanted != headline:
+            raise BadInput(
+                f"plot {quote_value(wanted)} over {over}: this axis is there for {headline} alone: choose rounds, or "
+                "draw the columns up_bytes and sim_seconds of each run's metrics_dataframe"
+            )
         if figure is None:
             known = ", ".join(dict.fromkeys(pair.metric for pair in self.pairs))
             raise BadInput(f"plot {quote_value(wanted)} over {over}: no run has this curve: the scores are {known}")
@@ -135,6 +141,10 @@ def compare(
 
     if isinstance(runs, str | Path | Run) or len(runs) < 2:
         raise BadInput("compare takes a list of at least two runs: fedray.compare([run, other])")
+    if isinstance(runs, Mapping):
+        raise BadInput(
+            "compare takes a list, but runs is a mapping: fedray.compare(list(runs.values()), names=list(runs))"
+        )
     paths = [run.path if isinstance(run, Run) else Run.from_path(run).path for run in runs]
     read = [read_run(path) for path in paths]
     known = _name_runs(read) if names is None else list(names)

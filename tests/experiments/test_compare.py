@@ -70,6 +70,8 @@ def test_any_score_can_be_drawn(runs: dict[str, fedray.Run]) -> None:
         assert len(figure.axes[0].get_lines()) >= 3
     with pytest.raises(BadInput, match="plot 'rmse' over rounds: no run has this curve: the scores are accuracy,"):
         found.plot("rmse")
+    with pytest.raises(BadInput, match="plot 'nll' over seconds: this axis is there for accuracy alone: choose rounds"):
+        found.plot("nll", over="seconds")  # said that nll is a score there
     with pytest.raises(BadInput, match="over = 'time'"):
         found.plot("accuracy", over="time")
 
@@ -78,6 +80,8 @@ def test_one_run_cannot_be_compared(runs: dict[str, fedray.Run]) -> None:
     for wrong in ([runs["slow"]], runs["slow"], str(runs["slow"].path)):
         with pytest.raises(BadInput, match="at least two runs"):
             fedray.compare(wrong)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(BadInput, match=r"mapping: fedray.compare\(list\(runs.values\(\)\), names=list\(runs\)\)"):
+        fedray.compare(runs)  # type: ignore[arg-type]  # its keys were taken for directories
     with pytest.raises(BadInput, match="names = "):
         fedray.compare([runs["slow"], runs["fedavg"]], names=["a", "a"])
 
