@@ -197,8 +197,7 @@ class Phase:
         steps: Optimizer steps of each job; None means those of `local`.
         traffic: Bytes of each job; None means from the server to the client and back.
         remember: What the state keeps of a round's jobs whose uploads the server used; None means nothing.
-        choose: Which models participants train, once they have told the mean of the network's own loss of each model
-            on their training rows (IFCA): (plan, losses `[J, K]`) -> plan. None: those of the schedule.
+        choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
         mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
         fitting: What clients fit, where they do not descend; None: they train the network.
