@@ -17,12 +17,13 @@ def fits_task(name: str, classes: int) -> bool:
         classes: Number of classes; 0 for a regression.
 
     Example:
-        >>> fits_task("rmse", classes=10), fits_task("nll", classes=10), fits_task("accuracy", classes=0)
-        (False, True, False)
+        >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
+        [False, False, True, True]
     """
     tasks = classification_scores(np.full((1, 1, 2), 0.5), [0]), regression_scores(np.zeros((1, 1)), [0.0])
     own, other = tasks if classes else tasks[::-1]
-    return name in own or name.removeprefix("hold_out_") not in other
+    score = name.removeprefix("hold_out_")
+    return score in own or score not in other
 
 
 def lower_is_better(name: str) -> bool:

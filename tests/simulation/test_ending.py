@@ -213,11 +213,19 @@ def test_a_longer_run_remembered_a_round_that_it_would_not_have_evaluated(rule: 
     assert longer.rounds["tooth"].to_pylist() == [0.1, 0.5, 0.3, 0.4]
 
 
+def test_the_nll_of_withheld_rows_may_end_a_run() -> None:
+    """It was refused, as if it were a score of regressions alone; so was `checkpoint.best`."""
+    keys = {"rounds": 5, "data": {"hold_out": 0.3}, "checkpoint": {"best": "hold_out_nll"}}
+    ended = run(keys, {"stop": {"metric": "hold_out_nll", "patience": 1, "min_delta": 9.0}})
+    assert "hold_out_nll" in ended.summary["stopped"] and ended.summary["best"]["metric"] == "hold_out_nll"
+
+
 @pytest.mark.parametrize(
     ("keys", "own", "line"),
     [
         ({"stop": {"metric": "acuracy"}}, {}, "stop.metric = acuracy: this run has no such metric: choose one of"),
         ({"stop": {"metric": "rmse"}}, {}, "stop.metric = rmse, but digits has classes"),
+        ({"stop": {"metric": "hold_out_rmse"}}, {}, "stop.metric = hold_out_rmse, but digits has classes"),
         ({"checkpoint": {"best": "f2"}}, {}, "checkpoint.best = f2: this run has no such metric"),
         *(
             ({}, {"metrics": {name: doubt}}, f"evaluate.metrics = {name} is a column of fedray's own")
