@@ -37,7 +37,7 @@ def check_stacking(scenario: Scenario) -> None:
         return
     plain = "probabilities"
     refused = (
-        ("predict.gamma", scenario.predict.gamma, math.isfinite(scenario.predict.gamma), "inf"),
+        ("predict.gamma", scenario.predict.gamma, math.isfinite(scenario.predict.gamma), ".inf"),
         ("schedule.kind", scenario.schedule.kind, scenario.schedule.kind == "walk", "permutation"),
         ("local.lr_grid", scenario.local.lr_grid, bool(scenario.local.lr_grid), "an empty list"),
         ("participation.overcommit", scenario.participation.overcommit, is_uncounted(scenario), "1"),

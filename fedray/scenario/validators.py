@@ -103,7 +103,8 @@ def real(interval: str) -> Check:
     def check(value: Any) -> float:
         value = _to_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"is not a number: give one in {interval}")
+            infinite = found[4] == "]" and high == float("inf") and value in ("inf", "+inf", "infinity")
+            raise ValueError(f"is not a number: {'write .inf' if infinite else f'give one in {interval}'}")
         above = value >= low if found[1] == "[" else value > low
         below = value <= high if found[4] == "]" else value < high
         if not (above and below):

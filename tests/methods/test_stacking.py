@@ -218,7 +218,7 @@ def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not() 
 
 
 REFUSED = [
-    ("predict.gamma=0.1", "predict.gamma = 0.1, but method stacking cannot use it: leave it at inf"),
+    ("predict.gamma=0.1", "predict.gamma = 0.1, but method stacking cannot use it: leave it at .inf"),
     ("local.lr_grid=[0.1]", "local.lr_grid = [0.1]"),
     ("server.robust=median", "server.robust = median, but stacking has a server step of its own"),
     ("data={name: cubic}", "method.name = stacking, but cubic has real targets"),

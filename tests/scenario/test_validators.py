@@ -41,3 +41,14 @@ def test_other_text_is_no_number(value: str) -> None:
         real("[0, inf)")(value)
     with pytest.raises(BadInput, match="rounds = "):
         read_scenario({"rounds": value})
+
+
+def test_infinity_is_written_as_yaml_writes_it() -> None:
+    """The remedy named the interval with the very word that was refused."""
+    for word in ("inf", "infinity"):
+        with pytest.raises(BadInput, match=f"predict.gamma = '{word}' is not a number: write .inf$"):
+            read_scenario({"predict": {"gamma": word}})
+    with pytest.raises(BadInput, match=r"local.lr = 'inf' is not a number: give one in \(0, inf\)"):
+        read_scenario({"local": {"lr": "inf"}})
+    with pytest.raises(BadInput, match="leave it at .inf$"):
+        read_scenario({"method": "stacking", "predict": {"gamma": 0.1}})
