@@ -150,7 +150,7 @@ def device_of(gpus: float, device: str = "auto") -> str:
     if device == "cpu":
         return "cpu"
     if gpus > 0 and not torch.cuda.is_available():
-        raise BadInput(f"num_gpus = {gpus:g}, but torch sees no CUDA device here: set num_gpus to 0")
+        raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
         _fix_cuda_arithmetic()
     return "cuda" if gpus > 0 else "cpu"

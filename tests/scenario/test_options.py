@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput
 from fedray.methods import Method, Setting, federated
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import to_plain_values
-from fedray.scenario.options import fold_local_options, fold_options
+from fedray.scenario.options import _ALIAS, fold_local_options, fold_options
 
 KEYS: dict[str, Any] = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "method": "fedavg"}
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
@@ -76,3 +76,17 @@ def test_ids_of_real_numbers_and_a_loss_that_does_not_say_what_it_reads() -> Non
         fedray.FedrayError, match=r'None unless it is declared: LocalLoss\(..., reads=\("broadcast",\)\)'
     ):
         fedray.run(KEYS, loss=lambda o, t, c: c.objective(o, t) + (o - c.broadcast.outputs).square().sum(-1))
+
+
+@pytest.mark.parametrize("word", sorted(_ALIAS))
+def test_no_remedy_is_a_key_that_is_refused_in_turn(word: str) -> None:
+    """`gpus` was told to be `num_gpus`, which is no key of a scenario either."""
+    *sections, last = _ALIAS[word].replace("NAME", "weak").split(".")
+    keys: Any = {last: {}}
+    for section in reversed(sections):
+        keys = {section: keys}
+    try:
+        read_scenario(keys)
+    except BadInput as refused:
+        unknown = f"{last} is not a key of" in str(refused)
+        assert not unknown or "choose one of these" in str(refused)  # a key of other names, such as model.channels
