@@ -145,6 +145,7 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
     """Refuses a loss that reads all models where clients cannot have them all as a round begins."""
     obstacles = {
         "a random walk has no server that sends them: choose another method": phase.walk is not None,
+        "the method sends its clients no models: choose another one": phase.walk is None and not phase.down_vectors,
         "models change while clients train: set participation.mode = sync": study.asynchronous is not None,
         "some layers stay with the clients, who have none for the others: leave local.private out": phase.private,
     }

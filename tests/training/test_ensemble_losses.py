@@ -156,6 +156,7 @@ def test_personal_models_read_it_too() -> None:
     ("change", "line"),
     [
         ({"method": {"name": "random_walk", "models": 3}}, "a random walk has no server that sends them"),
+        ({"method": {"name": "local_only", "models": None}}, "the method sends its clients no models"),
         ({"participation": {"mode": "buffered", "goal": 2}}, "models change while clients train: set participation"),
         ({"local": {"private": "head"}}, "some layers stay with the clients"),
     ],
