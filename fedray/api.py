@@ -19,7 +19,7 @@ from torch import nn
 
 from fedray.assembly.own_rules import take_rules
 from fedray.assembly.own_training import check_training, take_training
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, refuse_unnamed_options
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
 from fedray.data.adaptation import adapt, is_plain, maps_clients, names_data, take_data_options
@@ -202,6 +202,7 @@ def _take_objects(
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]
+    refuse_unnamed_options(dotted, mine)
     own = replace(own, training=take_training(**{name: given.get(name) for name in _TRAINING}, keys=dotted))
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 

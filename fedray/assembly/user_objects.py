@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Walk
+from fedray.core.text import quote_value
 from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN
 from fedray.data.own_partition import find_partition
@@ -26,7 +27,7 @@ from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, find_user_line
 from fedray.scenario import names
 from fedray.scenario.partition import CLIENT_KINDS
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import Scenario, section_fields
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 
@@ -174,6 +175,28 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
             what = f"schedule.kind = {section.kind}" if key == "schedule" else f"{key}.name = {section.name}"
             raise BadInput(f"{key}= was given, but the run was started with {what}: leave it out")
     refuse_training(scenario, own.training)
+
+
+def refuse_unnamed_options(keys: Mapping[str, Any], own: Collection[str]) -> None:
+    """Refuses options of a method or a network that is passed as a function: only a registered one has some.
+
+    Args:
+        keys: overrides, by their dotted keys.
+        own: which of data, model and method are Python objects.
+
+    Example:
+        >>> refuse_unnamed_options({"method.sigma": 0.1}, ["method"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method.sigma = 0.1: a method that is passed as a function has no options: ...
+    """
+    kinds: tuple[names.NameKind, ...] = ("method", "model")
+    for kind in (kind for kind in kinds if kind in own):
+        known = {*section_fields(kind), *(option for spec in names.SPECS[kind].values() for option in spec.options)}
+        for key in (key for key in keys if key.startswith(f"{kind}.") and key.split(".")[1] not in known):
+            raise BadInput(
+                f"{key} = {quote_value(keys[key])}: a {kind} that is passed as a function has no options: bind it with "
+                f"functools.partial, or name it with fedray.register({kind!r}, NAME, FUNCTION, options=...)"
+            )
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:

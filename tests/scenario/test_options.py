@@ -90,3 +90,15 @@ def test_no_remedy_is_a_key_that_is_refused_in_turn(word: str) -> None:
     except BadInput as refused:
         unknown = f"{last} is not a key of" in str(refused)
         assert not unknown or "choose one of these" in str(refused)  # a key of other names, such as model.channels
+
+
+def test_options_of_a_passed_function_were_told_as_those_of_the_default_method() -> None:
+    def mine(setting: Setting) -> Method:
+        return Method("mine", federated(setting))
+
+    line = (
+        "method.diversity = 0.1: a method that is passed as a function has no options: bind it with functools.partial"
+    )
+    assert line in line_of({"method": {}}, method=mine, method__diversity=0.1)
+    run = fedray.run({**KEYS, "method": {}}, method=mine, method__models=2)
+    assert len(run.models) == 2
