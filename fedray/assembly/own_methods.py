@@ -99,7 +99,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Check]:
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
         "schedule": lambda found, *_: results.check_plan(found, ranges),
-        "choose": lambda found, *_: results.check_plan(found, ranges),
+        "choose": lambda found, plan, _losses: results.check_choice(found, plan, ranges),
         "sizes": lambda found, plan: results.check_counts(found, len(plan.client), "samples"),
         "steps": lambda found, plan, _sizes: results.check_pair(found, len(plan.client), "steps", "samples"),
         "traffic": lambda found, _t, plan: results.check_pair(found, len(plan.client), "bytes up", "bytes down"),

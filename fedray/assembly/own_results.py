@@ -43,6 +43,22 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
     return None
 
 
+def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
+    """What is wrong with a plan that says anew which models the asked participants train; None: nothing.
+
+    Example:
+        >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
+        >>> ranges = {"client": 9, "model": 3, "world": 1}
+        >>> check_choice(plan._replace(model=np.array([2, 2])), plan, ranges)
+        >>> check_choice(plan._replace(client=np.array([4, 8])), plan, ranges)
+        'other jobs than those that were asked: change the models of the plan alone'
+    """
+    wrong = check_plan(found, ranges)
+    if wrong is None and not (np.array_equal(found.client, plan.client) and np.array_equal(found.world, plan.world)):
+        wrong = "other jobs than those that were asked: change the models of the plan alone"
+    return wrong
+
+
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
     """What is wrong with a state of some rows; `before` is the one that it follows, whose tensors it has to keep."""
     if not isinstance(found, State):
