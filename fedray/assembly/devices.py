@@ -10,11 +10,10 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 from fedray.components.schedule import overcommit, share_out
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import Clients
 from fedray.files.plain import expand_user_path
 from fedray.scenario.methods import method_spec_of
@@ -41,11 +40,9 @@ def warn_of_left_tiers(scenario: Scenario, clients: Clients) -> None:
     places = participants_per_tier(scenario, clients)
     left = [tier.name for tier, number in zip(clients.tiers, places, strict=True) if tier.number and not number]
     if left:
-        warnings.warn(
+        warn_user(
             f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
-            "tiers by size (largest remainder): raise participation.per_round, or make the tiers more equal",
-            ScenarioWarning,
-            stacklevel=2,
+            "tiers by size (largest remainder): raise participation.per_round, or make the tiers more equal"
         )
 
 

@@ -11,7 +11,6 @@ Example:
 from __future__ import annotations
 
 import copy
-import warnings
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core import rng
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import warn_user
 from fedray.core.method import Local
 from fedray.core.types import IntArray, Net
 from fedray.simulation.study import Study
@@ -55,7 +54,7 @@ def warn_of_lone_rows(study: Study) -> None:
     has = f"client {min(found)} has" if len(found) == 1 else f"{len(found):,} clients (the first is {min(found)}) have"
     then = "they are left out when they train" if study.skip else "the run ends when one of them trains"
     text = f"model.name = {study.net.name}: {has} a batch of one row, and {then}: {REMEDY}"
-    warnings.warn(text, ScenarioWarning, stacklevel=2)
+    warn_user(text)
 
 
 def has_lone_row(size: IntArray, local: Local) -> NDArray[np.bool_]:

@@ -9,7 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -37,7 +36,7 @@ from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.adaptive import remember_losses
 from fedray.components.schedule import KINDS, Assignment
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
@@ -196,37 +195,25 @@ def warn_of_limits(study: Study) -> None:
     """Warns of what a scenario alone does not tell: a network that makes a method another one, or that is slow."""
     method = study.method
     if not any(_has_rows(study, world) for world in range(study.worlds)):
-        warnings.warn(
-            "no client has a training row, so that nothing is trained: give clients rows (data.partition)",
-            ScenarioWarning,
-            stacklevel=2,
-        )
+        warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
     if study.tests_other_rows:
-        warnings.warn(
+        warn_user(
             "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
-            "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)",
-            ScenarioWarning,
-            stacklevel=2,
+            "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)"
         )
     warn_of_lone_rows(study)
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
-            warnings.warn(
+            warn_user(
                 f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
                 f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set: use running "
-                "statistics, or layer normalization",
-                ScenarioWarning,
-                stacklevel=2,
+                "statistics, or layer normalization"
             )
         engine = choose_study_engine(one)
         if SLOWER in engine.why:
-            warnings.warn(f"model.name = {one.net.name}: {engine.name}: {engine.why}", ScenarioWarning, stacklevel=2)
+            warn_user(f"model.name = {one.net.name}: {engine.name}: {engine.why}")
     if method.name == "lg_fedavg" and not method.phase.private:
-        warnings.warn(
-            "method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it",
-            ScenarioWarning,
-            stacklevel=2,
-        )
+        warn_user("method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it")
 
 
 def _has_rows(study: Study, world: int) -> bool:

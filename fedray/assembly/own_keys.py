@@ -12,13 +12,12 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
 
 from fedray.assembly.own_training import functions_of
-from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.method import Local, Method
 from fedray.core.text import quote_value
 from fedray.methods.setting import Setting
@@ -63,11 +62,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
         if has is None:
             raise BadInput(f"local.{key} = {named[key]}, but {method.name} does not read it: {_REMEDY}")
         if not _list_parts(wanted) & _list_held(has):
-            warnings.warn(
-                f"local.{key} = {named[key]}, but {method.name} trains with one of its own: {_REMEDY}",
-                ScenarioWarning,
-                stacklevel=2,
-            )
+            warn_user(f"local.{key} = {named[key]}, but {method.name} trains with one of its own: {_REMEDY}")
 
 
 def _list_parts(thing: object) -> set[int]:
@@ -117,10 +112,8 @@ def warn_of_unread_keys(
     idle = [key for key in asked if _fields(method, key) == _fields(other, key)]
     if idle:
         named = ", ".join(f"local.{key} = {quote_value(getattr(scenario.local, key))}" for key in idle)
-        warnings.warn(
-            f"{named} does not change how clients train with {method.name}, which has values of its own: {_REMEDY}",
-            ScenarioWarning,
-            stacklevel=2,
+        warn_user(
+            f"{named} does not change how clients train with {method.name}, which has values of its own: {_REMEDY}"
         )
 
 

@@ -10,7 +10,6 @@ Example:
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from fedray.assembly.own_training import OwnTraining
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
 from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
@@ -267,7 +266,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
             raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
         if metric and not names.has_direction(metric):
             text = f"{key} = {metric}, of which neither more nor less is better: more counts as better here"
-            warnings.warn(text, ScenarioWarning, stacklevel=2)
+            warn_user(text)
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
         every=scenario.evaluate.every,

@@ -9,13 +9,11 @@ Example:
 
 from __future__ import annotations
 
-import warnings
-
 from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.unseen import warn_of_unseen_classes
 from fedray.assembly.untrained import warn_of_untrained_models
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import warn_user
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
@@ -46,9 +44,7 @@ def warn_of_partition_input(scenario: Scenario, study: Study) -> None:
         return
     column = partition.options.get("column", "domain")
     if data.table.get(column, ()) != ():
-        warnings.warn(
+        warn_user(
             f"data.partition.column = {column} says whose a row is and is an input too: name the inputs in "
-            f"data.features without {column}, or with it if the models may know it",
-            ScenarioWarning,
-            stacklevel=2,
+            f"data.features without {column}, or with it if the models may know it"
         )

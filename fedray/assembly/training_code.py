@@ -10,14 +10,13 @@ Example:
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
 from fedray.metrics.catalogue import PREFIXES, is_fedrays
@@ -170,9 +169,7 @@ def try_own_code(study: Study) -> None:
         try_code(study.net, study.example, phase.local, phase.models)
         if mixes_targets(study.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name
-            warnings.warn(
+            warn_user(
                 f"local.loss = {name}: the loss of a row depends on the other rows of its batch. Outputs "
-                "are [B, C], targets of a regression [B, q], [B, 1] where there is one: compare equal shapes",
-                ScenarioWarning,
-                stacklevel=2,
+                "are [B, C], targets of a regression [B, q], [B, 1] where there is one: compare equal shapes"
             )

@@ -8,11 +8,9 @@ Example:
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import warn_user
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.types import Dataset
 from fedray.simulation.study import Study
@@ -37,12 +35,12 @@ def warn_of_unseen_classes(study: Study) -> None:
             return
         unseen = find_unseen(counts, tested)
         if len(unseen):
-            warnings.warn(_describe_unseen(data, unseen, tested), ScenarioWarning, stacklevel=2)
+            warn_user(_describe_unseen(data, unseen, tested))
             return
     if np.count_nonzero(counts) == 1:
         only = data.class_names[int(counts.argmax())]
         text = f"data {data.name}: all training rows are of class {only}, so that there is nothing to learn: "
-        warnings.warn(f"{text}choose another data.target, or give rows of other classes", ScenarioWarning, stacklevel=2)
+        warn_user(f"{text}choose another data.target, or give rows of other classes")
 
 
 def find_unseen(counts: IntArray, tested: IntArray) -> IntArray:

@@ -11,12 +11,11 @@ Example:
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 
 from fedray.assembly.devices import invited_per_tier
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import warn_user
 from fedray.core.method import Phase
 from fedray.core.types import IntArray
 from fedray.scenario.names import is_own
@@ -49,11 +48,9 @@ def warn_of_untrained_models(scenario: Scenario, study: Study) -> None:
         left = int(count_untrained(study, study.rounds).max())
     if left and scenario.rounds:
         rounds = "1 round" if scenario.rounds == 1 else f"{scenario.rounds} rounds"
-        warnings.warn(
+        warn_user(
             f"nobody trains {left} of {models} models in {rounds}, and they stay as they were drawn: raise rounds, "
-            "participation.per_round or models_per_round of clients.tiers, or lower method.models",
-            ScenarioWarning,
-            stacklevel=2,
+            "participation.per_round or models_per_round of clients.tiers, or lower method.models"
         )
 
 

@@ -10,6 +10,10 @@ Example:
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
+
 
 class FedrayError(Exception):
     """Something failed while running. The command line prints the message and ends with exit status 1."""
@@ -25,6 +29,27 @@ class FedrayWarning(UserWarning):
 
 class ScenarioWarning(FedrayWarning):
     """Something in a scenario does less than its author may think."""
+
+
+def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
+    """Warns of something that stops nothing; Python names the line of the user's program that led to it.
+
+    Args:
+        text: what a user should know, in one line.
+        category: of the warning.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_user("predict.gamma cannot act")
+        >>> caught[0].category.__name__, str(caught[0].message)
+        ('ScenarioWarning', 'predict.gamma cannot act')
+    """
+    level = 2
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("fedray."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 class Unwritable(FedrayError):

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.text import suggest_nearest
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
@@ -82,7 +81,7 @@ def adapt(
     else:
         data = keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in data.remarks:
-        warnings.warn(remark, FedrayWarning, stacklevel=2)
+        warn_user(remark, FedrayWarning)
     return data
 
 

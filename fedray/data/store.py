@@ -19,7 +19,6 @@ import mmap
 import os
 import re
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,7 +27,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import FedrayWarning, Unwritable
+from fedray.core.errors import FedrayWarning, Unwritable, warn_user
 from fedray.data.catalogue import check_data_options, find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
@@ -68,7 +67,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     """
     data = _open_stored(name, root, options or {})
     for remark in data.remarks:
-        warnings.warn(remark, FedrayWarning, stacklevel=2)
+        warn_user(remark, FedrayWarning)
     return data
 
 

@@ -9,14 +9,13 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.types import IntArray
 from fedray.data.forms.arrays import as_array, as_float32, refuse_coarse_targets
 from fedray.data.forms.labels import read_labels
@@ -191,7 +190,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
         train = train._replace(y=labels.train)
         test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
         for remark in labels.remarks:
-            warnings.warn(remark, FedrayWarning, stacklevel=2)
+            warn_user(remark, FedrayWarning)
     if find_kind(train.x) == "images":
         shift, scale = pixel_moments(train.x)
     elif find_kind(train.x) == "tokens":

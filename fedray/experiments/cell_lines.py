@@ -12,10 +12,9 @@ Example:
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 
-from fedray.core.errors import FedrayWarning
+from fedray.core.errors import FedrayWarning, warn_user
 from fedray.experiments.phases import SILENCE
 from fedray.process.notes import NOTE
 
@@ -38,7 +37,7 @@ class CellLines:
     def hear(self, cell: str, line: str) -> None:
         """The process of a cell has written a line."""
         if line.startswith(NOTE):
-            warnings.warn(line.removeprefix(NOTE), FedrayWarning, stacklevel=2)
+            warn_user(line.removeprefix(NOTE), FedrayWarning)
         elif line.strip():
             now = self._clock()
             self._newest[cell] = line.strip()

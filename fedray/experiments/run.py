@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.study_notes import warn_of_study
 from fedray.assembly.user_objects import UserObjects, record_objects
-from fedray.core.errors import BadInput, FedrayError, FedrayWarning
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
@@ -261,11 +260,10 @@ def warn_of_failures(watch: Watch) -> Watch:
         nonlocal warned
         if snapshot["failed"] and not warned:
             warned = True
-            warnings.warn(
+            warn_user(
                 f"by round {snapshot['round']} {snapshot['failed']} jobs failed and were left out (on_client_error: "
                 "skip): see status and error in clients.parquet",
                 FedrayWarning,
-                stacklevel=2,
             )
         watch(snapshot)
 

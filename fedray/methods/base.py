@@ -20,7 +20,6 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ from fedray.components.compression import dense
 from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, only, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
 from fedray.core.types import Layout, Weighting
 from fedray.methods.setting import Setting
@@ -147,10 +146,8 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
     """Warns where a key of the scenario takes the place of an ingredient that a user's own method names."""
     if setting.own_method:
-        warnings.warn(
-            f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that",
-            ScenarioWarning,
-            stacklevel=2,
+        warn_user(
+            f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
         )
 
 

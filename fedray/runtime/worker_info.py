@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from fedray.core import native
-from fedray.core.errors import FedrayWarning
+from fedray.core.errors import FedrayWarning, warn_user
 from fedray.runtime.worker import Worker
 from fedray.training.choice import COMPILED
 from fedray.training.selftest import check_invariance
@@ -69,8 +68,7 @@ def name_lanes(facts: dict[str, Any]) -> str:
 def warn_if_dependent(facts: dict[str, Any]) -> None:
     """Warns where the self-test failed."""
     if not facts["lanes_independent"]:
-        warnings.warn(
+        warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",
             FedrayWarning,
-            stacklevel=2,
         )

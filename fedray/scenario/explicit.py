@@ -11,11 +11,10 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.scenario.limits import name_limits
 from fedray.scenario.nested import flatten, merge_keys
 from fedray.scenario.relevance import Idle, explain_idle_key, find_idle_keys
@@ -87,7 +86,7 @@ def judge_keys(
                 raise BadInput(explain_idle_key(one))
     said = [*_name_idle(places, idle), *_name_limits(places, own)]
     if said:
-        warnings.warn("; ".join(said), ScenarioWarning, stacklevel=3)
+        warn_user("; ".join(said))
 
 
 def _stays_idle(key: str, places: list[Place], before: Scenario) -> bool:

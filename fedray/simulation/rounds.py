@@ -15,7 +15,6 @@ Example:
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import FedrayError, ScenarioWarning
+from fedray.core.errors import FedrayError, warn_user
 from fedray.core.local import reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
@@ -142,11 +141,7 @@ def run_round(
     t = progress.round
     plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     if t == 0 and not len(plan.client):
-        warnings.warn(
-            "the schedule has no job in the first round, in which nobody trains: let it return some",
-            ScenarioWarning,
-            stacklevel=2,
-        )
+        warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
     jobs = size_jobs(study, phase, plan)
     passes = 1 + len(phase.personal)  # each deals its batches anew
     steps = jobs.steps * passes

@@ -17,14 +17,13 @@ Example:
 from __future__ import annotations
 
 import os
-import warnings
 from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.core.errors import Damaged, DamageWarning, Unwritable
+from fedray.core.errors import Damaged, DamageWarning, Unwritable, warn_user
 from fedray.files.parts import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
 from fedray.files.plain import name_kind
 from fedray.files.sealed import read_or_explain, read_sealed
@@ -39,7 +38,7 @@ FOLDERS = (CHECKPOINTS, *TABLES)
 def warn_of_damage(out: Path) -> None:
     """Sets aside what cannot be trusted, and names it in a `DamageWarning` each."""
     for line in mend_run_directory(out):
-        warnings.warn(line, DamageWarning, stacklevel=2)
+        warn_user(line, DamageWarning)
 
 
 def mend_run_directory(out: Path) -> list[str]:

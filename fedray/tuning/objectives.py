@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.metrics import classification, regression
 from fedray.metrics.names import has_direction, lower_is_better, reaches_target
@@ -127,7 +126,7 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     if ("direction" not in entry or prefix) and not has_direction(metric):
         remedy = "choose another" if prefix else f"write {{name: {name}, direction: minimize}}, or maximize"
         text = f"{path}.name = {name}, of which neither more nor less is better, and more counts as better: {remedy}"
-        warnings.warn(text, ScenarioWarning, stacklevel=2)
+        warn_user(text)
     low = bool(prefix) or lower_is_better(metric)
     direction = entry.get("direction", "minimize" if low else "maximize")
     if prefix:

@@ -8,13 +8,12 @@ Example:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections
@@ -297,4 +296,4 @@ def _check_idle(sweep: Sweep) -> None:
     if len(idle) == len(sweep.space):
         raise BadInput(idle[0])
     for text in idle:
-        warnings.warn(f"{text}; its value in the best trial means nothing", ScenarioWarning, stacklevel=2)
+        warn_user(f"{text}; its value in the best trial means nothing")

@@ -26,6 +26,13 @@ def test_a_class_of_the_test_rows_alone_is_said() -> None:
         fedray.run(KEYS, data=((X[known], ABC[known]), (X[:15], ABC[:15])))
 
 
+def test_a_warning_names_the_line_of_the_users_program() -> None:
+    """It named a line within fedray."""
+    with pytest.warns(ScenarioWarning, match="all training rows are of class a") as caught:
+        fedray.run(KEYS, data=(X, np.full(60, "a")))
+    assert caught[0].filename == __file__
+
+
 def test_classes_whose_rows_are_dealt_to_nobody_are_said() -> None:
     def two_thirds(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
         return [np.flatnonzero(labels == 0)[c::clients] for c in range(clients)]

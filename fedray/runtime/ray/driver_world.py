@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
 
 import fedray
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import FedrayWarning
+from fedray.core.errors import FedrayWarning, warn_user
 from fedray.own_code.user_modules import find_module_places
 from fedray.runtime import environment
 from fedray.runtime.ray.connection import Connection
@@ -85,6 +84,6 @@ def send_modules(own: UserObjects, connection: Connection) -> list[str]:
         why = " ".join(str(error).split())[:200]
         names = ", ".join(place.name for place in places)
         text = f"{names} cannot be sent to the nodes ({why}): install it on each of them"
-        warnings.warn(text, FedrayWarning, stacklevel=2)
+        warn_user(text, FedrayWarning)
         return []
     return [str(each) for each in sent]
