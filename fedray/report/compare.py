@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,13 @@ COMPARED_METRICS: tuple[str, ...] = (
 )
 COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
 COMPARED_METRICS += ("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width")
+OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 
 
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     """The scores in which runs are compared: the usual ones, and the user's own metrics that all of them have.
+
+    Scores of out-of-distribution inputs are among them where all runs have the same ones (`evaluate.ood`).
 
     Example:
         >>> own = {"own": {"metrics": ["minority"]}}
@@ -55,7 +58,15 @@ def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     """
     own = [name for name in curves.list_own_metrics(runs[0].scenario) if name not in COMPARED_METRICS]
     each = [{*run.rounds, *run.summary.get("metrics", {})} & {*curves.list_own_metrics(run.scenario)} for run in runs]
-    return (*COMPARED_METRICS, *(name for name in dict.fromkeys(own) if all(name in known for known in each)))
+    shared = [name for name in dict.fromkeys(own) if all(name in known for known in each)]
+    return (*COMPARED_METRICS, *(OOD_METRICS if len(_list_ood(runs)) == 1 else ()), *shared)
+
+
+def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
+    """The different values of `evaluate.ood`, of runs that have it."""
+    sections = [run.scenario.get("evaluate") for run in runs]
+    given = [section.get("ood") for section in sections if isinstance(section, Mapping)]
+    return list(dict.fromkeys(str(one) for one in given if one is not None))
 
 
 def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
@@ -242,7 +253,10 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
         >>> list_caveats(runs)[0]
         'The runs differ in their data: a a, b b. Their scores cannot be compared.'
     """
-    return [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_noise_notes(runs)]
+    other = _list_ood(runs)
+    text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
+    notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_noise_notes(runs)]
+    return [*notes, *([text] if len(other) > 1 else [])]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -125,3 +125,16 @@ def test_a_sweep_may_maximize_what_withheld_rows_say(tmp_path: Path) -> None:
     assert found.get_best_result().metrics["ood_auroc"] == max(trial.metrics["ood_auroc"] for trial in found)
     with pytest.raises(BadInput, match="^objectives: ood_auroc needs unknown inputs: write overrides"):
         fedray.tune(given, out=tmp_path / "without")
+
+
+def test_runs_with_the_same_unknown_inputs_are_compared_by_them(tmp_path: Path) -> None:
+    keys = scenario({"rounds": 1, "replicates": 2, "report": False, "evaluate": {"ood": "noise"}})
+    runs = [fedray.run(keys, method__models=k, out=tmp_path / str(k)) for k in (1, 2)]
+    (pair,) = [one for one in fedray.compare(runs).pairs if one.metric == "ood_auroc"]
+    assert pair.run_mean == pytest.approx(runs[1].metrics["ood_auroc"], abs=1e-12)
+    other = fedray.run(keys, evaluate__ood="digits", method__models=1, out=tmp_path / "other")
+    found = fedray.compare([runs[0], other], names=["a", "b"])
+    assert not any(one.metric.startswith("ood") for one in found.pairs)
+    assert (
+        "The runs differ in evaluate.ood (noise, digits): their scores of such inputs are not compared." in found.notes
+    )
