@@ -14,6 +14,7 @@ from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fedray.core.types import Mode, Staleness
+from fedray.scenario import validators
 from fedray.scenario.spec import Needs
 from fedray.scenario.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
 
@@ -82,7 +83,7 @@ class ClientKeys:
     trace: Annotated[str | None, _V(maybe(text))] = None
     profile: Annotated[str | None, _V(maybe(one_of("phones")))] = None
     availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
-    device: Annotated[str, _V(one_of("auto", "cpu"))] = "auto"
+    device: Annotated[str, _V(validators.device)] = "auto"
     tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
 
 

@@ -152,6 +152,16 @@ def one_of(*words: str) -> Check:
     return check
 
 
+@means("word", "`auto`, `cpu`")
+def device(value: Any) -> str:
+    """Where tiers with GPUs compute; which tiers have GPUs is said elsewhere."""
+    if isinstance(value, str) and value.lower().startswith(("cuda", "gpu", "mps", "rocm")):
+        raise ValueError(
+            "is not one of auto, cpu: leave it at auto, and give a tier GPUs: clients.tiers.NAME.num_gpus = 1"
+        )
+    return str(one_of("auto", "cpu")(value))
+
+
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
     """A run logger, with `:VALUE` for another directory, project or URI than the usual."""

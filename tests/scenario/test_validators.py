@@ -52,3 +52,11 @@ def test_infinity_is_written_as_yaml_writes_it() -> None:
         read_scenario({"local": {"lr": "inf"}})
     with pytest.raises(BadInput, match="leave it at .inf$"):
         read_scenario({"method": "stacking", "predict": {"gamma": 0.1}})
+
+
+@pytest.mark.parametrize("word", ["cuda", "cuda:0", "gpu"])
+def test_who_names_a_gpu_is_told_how_tiers_get_one(word: str) -> None:
+    """`gpu` was answered by "did you mean cpu?"."""
+    line = f"clients.device = '{word}' is not one of auto, cpu: leave it at auto, and give a tier GPUs"
+    with pytest.raises(BadInput, match=line):
+        read_scenario({"clients": {"device": word}})
