@@ -183,11 +183,13 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) ->
         remedy = f"name {', '.join(many)[:200]} in data.{key}" if many else "add one"
         remedy = f"make numbers or text of {', '.join(others)[:200]}" if others else remedy
         raise BadInput(f"data: {table} has no column of numbers or categories beside the target: {remedy}")
+    commas = [str(column) for column in frame if str(column) in {*categories, *many} and _has_commas(frame[column])]
     said = [
         _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
         _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
         _describe(many, "is text", "are text", f"of too many different values and no input: name it in data.{key}"),
         _describe(others, "is", "are", "of another type and no input: make numbers or text of it"),
+        _describe(commas, "has", "have", "numbers with decimal commas: write points (pandas.read_csv: decimal=',')"),
     ]
     return inputs, tuple(remark for remark in said if remark)
 
@@ -206,6 +208,12 @@ def _holds_truth_values(column: Any) -> bool:
         return True
     found = column.dropna() if column.dtype.name == "object" else ()
     return len(found) > 0 and all(isinstance(value, bool | np.bool_) for value in found)
+
+
+def _has_commas(column: Any) -> bool:
+    """Whether every value of a text column that is there is a number with a decimal comma, or a whole number."""
+    there = column.dropna().astype(str).str.strip()
+    return bool(there.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and there.str.contains(",").any())
 
 
 def _holds_words(column: Any) -> bool:

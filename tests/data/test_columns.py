@@ -66,6 +66,15 @@ def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_witho
         assert open_dataset("table", None, options | {"features": ["a", "smokes"]}).input_shape == (2,)
 
 
+def test_numbers_with_decimal_commas_are_said(tmp_path: Path) -> None:
+    """The column was left out as text of too many values, and the line did not say why."""
+    options = write_table(tmp_path, weight=[f"{i},{i % 7}" for i in range(40)], zone=["1", "2"] * 20)
+    with pytest.warns(UserWarning, match="data: ") as said:
+        open_dataset("table", None, options)
+    line = "data: column weight has numbers with decimal commas: write points (pandas.read_csv: decimal=',')"
+    assert line in [str(one.message) for one in said]
+
+
 def test_a_target_is_not_allowed_among_the_features(tmp_path: Path) -> None:
     options = write_table(tmp_path) | {"target": "a"}
     with pytest.raises(BadInput, match="data.features: a is also the target"):
