@@ -49,5 +49,5 @@ def test_gpus_can_be_reserved_where_there_are_none(monkeypatch: pytest.MonkeyPat
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(BadInput, match="set num_gpus to 0"):
+    with pytest.raises(BadInput, match="num_gpus = 1, but torch sees no CUDA device here: set it to 0"):
         device_of(1)

@@ -51,7 +51,7 @@ def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, ac
 @pytest.mark.parametrize("kind", ["table", "sweep"])
 def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, kind: str) -> None:
     """After the cell or trial that is trained when it goes; no second directory, and the moved one can go on."""
-    out, elsewhere, keys = tmp_path / "out", tmp_path / "elsewhere", scenario({"rounds": 1, "report": False})
+    out, elsewhere, keys = tmp_path / "out", tmp_path / "elsewhere", scenario({"report": False})
 
     def say(_line: str) -> None:
         if out.exists():
