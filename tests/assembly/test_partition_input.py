@@ -36,4 +36,5 @@ def test_a_column_that_deals_the_rows_and_is_read_is_said(tmp_path: Path) -> Non
 def test_who_names_the_inputs_has_chosen(tmp_path: Path, features: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", ScenarioWarning)
-        fedray.run({**KEYS, "data": {**write_table(tmp_path), "features": features}})
+        run = fedray.run({**KEYS, "data": {**write_table(tmp_path), "features": features}})
+    assert run.study.shards.data.features == tuple(features)
