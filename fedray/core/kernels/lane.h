@@ -18,6 +18,8 @@
 
 #define MOST_LAYERS 16
 #define MOST_STAGES 8
+#define NEAR (1 << 20)    /* bytes of data that stay in the cache by themselves */
+#define MOST_FETCHED 1024 /* bytes of a sample; the processor sees by itself how a longer one goes on */
 enum { CROSS_ENTROPY, HALF_MSE, MSE, GAUSSIAN_NLL };
 enum { LINEAR, RELU, TANH };
 enum { SGD, MOMENTUM, ADAM };
@@ -263,6 +265,25 @@ static int gather(const LaneTask *t, const Places *p, int step, int64_t lane) {
         }
     }
     return rows;
+}
+
+/* Asks for the samples of a lane's next step, or of the next lane's first one, so that they are in the cache by then. */
+static void fetch_ahead(const LaneTask *t, int step, int64_t lane) {
+    static const int64_t size[] = {[FLOATS] = 4, [BYTES] = 1, [DOUBLES] = 8};
+    const int64_t bytes = t->inputs * size[t->x_kind];
+    if (bytes * t->x_rows < NEAR) return;
+    if (step + 1 < t->end_step && step + 1 < t->steps[lane]) step++;
+    else if (lane + 1 < t->lanes) step = t->first_step, lane++;
+    else return;
+    const int64_t *index = t->index + ((int64_t)(step - t->first_step) * t->lanes + lane) * t->batch;
+    const int64_t first = t->first ? t->first[lane] : 0;
+    for (int b = 0; b < t->batch; b++) {
+        const int64_t i = index[b];
+        if (i < 0 || i >= t->x_rows || i + first < 0 || i + first >= t->y_rows) continue;
+        const char *row = (const char *)t->x + i * bytes, *line = (const char *)((uintptr_t)row & ~(uintptr_t)63);
+        for (; line < row + bytes && line < row + MOST_FETCHED; line += 64) __builtin_prefetch(line);
+        if (t->objective == CROSS_ENTROPY) __builtin_prefetch((const int64_t *)t->y + i + first);
+    }
 }
 
 /* Gradient of the outputs of each sample and its loss, from outputs z; sums over the classes in index order. */
@@ -575,6 +596,7 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
 #endif
         {
             if ((rows = gather(t, p, s, lane)) < 0) return -rows;
+            fetch_ahead(t, s, lane);
             draw_factors(t, p, s, lane, rows);
             run_forward(t, p, rows);
         }
