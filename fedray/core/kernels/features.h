@@ -158,12 +158,6 @@ INLINE vec deactivate(vec g, vec h, const int activation) {
     return activation == TANH ? g * FMA(-h, h, all((real)1)) : g;
 }
 
-INLINE ivec below_count(int n) { /* -1 in the first n places, else 0 */
-    ivec mask;
-    for (int i = 0; i < LANES; i++) mask[i] = i < n ? -1 : 0;
-    return mask;
-}
-
 #include "pooled.h"
 
 /* z, the outputs of a convolution, through activation and pooling to where the next layer reads them. */

@@ -291,12 +291,14 @@ static void cross_entropy(const Places *p, const real *z, real *g, int row, int 
     for (int b = 0; b < rows; b++, z += row, g += row) {
         real most = z[0], total = 0;
         for (int c = 1; c < classes; c++) most = z[c] <= most ? most : z[c]; /* NaN becomes the largest, and stays */
-        for (int c = 0; c < row; c += LANES) store(g + c, exp_of(load(z + c) - most));
+        for (int c = 0; c < row; c += LANES)
+            store(g + c, choose(below_count(classes - c), exp_of(load(z + c) - most), all((real)0)));
         for (int c = 0; c < classes; c++) total += g[c];
-        for (int c = classes; c < row; c++) g[c] = 0;
-        for (int c = 0; c < row; c += LANES) store(g + c, load(g + c) / total);
-        g[p->label[b]] -= 1;
-        for (int c = 0; c < row; c += LANES) store(g + c, load(g + c) * p->weight[b]);
+        for (int c = 0; c < row; c += LANES) { /* whole vectors: a number stored by itself would hold up their next load */
+            const int label = (int)p->label[b] - c;
+            const ivec here = below_count(label + 1) & ~below_count(label);
+            store(g + c, (load(g + c) / total - choose(here, all((real)1), all((real)0))) * p->weight[b]);
+        }
         p->total[b] = total;
         p->cost[b] = z[p->label[b]] - most;
     }

@@ -58,6 +58,11 @@ INLINE vec load(const real *p) { return *(const loose *)p; }
 INLINE void store(real *p, vec v) { *(loose *)p = v; }
 INLINE vec all(real x) { return x - (vec){0}; } /* x in every place: x - 0 is x for every x, -0 included */
 INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+INLINE ivec below_count(int n) { /* -1 in the first n places, else 0 */
+    ivec mask;
+    for (int i = 0; i < LANES; i++) mask[i] = i < n ? -1 : 0;
+    return mask;
+}
 INLINE int round_up(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 INLINE vec root(vec x) { /* correctly rounded on every machine */
