@@ -29,6 +29,12 @@ from fedray.own_code.user_modules import import_modules
     help="Train these cells alone, as in dirichlet_*,path_fedavg; finished ones stay in the table.",
 )
 @click.option(
+    "--metrics",
+    metavar="NAMES",
+    default="",
+    help="The scores that table.md and table.tex show, as in accuracy,nll,conformal_*; the file table.parquet has all.",
+)
+@click.option(
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
 @options.no_report
@@ -42,6 +48,7 @@ def table_command(
     *,
     out: Path,
     cells: str,
+    metrics: str,
     jobs: int,
     no_report: bool,
     address: str | None,
@@ -62,8 +69,8 @@ def table_command(
     from fedray.experiments.table import run_table
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
-    only = [word.strip() for word in cells.split(",") if word.strip()]
-    result = run_table(wanted, out, only=only, jobs=jobs, say=options.say_line, **where)
+    only, shown = ([word.strip() for word in words.split(",") if word.strip()] for words in (cells, metrics))
+    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=options.say_line, **where)
     click.echo(result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"

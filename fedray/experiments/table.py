@@ -58,6 +58,7 @@ def run_table(
     out: Path,
     *,
     only: Sequence[str] = (),
+    metrics: Sequence[str] = (),
     jobs: int = 1,
     address: str | None = None,
     wait_for: Mapping[str, float] | None = None,
@@ -72,6 +73,8 @@ def run_table(
             scenario says `report: false`, `report.html`, which compares the cells.
         only: names of cells, or patterns such as `dirichlet_*`: the others are not trained, and those of them that are
             finished stay in the table.
+        metrics: names of scores, or patterns, that `table.md` and `table.tex` show, in this order; none: those with
+            published values, and the most important others.
         jobs: cells at a time, each in a process of its own; with several the longest cells begin.
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
         wait_for: what the cluster must have before a cell begins, by Ray's names.
@@ -79,8 +82,8 @@ def run_table(
         say: called with a line about each cell that is finished, and now and then about how far a cell is.
 
     Raises:
-        BadInput: the scenario has no table, a word of `only` fits none of its cells, or `out` holds cells of another
-            scenario, of other data or of other code.
+        BadInput: the scenario has no table, a word of `only` fits none of its cells or one of `metrics` none of their
+            scores, or `out` holds cells of another scenario, of other data or of other code.
     """
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
@@ -101,9 +104,9 @@ def run_table(
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
     names = [cell.name for cell in wanted]
     absent = [cell.name for cell in cells if cell not in wanted]
-    text = format_markdown(rows, names) + (f"\nNot run: {', '.join(absent)}.\n" if absent else "")
+    text = format_markdown(rows, names, metrics) + (f"\nNot run: {', '.join(absent)}.\n" if absent else "")
     plain.write_atomically(out / "table.md", text.encode())
-    plain.write_atomically(out / "table.tex", format_latex(rows, names).encode())
+    plain.write_atomically(out / "table.tex", format_latex(rows, names, metrics).encode())
     if scenario.report and len(failed) < len(names):
         _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)

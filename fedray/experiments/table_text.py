@@ -22,9 +22,20 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from fedray.core.text import TARGET_NAMES, format_mean, format_number, format_score, is_share, name_score
+from fedray.core.errors import BadInput
+from fedray.core.text import (
+    TARGET_NAMES,
+    format_mean,
+    format_number,
+    format_score,
+    is_share,
+    name_score,
+    suggest_nearest,
+)
 from fedray.report.sheets import ScoreCell
 
 Rows = list[dict[str, Any]]
@@ -52,7 +63,7 @@ class TableView(NamedTuple):
     """What of a table is shown.
 
     Attributes:
-        metrics: the columns, those with published values first.
+        metrics: the columns in their order.
         published: the metrics that have published values.
         rows: by cell and metric.
         errors: the reason of each cell that failed, by its name.
@@ -72,30 +83,48 @@ class TableView(NamedTuple):
         return [row for (cell, _), row in self.rows.items() if cell == name]
 
 
-def choose_metrics(rows: Rows) -> TableView:
-    """Published metrics, and further ones in the order of their importance.
+def choose_metrics(rows: Rows, wanted: Sequence[str] = ()) -> TableView:
+    """Published metrics, and further ones in the order of their importance; or those that are asked for.
 
     Args:
         rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
             failed.
+        wanted: names of metrics, or patterns such as `conformal_*`, in the order of the columns; none: chosen here.
+
+    Raises:
+        BadInput: a word of `wanted` fits no metric of these cells.
     """
     errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
-    known = {metric for _, metric in found}
+    known = list(dict.fromkeys(metric for _, metric in found))
+    if wanted and known:
+        return TableView(_match_metrics(known, wanted), published, found, errors)
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
     most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
     return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
 
 
-def format_markdown(rows: Rows, names: list[str]) -> str:
-    """The table as Markdown: one line for each cell; published metrics first, beside their published values.
+def _match_metrics(known: list[str], wanted: Sequence[str]) -> list[str]:
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            remedy = suggest_nearest(pattern, known, f"they have {', '.join(known)}")
+            raise BadInput(f"--metrics {pattern}: the cells have no such score; {remedy}")
+    return list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
+
+
+def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
+    """The table as Markdown: one line for each cell, and a metric's published values beside those found.
 
     Args:
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
+        wanted: as in `choose_metrics`.
+
+    Raises:
+        BadInput: as in `choose_metrics`.
     """
-    view = choose_metrics(rows)
+    view = choose_metrics(rows, wanted)
     head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
     lines = [
         "| cell | " + " | ".join(head) + " | rounds | up MB, each | down MB, each |",
@@ -118,14 +147,18 @@ def format_markdown(rows: Rows, names: list[str]) -> str:
     return "\n".join(lines) + "\n" + (f"\n{SPREAD_NOTE}.\n" if spread else "")
 
 
-def format_latex(rows: Rows, names: list[str]) -> str:
+def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
     """The table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
 
     Args:
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
+        wanted: as in `choose_metrics`.
+
+    Raises:
+        BadInput: as in `choose_metrics`.
     """
-    view = choose_metrics(rows)
+    view = choose_metrics(rows, wanted)
     head = ["cell"]
     for metric in view.metrics:
         word = "uplink to target (MB)" if metric == BYTES else name_score(metric)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
+from fedray.core.errors import BadInput
 from fedray.experiments.table_text import escape_latex, format_latex, format_markdown
 
 
@@ -68,3 +71,12 @@ def test_what_a_target_cost_stands_in_the_table_with_its_unit() -> None:
     latex = format_latex(rows, ["a"])
     assert "virtual seconds to target & uplink to target (MB) &" in latex
     assert r"$0.2500 \pm 0.5000$ & $0.4662 \pm 0.1175$ &" in latex
+
+
+def test_the_scores_that_are_asked_for_are_the_columns_in_their_order() -> None:
+    head = format_markdown(ROWS, ["a_b", "50 %"], ["n*", "accuracy"]).splitlines()[0]
+    assert head == "| cell | nll | accuracy | accuracy published | rounds | up MB, each | down MB, each |"
+    assert "cell & NLL & " in format_latex(ROWS, ["a_b", "50 %"], ["nll"])
+    assert "accuracy" not in format_latex(ROWS, ["a_b", "50 %"], ["nll"])
+    with pytest.raises(BadInput, match="--metrics acuracy: the cells have no such score; did you mean accuracy"):
+        format_markdown(ROWS, ["a_b", "50 %"], ["nll", "acuracy"])
