@@ -24,7 +24,7 @@ from fedray.data.cut import Cut, Dealt, gather_cut
 from fedray.data.label_noise import LabelNoise, mislabel
 from fedray.data.scaling import Fetched, Scaling, Standardization
 from fedray.data.shifts import Shifts, draw_clusters, draw_meanings, permute_labels, shift_inputs
-from fedray.data.types import Array, Dataset
+from fedray.data.types import Array, Dataset, Split
 
 
 class CutTable:
@@ -86,7 +86,7 @@ class StoredShards:
         self.original = original or data
         self._folds, self._server = folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
-        self._x, self._y = share_array(data.train.x), share_array(data.train.y)
+        self._x, self._y = _share_rows(data.train)
         self._scaling = Scaling.of(data, folds)
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
@@ -182,7 +182,7 @@ class StoredShards:
             rows = self.data.folds[self._folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
         else:
-            x, y = share_array(self.data.test.x), share_array(self.data.test.y)
+            x, y = _share_rows(self.data.test)
         if self._meanings and len(y):
             meaning = torch.from_numpy(self._meanings[world])
             y = meaning[torch.arange(len(y)) // (len(y) // len(meaning)), y]
@@ -244,6 +244,11 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
     known = np.flatnonzero(groups[client] == test_group)
     return gather_cut(known, client[known], len(groups))
+
+
+def _share_rows(split: Split) -> tuple[Tensor, Tensor]:
+    """Inputs and labels, the numbers of a row side by side; columns of a data frame, which lie so, are copied."""
+    return share_array(np.ascontiguousarray(split.x)), share_array(np.ascontiguousarray(split.y))
 
 
 def share_array(array: Array) -> Tensor:
