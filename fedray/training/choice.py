@@ -31,6 +31,7 @@ from fedray.training.compiled_outputs import run_kernel
 from fedray.training.layers import read_shape
 from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
+from fedray.training.trace import find_changed_call
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
@@ -252,7 +253,8 @@ def _loop_engine(d: int, why: str) -> Engine:
 def _has_plain_layers(net: Net) -> bool:
     """Whether a row holds exactly the layers' weights and biases, in order and once each.
 
-    Nothing is frozen, shared or reparametrised, there are no buffers, and no hook changes what a layer computes.
+    Nothing is frozen, shared or reparametrized, there are no buffers, and no hook or replaced `forward` changes what a
+    layer computes.
     """
     named = [(name, part) for name, part in net.module._modules.items() if part is not None]
     wanted = [
@@ -262,8 +264,8 @@ def _has_plain_layers(net: Net) -> bool:
         for kind in ("weight", "bias")
         if getattr(part, kind, None) is not None
     ]
-    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in net.module.modules())
-    return list(net.layout.names) == wanted and not net.layout.counters and not hooked
+    plain = list(net.layout.names) == wanted and not net.layout.counters
+    return plain and find_changed_call(net.module) is None
 
 
 def _name_faster(net: Net) -> str:

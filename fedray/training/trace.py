@@ -35,9 +35,7 @@ from fedray.training.chain import Chain, ChainBuilder
 from fedray.training.known_layers import Link, Unread
 
 _SIZES = (operator.mul, operator.add, operator.sub, operator.floordiv)  # what is done with the numbers of a shape
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-)  # fmt: skip
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Batch(NamedTuple):
@@ -65,10 +63,9 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
         Unread: The module is no such chain, or what it computes depends on more than its inputs and parameters; the
             message completes the sentence "its forward ...".
     """
-    if any(getattr(part, hooks, None) for part in module.modules() for hooks in _HOOKS):
-        raise Unread("has hooks")
-    if any("forward" in vars(part) for part in module.modules()):
-        raise Unread("was replaced on an object")
+    changed = find_changed_call(module)
+    if changed is not None:
+        raise Unread(changed)
     builder = ChainBuilder(sample, dict(module.named_modules()), dict(module.named_parameters(remove_duplicate=False)))
     values: dict[fx.Node, Any] = {}
     for node in _trace(module).nodes:
@@ -80,6 +77,18 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
         else:
             values[node] = _read_node(builder, node, args, kwargs)
     raise Unread("returns nothing")
+
+
+def find_changed_call(module: nn.Module) -> str | None:
+    """Why calling a module is not what the classes of its parts say, None if it is.
+
+    The text completes the sentence "its forward ...".
+    """
+    if any(getattr(part, hooks, None) for part in module.modules() for hooks in _HOOKS):
+        return "has hooks"
+    if any("forward" in vars(part) for part in module.modules()):
+        return "was replaced on an object"
+    return None
 
 
 def _trace(module: nn.Module) -> fx.Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,22 @@ def hooked() -> nn.Module:
     return net
 
 
+def hooked_backwards() -> nn.Module:
+    net = stack(nn.Linear(6, 8))
+
+    def triple(_module: nn.Module, gradients: Any) -> Any:
+        return tuple(3.0 * one for one in gradients)
+
+    net[0].register_full_backward_pre_hook(triple)
+    return net
+
+
+def patched() -> nn.Module:
+    first = nn.Linear(6, 8)
+    vars(first)["forward"] = lambda x: 3.0 * nn.Linear.forward(first, x)
+    return stack(first)
+
+
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
     "functional": (Two, "vmap", "a functional module"),
     "dropout as a function": (Dropping, "loop", "cannot be mapped over lanes (RuntimeError: vmap: called random"),
@@ -121,6 +138,8 @@ OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, 
     "frozen": (frozen, "vmap", "a functional module"),
     "shared": (shared, "vmap", "a functional module"),
     "hooked": (hooked, "vmap", "a functional module"),
+    "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
+    "a layer's forward replaced": (patched, "vmap", "a functional module"),
     "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "loop", "cannot be mapped over lanes"),
 }
 
