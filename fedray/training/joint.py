@@ -168,8 +168,8 @@ def describe_form(waiting: WaitingBlock) -> Any:
     block, local, rates = waiting.block, waiting.block.local, waiting.block.rates
     width = block.weight.shape[2]
     tensors = (block.anchor is None, block.offset is None, block.start.dtype, block.start.device.type)
-    pulled = (bool(np.any(rates.pull)), bool(np.any(rates.decay + rates.pull)))
-    same: Any = pulled if can_mix_rates(waiting.engine, local) else (rates.lr, rates.decay, rates.pull)
+    kinds = (bool(np.any(rates.pull)), bool(np.any(rates.decay + rates.pull)), bool(np.any(rates.lr)))
+    same: Any = kinds if can_mix_rates(waiting.engine, local) else (rates.lr, rates.decay, rates.pull)
     network = (waiting.kind, waiting.net.layout, waiting.engine.name)
     alone = id(block) if local.has_code else None  # code that has state of its own may be another function
     return *network, alone, local.optimizer, local.momentum, width, block.sample, tensors, same

@@ -3,7 +3,6 @@
 Example:
     A block of two lanes, one step of plain SGD on two rows each.
 
-    >>> import numpy as np
     >>> from fedray.core.method import Local
     >>> from fedray.models.catalogue import build_net
     >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
@@ -20,6 +19,7 @@ Example:
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,9 +49,10 @@ def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
     def to_stack(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 
-    stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=True)
-    lr = broadcast_rate(block.rates.lr, block.start) if is_plain_sgd(block.local) else 1.0
-    weight = block.weight * lr if is_plain_sgd(block.local) else block.weight  # [S, W, B]
+    scaled = is_plain_sgd(block.local) and bool(np.all(block.rates.lr))  # by a rate of 0 the losses would be lost
+    stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
+    lr = broadcast_rate(block.rates.lr, block.start) if scaled else 1.0
+    weight = block.weight * lr if scaled else block.weight  # [S, W, B]
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
     for lo, hi, real in find_active_lanes(block.steps):

@@ -34,6 +34,17 @@ def test_every_engine_equals_the_loop_in_float64_after_20_steps(
     assert (trained.loss - reference.loss).abs().max() < 1e-9
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["sgd", "decay", "momentum", "prox"])
+def test_the_losses_of_a_rate_that_has_fallen_to_0_were_no_numbers(engine: str, kind: str) -> None:
+    """A cosine ends there. The models stay where they are."""
+    net = NETS[engine]()
+    block = make_block(net, SHAPES[engine], LOCALS[kind], [17, 20, 9, 20], torch.float64, epochs=2)._replace(lr=0.0)
+    reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
+    assert torch.equal(trained.final, block.start)
+    torch.testing.assert_close(trained.loss, reference.loss, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])

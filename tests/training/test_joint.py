@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from blocks import make_block, perceptron
 from sweeps import BASE, list_outcomes, run, sweep
 
 from fedray.assembly.user_objects import UserObjects
@@ -21,6 +22,8 @@ from fedray.storage import checkpoint
 from fedray.storage import tables as record
 from fedray.training import joint, mlp
 from fedray.training.block import Block, Rates, Trained, deal_batches
+from fedray.training.choice import choose_engine
+from fedray.training.joint import WaitingBlock, describe_form, train_side_by_side
 from fedray.tuning.objectives import read_objective
 from fedray.tuning.trial import TrialTask, train_jobs
 
@@ -184,3 +187,16 @@ def test_a_lane_of_its_own_rates_has_the_bits_of_a_block_of_them() -> None:
         alone = mlp.train_mlp(net, block([2 * at, 2 * at + 1], rates, None))
         assert torch.equal(alone.final, mixed.final[2 * at : 2 * at + 2])
         assert torch.equal(alone.loss, mixed.loss[2 * at : 2 * at + 2])
+
+
+def test_blocks_whose_rate_is_0_train_apart_from_those_that_move() -> None:
+    """The losses of lanes with plain SGD are divided by their rates."""
+    net = perceptron()
+    engine = choose_engine(net)
+    still, slow, fast = (
+        WaitingBlock(engine, net, make_block(net, (6,), Local(), [8, 8], torch.float32)._replace(lr=lr), "")
+        for lr in (0.0, 0.1, 0.2)
+    )
+    assert describe_form(slow) == describe_form(fast) != describe_form(still)
+    trained = train_side_by_side({0: still, 1: slow, 2: still})
+    assert all(isinstance(one, Trained) and bool(one.loss.isfinite().all()) for one in trained.values())
