@@ -103,7 +103,8 @@ def run_rounds(
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
     if progress.round == 0:
         run.measure()
-    if progress.round % study.evaluation.every == 0:
+    rules = study.evaluation
+    if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # it was measured
         progress.stopped = progress.stopped or find_stop(study, progress)
     done = progress.round >= study.rounds or bool(progress.stopped)
     if done and progress.round == 0:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import copy_run
 
 import fedray
 from fedray.assembly.asynchronous import IN_ROUNDS
@@ -242,6 +243,19 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
     whole = [int(at // 0.1) for at in seconds.to_pylist()]
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
+
+
+def test_a_run_that_went_on_between_two_evaluations_of_the_virtual_clock_ended_there(tmp_path: Path) -> None:
+    """Its patience was asked at a round that is not measured; the loss falls at every evaluation."""
+    keys: dict[str, Any] = {
+        **SPREAD, "evaluate": {"every_seconds": 0.1}, "stop": {"metric": "nll", "patience": 1},
+        "checkpoint": {"every": 1, "keep": 99},
+    }  # fmt: skip
+    whole = run("fedavg", 12, MODES["buffered"], **keys)
+    measured = whole.rounds["round"].to_pylist()
+    killed = next(t for t in range(1, whole.summary["rounds"]) if t not in measured and t > measured[1])
+    resumed = fedray.resume(copy_run(whole, tmp_path / "left", killed))
+    assert resumed.summary["rounds"] == whole.summary["rounds"] and resumed.rounds["round"].to_pylist() == measured
 
 
 def measure_growth(steps: int) -> int:
