@@ -1,1 +1,1 @@
-"""The nouns, addressed random numbers, exact sums, and small helpers for files and text. No torch until it is used."""
+"""The nouns, addressed random numbers, exact sums, compiled kernels, and text. No torch until it is used."""

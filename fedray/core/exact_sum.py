@@ -1,4 +1,4 @@
-"""Sums that do not depend on their order, and the small arithmetic on rows of parameters.
+"""Sums that do not depend on their order, and the statistics that are added with them.
 
 Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`, and an exact sum
 does not depend on order, grouping or number of workers. So each number is split into *limbs* with a unit each: limb i

@@ -87,8 +87,8 @@ class Setting:
         ensemble: of boosting: what the ensemble has room for.
         private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.
-        own_method: what messages call a user's own method, of which is said when a key replaces an ingredient; else
-            empty.
+        own_method: what messages call a user's own method; warnings name it where a key replaces one of its
+            ingredients. Empty for a method of fedray.
     """
 
     models: int

@@ -1,4 +1,4 @@
-"""Evaluation of models on one worker: outputs on test rows, mean scores over clients' rows, models of the clients' own.
+"""Evaluation of models on one worker: outputs on test rows, scores over clients' rows, models of the clients' own.
 
 The work is cut into pieces of a fixed size, so that neither the number of workers nor their order shows in a result. On
 the rows of a split a piece is (world, first row); on clients it is (world, first client).
@@ -85,7 +85,7 @@ def evaluate_piece(
         clients: As in `list_pieces`.
 
     Returns:
-        Raw outputs `[K, n, C]` on a split, losses `[K, c]`, or uncertainties `[2, c]`.
+        Raw outputs `[K, n, C]` on a split, losses `[K, c]`, uncertainties `[2, c]`, or weights `[K, c]`.
     """
     world, first = piece
     if kind not in (LOSSES, UNCERTAINTY, MIXTURES):

@@ -194,7 +194,7 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
 
 def _refuse_features(_world: int, _client: int) -> Tensor:
     """Stands where only a worker can compute features."""
-    raise FedrayError("a stack's features are computed where its jobs run: ask the host of the stack")
+    raise FedrayError("a stack's features are computed where its jobs run, by fedray.runtime.stacking.StackWorkers")
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:

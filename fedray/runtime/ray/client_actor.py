@@ -201,7 +201,7 @@ class ClientActor:
 
         Args:
             message: Holds the models.
-            kind: `losses`, `uncertainty`, or the name of a split.
+            kind: `losses`, `uncertainty`, `mixtures`, or the name of a split.
             pieces: What is evaluated here.
             models: Models of each world, K.
             clients: Those of each world, where not the known ones are asked.
