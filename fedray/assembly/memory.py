@@ -241,7 +241,6 @@ def _estimate_evaluation(study: Study, layers: LayerOutputs, engine: Engine) -> 
     each = phase.models * (slots if study.method.answer is not None else 1)
     inside = {
         "mlp": each * layers.all,
-        "mlp-c": each * layers.all,
         "conv": 3.0 * min(each, engine.width) * layers.widest,
     }
     answers = 24.0 * study.worlds * each * rows * outputs

@@ -25,6 +25,7 @@ from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"
+_ENTRIES = 1 << 41  # the part of an address that random entries have, and no epoch
 
 
 def dense(layout: Layout) -> Compress:
@@ -124,7 +125,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
     def apply(uploads: Uploads) -> Compressed:
         k, delta = keep(uploads.client, uploads.tier), uploads.delta.clone()
         for j in range(len(delta)):
-            order = rng.bits(rng.fresh(uploads.key[j], 1 << 41), d)
+            order = rng.bits(rng.fresh(uploads.key[j], _ENTRIES), d)
             chosen = torch.zeros(d, dtype=torch.bool)
             chosen[torch.from_numpy(np.argpartition(order, min(int(k[j]), d) - 1)[: int(k[j])])] = True
             row = delta[j, :d]

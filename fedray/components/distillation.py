@@ -75,7 +75,7 @@ def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.K
         if epoch >= how.epochs // 2:
             total += torch.cat([t.detach().reshape(-1) for t in tensors]).double()
             kept += 1
-    return (total / max(kept, 1)).to(teachers.dtype) if kept else teachers[0]
+    return (total / kept).to(teachers.dtype) if kept else teachers[0]
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:

@@ -52,9 +52,9 @@ class Inline:
         """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
         return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
 
-    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+    def uncertainty(self, state: State, models: int) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
-        return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
+        return self._evaluate(state, evaluation.UNCERTAINTY, models, None)
 
     def _evaluate(
         self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
@@ -66,7 +66,7 @@ class Inline:
         }
 
     def score_known_clients(self, state: State) -> Pieces:
-        """Accuracy of known clients with models of their own, by (world, client)."""
+        """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""
         return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
 
     def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:

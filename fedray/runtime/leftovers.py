@@ -34,10 +34,7 @@ PREFIX = "fedray-ray-"  # of the folders
 OWNER, LOCK = "owner.json", "lock"
 MARK = "FEDRAY_RAY_SESSION"  # variable of Ray's processes: the folder
 PROCESSES, SHARED_MEMORY = Path("/proc"), Path("/dev/shm")
-SEMAPHORES = (
-    "sem.hdr",
-    "sem.obj",
-)  # what Ray calls those of its compiled graphs; then the raylet's id, `-`, time in ns
+SEMAPHORES = ("sem.hdr", "sem.obj")  # what Ray calls them; then the raylet's process id, `-`, the time in ns
 SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # of the path of a Unix socket
 # what Ray appends to the folder: the session with its time and process id, and the longest name of a socket
 SOCKET_NAME = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"

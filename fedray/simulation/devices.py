@@ -171,9 +171,9 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
 
 def _check_figures(table: dict[str, FloatArray], path: Path) -> None:
-    """Refuses figures that are not above 0 (latency may be 0), and moments that are negative."""
+    """Refuses figures and periods that are not above 0 (latency may be 0), and links from a negative moment on."""
     for name, values in table.items():
-        least = 0.0 if name in ("latency", "link_from", "available_from") else np.nextafter(0.0, 1.0)
+        least = 0.0 if name in ("latency", "link_from") else np.nextafter(0.0, 1.0)
         if name in (*COLUMNS, "period", "link_from"):
             right = np.isnan(values) | (np.isfinite(values) & (values >= least))
             if not right.all():

@@ -84,13 +84,12 @@ class Runtime(Protocol):
             The weights `[K, n]`, by (world, first place in `clients` of the piece).
         """
 
-    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+    def uncertainty(self, state: State, models: int) -> Pieces:
         """Measures how far the models of an ensemble disagree on the training data of known clients.
 
         Args:
             state: The models, `[worlds * K, d]`.
             models: K, models of each world.
-            worlds: How many worlds are evaluated; None: all.
 
         Returns:
             Mean total and knowledge uncertainty `[2, n]` in nats on each client's data
@@ -98,7 +97,12 @@ class Runtime(Protocol):
         """
 
     def score_known_clients(self, state: State) -> Pieces:
-        """Evaluates known clients that answer with models of their own: their accuracy, by (world, client)."""
+        """Evaluates known clients that answer with models of their own.
+
+        Returns:
+            By (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and
+            on its held-out rows; NaN where it has no such rows.
+        """
 
     def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
         """Evaluates the conformal sets of known clients that answer with models of their own.

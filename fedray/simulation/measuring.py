@@ -46,7 +46,7 @@ class Measuring:
         progress.metrics = self.evaluate(progress)
         progress.wall_seconds = time.perf_counter() - self.began
         if target is not None and progress.metrics:
-            meets_target(progress.metrics[0], target)
+            read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # refuses a name that is no metric
         self.recorder.evaluated(progress, progress.metrics)
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)

@@ -17,9 +17,9 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.files.pickled_data import read_pickled_data
+from fedray.simulation.devices import DAY
 
 TRAINING = 3.0  # a training step takes three inferences: `augmentation_factor` of FedScale's simulator
-DAY = 86_400.0
 Rows = dict[str, Any]  # columns, `[n]` each
 
 

@@ -110,13 +110,13 @@ class ChainBuilder:
             raise Unread(f"calls {name}")
         return self._extend(f"calls {name} in another form", first, lambda x: known(x, *rest, **kwargs))
 
-    def reshape(self, value: Link, sizes: tuple[int | None, ...]) -> Link:
-        """The chain behind a reshape; `sizes` begins with the number of samples, which is None where it was asked for.
+    def reshape(self, value: Link, samples: int | None, sample: tuple[int, ...]) -> Link:
+        """The chain behind a reshape to `[samples, *sample]`; None: as many samples as the module was asked about.
 
         The only reshapes that are read are those that flatten every sample, or change nothing.
         """
-        rest, whole = [-1 if one is None else one for one in sizes[1:]], math.prod(value.sample)
-        if rest.count(-1) > 1 or (sizes[0] == -1 and -1 in rest) or sizes[0] not in (None, -1):
+        rest, whole = list(sample), math.prod(value.sample)
+        if rest.count(-1) > 1 or (samples == -1 and -1 in rest) or samples not in (None, -1):
             raise Unread("reshapes a batch to a fixed number of samples")
         if -1 in rest:
             rest[rest.index(-1)] = whole // max(1, -math.prod(rest))

@@ -1,4 +1,4 @@
-"""The start-up check that a lane's bits do not depend on its neighbours, on this machine, with this network.
+"""The start-up check that a lane's bits do not depend on its neighbors, on this machine, with this network.
 
 Example:
     >>> from fedray.models.catalogue import build_net
@@ -9,6 +9,8 @@ Example:
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -65,7 +67,7 @@ def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], start
     device, dtype = starts.device, starts.dtype
     lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
     size = np.full(len(lane), _ROWS)
-    one_epoch = Local(**{**local.__dict__, "epochs": 1, "steps": None, "batch_size": batch})
+    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch)
     steps = count_steps(size, one_epoch)
     key = rng.keys(0, "selftest", lane)
     index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)

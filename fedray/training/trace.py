@@ -149,7 +149,7 @@ def _read_node(builder: ChainBuilder, node: fx.Node, args: tuple[Any, ...], kwar
         if name == "getattr" and args[1:] == ("shape",):
             return shape
         if name in ("view", "reshape"):
-            return builder.reshape(args[0], _read_sizes(args[1:]))
+            return builder.reshape(args[0], *_read_sizes(args[1:]))
     if name == "getitem" and isinstance(args[0], Shape):
         return _pick(*args)
     if node.target in _SIZES and all(isinstance(one, int) for one in args):
@@ -167,11 +167,11 @@ def _pick(shape: Shape, place: int | None = None) -> Shape | Batch | int:
     return Batch() if place == 0 else shape.sample[place - 1]
 
 
-def _read_sizes(args: tuple[Any, ...]) -> tuple[int | None, ...]:
-    """The sizes that a batch is reshaped to: first the number of samples, as None where the module asked for it."""
+def _read_sizes(args: tuple[Any, ...]) -> tuple[int | None, tuple[int, ...]]:
+    """What a batch is reshaped to: the number of samples, None where the module asked for it, and a sample's shape."""
     sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args
     if not sizes or not all(isinstance(one, int | Batch) for one in sizes) or not isinstance(sizes[0], Batch | int):
         raise Unread("reshapes by something other than numbers")
     if any(isinstance(one, Batch) for one in sizes[1:]):
         raise Unread("moves the samples of a batch")
-    return (None if isinstance(sizes[0], Batch) else sizes[0], *sizes[1:])
+    return None if isinstance(sizes[0], Batch) else sizes[0], tuple(sizes[1:])

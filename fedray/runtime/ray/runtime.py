@@ -157,13 +157,13 @@ class RayRuntime:
         """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
         return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
 
-    def uncertainty(self, state: State, models: int, worlds: int | None = None) -> Pieces:
+    def uncertainty(self, state: State, models: int) -> Pieces:
         """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
-        return self._evaluate(state, evaluation.UNCERTAINTY, models, worlds)
+        return self._evaluate(state, evaluation.UNCERTAINTY, models, None)
 
     @retry_on_cluster_change
     def score_known_clients(self, state: State) -> Pieces:
-        """Accuracy of known clients with models of their own, by (world, client)."""
+        """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""
         shared = ray.put(messages.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
