@@ -130,6 +130,16 @@ def weigh_models(study: Study, losses: Tensor, everybody: FloatArray | None) -> 
     return ensemble.personal_weights(losses.double().numpy().T, gamma)
 
 
+def rank_own_models(models: int, client: IntArray) -> Tensor:
+    """Losses by which client i chooses model i, `[K, n]`: 0 of that model, 1 of every other.
+
+    Args:
+        models: K.
+        client: ids of the clients, `[n]`.
+    """
+    return torch.from_numpy((np.arange(models)[:, None] != client).astype(np.float32))
+
+
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """What each model contributes to a client's answer: its vote for each class, or its targets in original units.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.clients import weigh_models
+from fedray.evaluation.clients import rank_own_models, weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.present import drop_absent, weigh_present
@@ -74,8 +74,8 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """The weights of the known clients over the models that answer, `[N, K]` by world.
 
-    They are those that the clients keep (FedEM), or follow from the losses on their rows; where each client has one
-    model, only that one has loss 0.
+    They are those that the clients keep (FedEM), or follow from the losses on their rows; a client with a model of its
+    own gives it all weight, or if it does not answer the others equal ones.
 
     Args:
         study: what was trained.
@@ -87,8 +87,8 @@ def find_client_weights(
     if study.method.phase.mixture:
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
-        others = 1.0 - torch.eye(answer.models)[:, :EVALUATED_CLIENTS]
-        return {world: weigh_models(study, drop_absent(others, answer, world), None) for world in range(count)}
+        ranks = rank_own_models(answer.models, np.arange(min(answer.models, EVALUATED_CLIENTS)))
+        return {world: weigh_models(study, drop_absent(ranks, answer, world), None) for world in range(count)}
     losses = runtime.losses(answer.state, answer.models, worlds)
     return {
         world: weigh_models(study, drop_absent(join_pieces(losses, world), answer, world), weigh_present(answer, world))

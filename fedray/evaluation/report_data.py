@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
@@ -22,7 +21,6 @@ from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
 from fedray.evaluation.measured import Measured, find_client_weights, gather_outputs, join_pieces
-from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.ood import collect_ood_report
 from fedray.evaluation.present import drop_absent, weigh_present
 from fedray.evaluation.regression import read_members
@@ -107,11 +105,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     answer = study.answer(state)
     pieces = runtime.losses(answer.state, answer.models, worlds=1)
     losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
-    if study.method.phase.mixture:
-        weights = measure_weights(study, runtime, answer.state, 1)[0]
+    if study.method.phase.mixture or study.method.one_model_per_client:
+        weights = find_client_weights(study, runtime, answer, worlds=1)[0]
     else:
-        told = 1.0 - torch.eye(*losses.shape) if study.method.one_model_per_client else losses
-        weights = weigh_models(study, told, weigh_present(answer, 0))
+        weights = weigh_models(study, losses, weigh_present(answer, 0))
     if study.method.phase.is_personal:
         own = split_own_scores(runtime.score_known_clients(state), 0)
         scores = pick_best_pass(*own, lowest=not study.classes)

@@ -24,7 +24,7 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.data.client_names import find_client
 from fedray.data.forms.new_rows import read_inputs
-from fedray.evaluation.clients import weigh_models
+from fedray.evaluation.clients import rank_own_models, weigh_models
 from fedray.evaluation.mixture import read_weights
 from fedray.evaluation.present import weigh_present
 from fedray.evaluation.regression import predict_targets
@@ -136,14 +136,14 @@ class Predictor:
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
         weights = np.zeros(self.answer.models)
-        if self.study.method.one_model_per_client:
-            weights[client] = 1.0
-            return weights
         if self.study.method.phase.mixture:
             known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
             new = fit_mixtures(self.worker, self.answer.state, world, np.array([client]), len(weights)).numpy()[:, 0]
             return new if np.isnan(known).any() else known
-        losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
+        if self.study.method.one_model_per_client:
+            losses = rank_own_models(len(weights), np.array([client]))
+        else:
+            losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
         present = self.answer.weights
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         everybody = weigh_present(self.answer, world)

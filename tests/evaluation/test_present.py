@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import fedray
 from fedray.core.method import Answer
 from fedray.core.types import State
 from fedray.evaluation.present import drop_absent, weigh_present
-from fedray.methods import Method, Setting, federated
+from fedray.methods import METHODS, Method, Setting, federated
 from fedray.metrics import classification, regression
 
 SMALL: dict[str, Any] = {
@@ -107,3 +108,24 @@ def test_equal_weights_keep_the_bits_of_no_weights() -> None:
     assert weigh_present(Answer(state, 4), 0) is None
     assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]  # a list is compared with an array
     assert drop_absent(torch.arange(4), answer, 1).tolist() == [0, 3]
+
+
+def alone_but_one(setting: Setting) -> Method:
+    """Every client has a model of its own, and that of client 1 does not answer."""
+    number = setting.clients.number
+    weights = np.array([[float(client != 1) for client in range(number)]])
+    return replace(METHODS["local_only"](setting), name="mine", answer=lambda state: Answer(state, number, weights))
+
+
+def test_clients_with_a_model_each_got_the_next_ones_where_a_model_does_not_answer() -> None:
+    """In the pictures; and `predict` gave client 1 the model that does not answer, not the others as the scores do."""
+    keys = {"method": {"models": 4}, "data": {"limit": 200}, "evaluate": {"personal": True, "clients": "all"}}
+    run = fedray.run({**SMALL, **keys}, method=alone_but_one)
+    with np.load(run.path / "pictures.npz") as pictures:
+        weights, accuracy = pictures["alpha"], pictures["client_accuracy"]
+    np.testing.assert_allclose(weights, np.insert(np.eye(3), 1, np.full(3, 1 / 3), axis=0))
+    np.testing.assert_allclose(accuracy, run.client_scores.to_pandas()["accuracy"].to_numpy()[-4:])
+    x = run.study.split("test", 0)[0][:9]
+    members = run.predict(x).members
+    for client, row in enumerate(weights):
+        np.testing.assert_allclose(run.predict(x, client=client).mean, np.tensordot(row, members, 1), rtol=1e-6)
