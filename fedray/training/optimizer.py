@@ -71,10 +71,11 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
         g = list(grads)
         if offset:
             g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
-        if local.weight_decay or local.pull:
-            g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay + local.pull))
-        if local.pull:
-            torch._foreach_add_(g, [a[:lanes] for a in anchor], alpha=-local.pull)
+        if local.weight_decay:
+            g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay))
+        if local.pull:  # the difference first: 0 at the anchor, and no rounding error that Adam divides by itself
+            away = torch._foreach_sub(list(now), [a[:lanes] for a in anchor])
+            g = list(torch._foreach_add(g, away, alpha=local.pull))
         return g
 
     return complete

@@ -15,6 +15,7 @@ from fedray.core.method import Local
 from fedray.core.types import Objective
 from fedray.training import block as blocks
 from fedray.training import loop, mlp
+from fedray.training.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -43,6 +44,17 @@ def test_the_losses_of_a_rate_that_has_fallen_to_0_were_no_numbers(engine: str, 
     reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
     assert torch.equal(trained.final, block.start)
     torch.testing.assert_close(trained.loss, reference.loss, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("pull", [0.01, 0.3])
+def test_a_weight_without_a_gradient_stays_under_adam_and_a_pull_to_where_it_began(pull: float) -> None:
+    """The pull there is 0; Adam divides a rounding error in its place by itself, and the weight moves by the rate."""
+    start = torch.randn(1, 200, generator=torch.Generator().manual_seed(0))
+    params = [start.clone()]
+    step = make_optimizer(Local(optimizer="adam", lr=0.1, pull=pull), 0.1, [start], [])
+    for _ in range(20):
+        step(params, [torch.zeros(1, 200)], None)
+    assert torch.equal(params[0], start)
 
 
 @pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
