@@ -55,7 +55,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         if method_spec_of(method).defaults.get("model", {}).get("objective") == objective:
             raise BadInput(
                 f"method.name = {method} has the objective {objective}, but {scenario.data.name} has {kind}: "
-                "choose other data, or another method"
+                "set model.objective to auto, or choose other data"
             )
         raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options

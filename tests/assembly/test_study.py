@@ -77,3 +77,11 @@ def test_a_regression_with_several_targets_was_scored_on_the_first() -> None:
     rows = Split(x, np.concatenate([x, -x], axis=1))
     with pytest.raises(BadInput, match="two has 2 targets, but a regression is scored on one: give one column"):
         fedray.run({"rounds": 1, "runtime": "inline", "clients": {"number": 2}}, data=regression("two", rows, rows))
+
+
+def test_a_deep_ensemble_on_classes_was_told_to_choose_other_data_though_another_objective_does() -> None:
+    keys = {"method": "deep_ensemble", "data": {"name": "digits"}}
+    with pytest.raises(BadInput, match="digits has classes: set model.objective to auto"):
+        build_study(read_scenario(keys), UserObjects())
+    found = build_study(read_scenario({**keys, "model": {"objective": "auto"}}), UserObjects())
+    assert found.net.objective == "cross_entropy"
