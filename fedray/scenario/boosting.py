@@ -118,6 +118,6 @@ BOOSTING_SPECS: dict[str, MethodSpec] = {
         fits="each",
         downloads=False,
         options={"learner": _LEARNER},
-        **_COMMON,
+        **{**_COMMON, "in_rounds": "adds the learners of a whole round at once"},
     ),
 }

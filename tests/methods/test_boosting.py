@@ -300,6 +300,10 @@ def test_macro_f1_is_scikit_learns() -> None:
         ({"method": {"name": "adaboost_f", "learner": "mlp"}}, "choose sklearn/decision_tree"),
         ({"method": {"name": "federated_bagging", "draw": "rows"}}, "draw"),
         ({"participation": {"mode": "async"}}, "asks all clients of a round"),
+        (
+            {"method": {"name": "federated_bagging"}, "participation": {"mode": "async"}},
+            "adds the learners of a whole round",
+        ),
         ({"participation": {"per_round": 2, "selection": {"name": "oort"}}}, "leave it at uniform"),
         ({"rounds": 0}, "rounds = 0"),
         ({"data": {"name": "cubic"}}, "real targets"),
