@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
     "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
     "model": {"name": "mlp", "hidden": [64]},
     "clients": {"number": 40},
-    "local": {"lr": 0.05, "batch_size": 8, "epochs": 150},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 450},
     "checkpoint": {"every": 1, "keep": 3},
     "evaluate": {"every": 5},
 }
@@ -35,11 +35,11 @@ METHODS: dict[str, dict[str, Any]] = {
         },
         "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
     },
-    "feddyn": {"method": {"name": "feddyn"}},
+    "feddyn": {"method": {"name": "feddyn"}, "local": {"lr": 0.05, "batch_size": 8, "epochs": 1500}},
     "random_walk": {
         "method": {"name": "random_walk", "models": 5},
         "graph": {"kind": "watts_strogatz", "node_failure": 0.05},
-        "local": {"lr": 0.05, "batch_size": 8, "epochs": 1500},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 4500},
     },
     "stacking": {
         "method": {
@@ -49,6 +49,7 @@ METHODS: dict[str, dict[str, Any]] = {
             "fold_number": 3,
             "meta_rounds": 10,
         },
+        "model": {},
         "rounds": 10,
         "clients": {"number": 10},
     },
