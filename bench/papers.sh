@@ -1,32 +1,58 @@
 #!/bin/sh
-# All tables of the papers, one after another, as docs/results.md has them. The same command goes on where it stopped:
-# finished cells are kept. Cells that need a GPU or days of a processor come last, and only when asked for.
+# The tables of the papers, one after another. The same command goes on where it stopped: finished cells are kept.
 #
-#   FEDRAY_DATA=... sh bench/papers.sh [--all] [OUT]     # OUT: runs/papers
+#   FEDRAY_DATA=... sh bench/papers.sh [OUT]             # the small tables: about four hours of a core. OUT: runs/papers
+#   FEDRAY_DATA=... sh bench/papers.sh --measured [OUT]  # and every other table of docs/results, at the size that it has there
+#   FEDRAY_DATA=... sh bench/papers.sh --all [OUT]       # and all files at the papers' size: days of a core, or a GPU
 #   JOBS=2 sh bench/papers.sh                            # two cells at a time
-set -eu
+set -euf
 cd "$(dirname "$0")/.."
-more=no
-if [ "${1:-}" = --all ]; then more=yes; shift; fi
+more=
+case "${1:-}" in --measured | --all) more=$1; shift ;; esac
 out=${1:-runs/papers}
 export OMP_NUM_THREADS=1
 
-# seconds of one core, about: measured ones are in docs/results
-hours="fedag_table2 fedag_references fedag_fig2_cubic fedag_fig3 fed_ensemble_table1 fed_ensemble_table1_bias fed_ensemble_fig2
+table() { # a folder below OUT, a file, and what `fedray table` gets beside them
+    folder=$1 file=$2
+    shift 2
+    fedray table "scenarios/papers/$file.yaml" "$@" --jobs "${JOBS:-1}" --out "$out/$folder" || failed="${failed:-} $folder"
+}
+
+small="fedag_table2 fedag_references fedag_fig2_cubic fedag_fig3 fed_ensemble_table1 fed_ensemble_table1_bias fed_ensemble_fig2
        fed_ensemble_printers shefl_learning_rate_fmnist shefl_rounds_fmnist fed_ensemble_table2_mnist_proxy
        stacking_table4_readings stacking_table5_readings stacking_table4_mnist fed_ensemble_table3_femnist fed_ensemble_table2_shakespeare fedag_table2_protein fed_ensemble_fig6
        ifca_rotated_mnist"
-days="shefl_fig1_fmnist shefl_fig1_mnist shefl_table1a_fmnist shefl_table1a_mnist shefl_table1b_fmnist fed_ensemble_table2_mnist
-      fed_ensemble_table4 fed_ensemble_table5 fed_ensemble_table6 fed_ensemble_table7 fed_ensemble_fig6_cifar10
-      fed_ensemble_table2_cifar10 fed_ensemble_table2_cifar100 shefl_table1a_cifar10 shefl_table1a_cifar100 shefl_table1a_svhn
-      shefl_fig1_cifar10 shefl_fig1_cifar100 shefl_fig1_svhn stacking_table4_mnist_deep stacking_table5_cifar10"
+for name in $small; do table "$name" "$name"; done
 
-run() {
-    for name in $1; do
-        fedray table "scenarios/papers/$name.yaml" --jobs "${JOBS:-1}" --out "$out/$name" || failed="${failed:-} $name"
+if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it took, on processors of different speed
+    cnn="model.channels=[10,20] model.hidden=[50] replicates=3 runtime=inline"
+    table shefl_fig1 shefl_fig1_fmnist $cnn                                                   # 190
+    table shefl_path shefl_table1a_fmnist $cnn --cells 'path_*'                               # 93
+    table shefl_mnist shefl_table1a_mnist $cnn                                                # 250
+    for step in 0.1 0.05; do # SHEFL with 0.1 diverges in round 16, so that one cell fails
+        table shefl_step_$step shefl_table1a_fmnist $cnn local.lr=$step \
+            --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl                   # 60
     done
-}
+    table shefl_table1b shefl_table1b_fmnist $cnn rounds=30                                   # 156
+    table shefl_wide shefl_table1a_fmnist replicates=3 runtime=inline --cells 'dirichlet_*'   # 246
+    table shefl_cifar10 shefl_table1a_cifar10 model.width=0.25 data.limit=10000 clients.number=20 \
+        clients.tiers.hpc.number=10 clients.tiers.lpc.number=10 local.epochs=2 rounds=12 evaluate.every=4 replicates=1 \
+        runtime=inline --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl        # 48
+    table table2_mnist fed_ensemble_table2_mnist rounds=100                                   # 270
+    table table2_mnist_dropout fed_ensemble_table2_mnist rounds=100 model.dropout=0.5 predict.dropout_at_test=true # 270
+    table table2_mnist_proxy_400 fed_ensemble_table2_mnist_proxy rounds=400 replicates=1      # 15
+    for n in 4 5 6 7; do
+        table table$n fed_ensemble_table$n rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 \
+            evaluate.every=50 runtime=inline                                                  # 67
+    done
+    table stacking_table4_readings_all_rows stacking_table4_readings data.limit=null replicates=1 # 8
+fi
 
-run "$hours"
-if [ $more = yes ]; then run "$days"; fi
+large="shefl_fig1_fmnist shefl_fig1_mnist shefl_table1a_fmnist shefl_table1a_mnist shefl_table1b_fmnist fed_ensemble_table2_mnist
+       fed_ensemble_table4 fed_ensemble_table5 fed_ensemble_table6 fed_ensemble_table7 fed_ensemble_fig6_cifar10
+       fed_ensemble_table2_cifar10 fed_ensemble_table2_cifar100 shefl_table1a_cifar10 shefl_table1a_cifar100 shefl_table1a_svhn
+       shefl_fig1_cifar10 shefl_fig1_cifar100 shefl_fig1_svhn stacking_table4_mnist_deep stacking_table5_cifar10"
+if [ "$more" = --all ]; then
+    for name in $large; do table "$name" "$name"; done
+fi
 if [ -n "${failed:-}" ]; then echo "these tables have cells that failed:$failed" >&2; exit 1; fi

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
+from real_files import skipping_without_files
 from small import scenario, train_rounds
 
 from fedray.assembly.study import build_study
@@ -14,7 +14,6 @@ from fedray.runtime.evaluation import score_known_clients
 from fedray.scenario.loader import read_scenario
 
 
-@pytest.mark.skipif("FEDRAY_DATA" not in os.environ, reason="the data sets' files are not here")
 @pytest.mark.parametrize(
     ("data", "model", "clients"),
     [
@@ -35,7 +34,8 @@ def test_natural_clients_are_tested_on_their_own_rows(
     natural = data["partition"]["name"] == "natural"
     tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
                      "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
-    study = build_study(read_scenario(tree))
+    with skipping_without_files():
+        study = build_study(read_scenario(tree))
     assert study.clients.number == clients
     shards = study.shards
     group, test_group = shards.data.train.group, shards.data.test.group

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_files import is_missing
 
 from fedray.assembly.study import build_study, open_data
 from fedray.assembly.user_objects import UserObjects
@@ -102,7 +103,7 @@ def data_of(scenario: Scenario) -> UserObjects:
     try:
         open_data(scenario, UserObjects())
     except BadInput as error:
-        if "FEDRAY_DATA" not in str(error):
+        if not is_missing(error):
             raise
         if scenario.data.name not in SHAPES:
             pytest.skip(str(error))

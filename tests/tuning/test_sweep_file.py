@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from real_files import skipping_without_files
 from sweeps import BASE, LR, sweep
 
 from fedray.core.errors import BadInput, ScenarioWarning
@@ -32,9 +32,8 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
     if isinstance(tree["scenario"], str):
         tree["scenario"] = str(path.parent / tree["scenario"])
     tree["overrides"] = {**tree.get("overrides", {}), "rounds": 2}
-    if tree["overrides"].get("data.name", "digits") != "digits" and "FEDRAY_DATA" not in os.environ:
-        pytest.skip("the data sets' files are not here")
-    summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda _line: None)
+    with skipping_without_files():
+        summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda _line: None)
     assert (summary["complete"], summary["trainings"]) == (1, 1)
 
 

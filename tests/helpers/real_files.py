@@ -1,0 +1,26 @@
+"""Tests on the real data sets are skipped where the files of a set are not on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fedray.core.errors import BadInput
+
+
+def is_missing(error: BadInput) -> bool:
+    """Whether it says that files of a data set are not here, and not that anything else is wrong."""
+    return "FEDRAY_DATA" in str(error)
+
+
+@contextmanager
+def skipping_without_files() -> Iterator[None]:
+    """Skips the test where a data set that it opens has no files here; any other complaint is a failure."""
+    try:
+        yield
+    except BadInput as error:
+        if not is_missing(error):
+            raise
+        pytest.skip(str(error))
