@@ -106,7 +106,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
             raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
 
 
-def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str = "data") -> Array:
+def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
     """The rows that are left out, `[n]`: those with missing values, where these are dropped.
 
     Args:

@@ -62,7 +62,7 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
-    digests: identity.Digests | None = None,
+    digests: identity.Digests | None,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
