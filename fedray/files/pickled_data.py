@@ -1,4 +1,4 @@
-r"""What a pickle of plain data says, read without unpickling it: nothing in it can run.
+r"""Reads a pickle of plain data without unpickling it, so that nothing in it can run.
 
 The instructions of the file are listed by `pickletools`, and only those that make numbers, text, lists, tuples and
 dicts are followed; any other one, such as a class, is refused.

@@ -1,4 +1,4 @@
-"""What a scenario does not say: the defaults of its method, and those that follow from its other keys.
+"""The keys that a scenario leaves out: the defaults of its method, and those that follow from its other keys.
 
 Example:
     >>> with_defaults({"method": {"name": "stacking"}})["clients"]

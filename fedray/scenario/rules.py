@@ -1,4 +1,4 @@
-"""What keys say about each other: contradictions, the scenario of pooled data, and the clients of each tier.
+"""Checks of keys against each other, the scenario of pooled data, and the clients of each tier.
 
 Example:
     >>> from fedray.scenario.clients import TierKeys
