@@ -1,4 +1,4 @@
-"""What the rows of a data set need in memory: data that are computed, copies, rows that clients show differently.
+"""Estimates of what the rows of a data set need in memory: computed data, copies, rows that differ by client.
 
 Example:
     >>> from fedray.data.catalogue import load_data

@@ -1,4 +1,4 @@
-"""The simulated devices of a scenario: what they are like, how many are chosen in a round, and who of them counts.
+"""The simulated devices of a scenario: their speeds, how many are chosen in a round, and which uploads count.
 
 Example:
     >>> from fedray.core.types import Tier

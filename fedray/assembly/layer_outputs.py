@@ -1,4 +1,4 @@
-"""How much the layers of a network put out, counted on one example: what decides the memory of a forward pass."""
+"""Counts the numbers that the layers of a network put out for one example: they decide the memory of a forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients with a batch of one row, on which batch normalization cannot train: they are named before a run begins.
+"""Warns of clients with a batch of one row, on which batch normalization cannot train.
 
 Example:
     >>> from fedray.core.method import Local

@@ -21,7 +21,7 @@ from fedray.assembly import memory
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Net
+from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.dropout import find_dropout
@@ -45,19 +45,8 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     Raises:
         BadInput: the network does not fit the data, or this machine cannot hold the models.
     """
-    objective = scenario.model.objective
-    if objective == "auto":
-        objective = "cross_entropy" if data.classes else "mse"
+    objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
-    if (objective == "cross_entropy") != bool(data.classes):
-        kind = "classes" if data.classes else "real targets"
-        method = scenario.method.name
-        if method_spec_of(method).defaults.get("model", {}).get("objective") == objective:
-            raise BadInput(
-                f"method.name = {method} has the objective {objective}, but {scenario.data.name} has {kind}: "
-                "set model.objective to auto, or choose other data"
-            )
-        raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
         memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
@@ -82,6 +71,22 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if is_own:
         try_training(net, rows)
     return net
+
+
+def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
+    """The objective of a scenario, which must fit the data."""
+    objective, method = scenario.model.objective, scenario.method.name
+    if objective == "auto":
+        return "cross_entropy" if data.classes else "mse"
+    if (objective == "cross_entropy") == bool(data.classes):
+        return objective
+    kind = "classes" if data.classes else "real targets"
+    if method_spec_of(method).defaults.get("model", {}).get("objective") == objective:
+        raise BadInput(
+            f"method.name = {method} has the objective {objective}, but {scenario.data.name} has {kind}: "
+            "set model.objective to auto, or choose other data"
+        )
+    raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
 
 
 def _check_vocabulary(data: Dataset, known: int) -> None:

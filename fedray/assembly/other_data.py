@@ -73,7 +73,10 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
         return data
     if not data.classes or data.kind == "tokens":
         has = "text" if data.classes else "real targets"
-        raise BadInput(f"evaluate.ood = {name}, but {data.name} has {has}: it needs classes of images or of numbers")
+        raise BadInput(
+            f"evaluate.ood = {name}, but {data.name} has {has}: "
+            "choose data with classes, whose inputs are images or numbers"
+        )
     rows = len(data.folds[0][1]) if data.folds else len(data.test.y)
     if name == NOISE:
         return data._replace(ood=_draw_noise(data, rows))

@@ -1,4 +1,4 @@
-"""What a user's own method leaves of the scenario: an object that it does not read is refused, a key is said.
+"""Parts of a scenario that a user's own method does not read: an object is refused, a key is named in a warning.
 
 Example:
     >>> from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A user's own method, every part of which is checked while it trains: what it returned wrongly is one line.
+"""A user's own method with a check around each of its functions: a wrong result is one line that names the function.
 
 Example:
     >>> guard_method(None, "method mine", worlds=1, clients=4, layers=())
@@ -152,7 +152,9 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     for layer in phase.private:
         if layer not in about.layers:
             known = ", ".join(about.layers)
-            raise BadInput(f"{where}: private has the layer {layer!r}: the network's layers are {known}")
+            raise BadInput(
+                f"{where}: private has the layer {layer!r}, which the network lacks: choose among its layers, {known}"
+            )
     _require(where, "personal", phase.personal, tuple)
     _check_local(where, phase.local)
     for local in phase.personal:

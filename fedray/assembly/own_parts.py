@@ -1,4 +1,4 @@
-"""The parts of a user's own method of several architectures: what they may be, checked before anything trains.
+"""Checks of a user's own method that trains several architectures, before anything trains.
 
 Example:
     >>> from types import SimpleNamespace
@@ -62,4 +62,6 @@ def _check_part(part: Phase, where: str, models: int) -> None:
         if getattr(part, name):
             raise BadInput(f"{where}: {name} is not read in a part: leave it out")
     if part.local.has_code or part.local.correction is not None:
-        raise BadInput(f"{where}: local has a loss, a transformation or a correction, which parts cannot have yet")
+        raise BadInput(
+            f"{where}: local has a loss, a transformation or a correction, which parts cannot have: leave it out"
+        )

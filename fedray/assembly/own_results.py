@@ -1,4 +1,4 @@
-"""What the parts of a user's own method return: what is wrong with it, in words, or None.
+"""Checks of what the functions of a user's own method return: each gives the error in words, or None.
 
 Example:
     >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -161,7 +161,7 @@ def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
     return next((f"models of a part that are {text}" for text in wrong if text is not None), None)
 
 
-def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...] = ()) -> str | None:
+def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str | None:
     """What is wrong with uploads after compression; `own` are the private vectors that it keeps at the clients."""
     if not isinstance(found, Compressed):
         return f"{name_type(found)}: return a Compressed(delta)"

@@ -1,4 +1,4 @@
-"""A user's own kind of schedule, whose assignments are checked in every round: what it returned wrongly is one line.
+"""A user's own kind of schedule, with a check of each round's assignments: a wrong one is one line.
 
 Example:
     >>> def first_model(models, rows):

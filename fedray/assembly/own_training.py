@@ -154,7 +154,7 @@ def drop_watchers(scenario: Scenario, own: OwnTraining) -> tuple[Scenario, OwnTr
 
 
 def record_training(scenario: Scenario, own: OwnTraining) -> Scenario:
-    """The scenario with the names of the objects in the place of what it names, as a run directory keeps it."""
+    """The scenario with the names of the objects instead of what it names, as a run directory keeps it."""
     named, local = own.named(), scenario.local
     if "loss" in named:
         local = replace(local, loss=None)

@@ -1,4 +1,4 @@
-"""Options that know which of them were read, so that one that nothing reads is not taken in silence.
+"""Options that record which of them are read, so that an option that nothing reads can be refused.
 
 Example:
     >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})

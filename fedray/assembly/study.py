@@ -75,7 +75,7 @@ def _find_pooled(asked: Scenario, built: Scenario, own: UserObjects) -> Dealing 
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
 
-def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None = None) -> Study:
+def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> Study:
     """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has.
 
     Args:
@@ -174,8 +174,8 @@ def deal_shards(
     seeds: list[int],
     folds: list[int],
     *,
-    pooled: Dealing | None = None,
-    own: UserObjects | None = None,
+    pooled: Dealing | None,
+    own: UserObjects,
 ) -> Shards:
     """The clients' data, dealt as the scenario says.
 
@@ -202,8 +202,8 @@ def deal_shards(
         hold_out=scenario.data.hold_out,
         server=share_of_server(scenario, own),
         pooled=pooled,
-        own=None if own is None or pooled is not None else own.partition,
-        dealt=None if own is None else own.dealt,
+        own=own.partition if pooled is None else None,
+        dealt=own.dealt,
     )
     if scenario.data.hold_out and not len(shards.holdout(0)[1]):
         raise BadInput(
@@ -244,7 +244,7 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     return [int(fold)]
 
 
-def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = None) -> Evaluation:
+def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining) -> Evaluation:
     """What is measured, and when.
 
     Args:
@@ -262,11 +262,12 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
     }
     for key, metric in wanted.items():
         if metric and not names.fits_task(metric, classes):
-            has = "has classes" if classes else "has none"
-            raise BadInput(f"{key} = {metric}, but {scenario.data.name} {has}: choose another")
+            kind, fitting = ("classes", "accuracy or nll") if classes else ("real targets", "rmse or nll")
+            raise BadInput(
+                f"{key} = {metric}, but {scenario.data.name} has {kind}: choose a score of theirs, as {fitting}"
+            )
         if metric and not names.has_direction(metric):
-            text = f"{key} = {metric}, of which neither more nor less is better: more counts as better here"
-            warn_user(text)
+            warn_user(f"{key} = {metric}, of which neither more nor less is better: more counts as better here")
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
         every=scenario.evaluate.every,
@@ -278,7 +279,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining | None = 
         target=(target.metric, target.value) if target else None,
         patience=Patience(patience.metric, patience.patience, patience.min_delta) if patience else None,
         best=best,
-        metrics=find_metrics(scenario, own or OwnTraining()),
+        metrics=find_metrics(scenario, own),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
         dropout_at_test=scenario.predict.dropout_at_test,

@@ -1,4 +1,4 @@
-"""What a user should know of a study before it trains, each as one warning; none of it stops a run.
+"""Warnings about a study before it trains; none of them stops the run.
 
 Example:
     >>> from fedray.assembly.study import build_study

@@ -1,4 +1,4 @@
-"""How clients train, and what is measured, with a user's own code: their objects become parts of a study.
+"""A user's own loss, optimizer, metrics and callbacks, as parts of a study.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -150,7 +150,7 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
     }
     for why, is_there in obstacles.items():
         if reads_ensemble(phase.local.loss) and is_there:
-            raise BadInput(f"local.loss reads the ensemble, but {why}, or read broadcast instead")
+            raise BadInput(f"local.loss reads the ensemble, but {why}, or let it read broadcast instead")
 
 
 def try_own_code(study: Study) -> None:

@@ -1,4 +1,4 @@
-"""Classes that the test rows have and no client's training rows: they are named before a run begins.
+"""Warns of classes that the test rows have and no client's training rows.
 
 Example:
     >>> counts, tested = np.array([[3, 1, 0], [2, 0, 0]]), np.array([0, 0, 1, 2])

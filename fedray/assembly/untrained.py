@@ -1,4 +1,4 @@
-"""Models that nobody will train, because a run has too few jobs: they are counted before it begins.
+"""Warns of models that nobody will train, because a run has too few jobs.
 
 Example:
     >>> from fedray.assembly.study import build_study

@@ -131,7 +131,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
     return lambda _t: random.permutation(len(world.clients))[:chosen].tolist(), deal
 
 
-def draw_as_simulated(study: Study, world: int = 0) -> tuple[ChooseClients, DealBatches]:
+def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
     """The clients and the batches of fedray itself, so that both must arrive at the same weights."""
     phase = study.method.phase
 

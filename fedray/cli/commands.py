@@ -68,7 +68,11 @@ def exit_with_one_line() -> Iterator[None]:
 @loudness
 @click.version_option(__version__, prog_name="fedray")
 def commands() -> None:
-    """Simulate ensemble federated learning on one machine or a Ray cluster."""
+    """Simulate ensemble federated learning on one machine or a Ray cluster.
+
+    To begin: `fedray run quickstart` trains five models over 100 clients, and writes a report below this folder.
+    `fedray scenarios` lists more, `fedray check quickstart --all` prints every key, `fedray list methods` the methods.
+    """
 
 
 for _command in (

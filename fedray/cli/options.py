@@ -50,7 +50,9 @@ out = click.option(
     **as_path,
     help="Directory of the run (default: the first free one of runs/SCENARIO, runs/SCENARIO-2, ...).",
 )
-address = click.option("--address", help="A running Ray cluster (default: one is started here for the run).")
+address = click.option(
+    "--address", help="A running Ray cluster: auto, or HOST:PORT (default: where Ray is needed, one is started here)."
+)
 wait_for = click.option(
     "--wait-for",
     metavar="NAME=AMOUNT,...",

@@ -47,7 +47,10 @@ def run_command(
     wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`."""
+    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`.
+
+    SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints its keys.
+    """
     from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import read_scenario
     from fedray.scenario.shipped import find_scenario_file
@@ -128,7 +131,10 @@ def check_command(
     plot: Path | None,
     every_key: bool,
 ) -> None:
-    """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round."""
+    """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round.
+
+    SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
+    """
     from fedray.runtime.addresses import find_address
     from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file

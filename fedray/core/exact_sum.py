@@ -127,9 +127,7 @@ def exact_sum(
     return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)
 
 
-def sum_with_torch(
-    x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int = 1, square: bool = False
-) -> ExactSum:
+def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
     """The same as `exact_sum` with torch alone, where there is no compiled library, and on other devices.
 
     Args:

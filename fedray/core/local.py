@@ -90,7 +90,7 @@ class Reading(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """A loss in the place of the network's own.
+    """A loss instead of the network's own.
 
     Attributes:
         function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.

@@ -1,4 +1,4 @@
-"""What the parts of a stack tell each other: parts are trained side by side, and may then learn from all uploads.
+"""What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
 
 Example:
     >>> import torch

@@ -1,4 +1,4 @@
-"""Checks of a user's own data set: what would train, and mean something else than the user thinks, is refused.
+"""Checks of a user's own data set: data that would train, but mean something else than the user thinks, are refused.
 
 Example:
     >>> import numpy as np
@@ -105,7 +105,7 @@ def _check_inputs(where: str, x: Array) -> None:
             f"{x.shape[3]} x {x.shape[1]} x {x.shape[2]}"
         )
     if x.ndim == 3 and x.dtype.kind in "iu":
-        raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: images are x[:, None]")
+        raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: give images as x[:, None]")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         wrong = find_wrong_rows(x)
         raise BadInput(f"{where} has inputs that are NaN or infinite{wrong}: fill them, or drop those rows")
@@ -181,7 +181,7 @@ def _check_scales(data: Dataset) -> None:
                 f"[1, {', '.join(map(str, shape))}]"
             )
         if not np.isfinite(values).all():
-            raise BadInput(f"{where} is NaN or infinite: are the inputs finite?")
+            raise BadInput(f"{where} is NaN or infinite: look for NaN, infinite or huge inputs")
         if name.endswith("scale") and not (values > 0).all():
             raise BadInput(f"{where} has numbers that are 0 or less: give 1 for a constant column")
 

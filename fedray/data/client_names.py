@@ -66,7 +66,7 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
     if not isinstance(client, int | np.integer) or isinstance(client, bool):
         raise BadInput(f"client = {client!r}: give its name, or a number from 0 to {number - 1}")
     if not 0 <= client < number:
-        raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}")
+        raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}: choose one of them")
     return int(client)
 
 

@@ -106,7 +106,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
             raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
 
 
-def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str = "data") -> Array:
+def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
     """The rows that are left out, `[n]`: those with missing values, where these are dropped.
 
     Args:
@@ -155,29 +155,13 @@ def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key
 
 
 def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """The columns beside targets and group that are inputs, and what is said of the others."""
-    inputs: list[str] = []
-    truths, categories, many, others = [], [], [], []
-    for column in frame:
-        values = frame[column]
-        if column in (*targets, group):
-            continue
-        if values.dtype.kind in "iuf":
-            inputs.append(column)
-        elif _holds_truth_values(values):
-            inputs.append(column)
-            truths.append(str(column))
-        elif not is_text(values):
-            others.append(str(column))
-        else:
-            _refuse_stray(frame, column, "data", f"correct it, or name the inputs in data.{key}")
-            if not _holds_words(values):
-                others.append(str(column))
-            elif values.nunique() > min(MOST_VALUES, max(2, values.count() // 4)):
-                many.append(str(column))
-            else:
-                inputs.append(column)
-                categories.append(str(column))
+    """The columns beside targets and group that are inputs, and a sentence on each kind of the others."""
+    kinds = {column: _find_kind(frame, column, key) for column in frame if column not in (*targets, group)}
+    inputs = [column for column, kind in kinds.items() if kind in ("number", "truth", "category")]
+    truths, categories, many, others = (
+        [str(column) for column, kind in kinds.items() if kind == wanted]
+        for wanted in ("truth", "category", "too many values", "other")
+    )
     if not inputs:
         table = frame.attrs.get("file", "the table")
         remedy = f"name {', '.join(many)[:200]} in data.{key}" if many else "add one"
@@ -192,6 +176,21 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) ->
         _describe(commas, "has", "have", "numbers with decimal commas: write points (pandas.read_csv: decimal=',')"),
     ]
     return inputs, tuple(remark for remark in said if remark)
+
+
+def _find_kind(frame: Any, column: str, key: str) -> str:
+    """What a column is as an input: `number`, `truth`, `category`, `too many values` or `other`."""
+    values = frame[column]
+    if values.dtype.kind in "iuf":
+        return "number"
+    if _holds_truth_values(values):
+        return "truth"
+    if not is_text(values):
+        return "other"
+    _refuse_stray(frame, column, "data", f"correct it, or name the inputs in data.{key}")
+    if not _holds_words(values):
+        return "other"
+    return "too many values" if values.nunique() > min(MOST_VALUES, max(2, values.count() // 4)) else "category"
 
 
 def _describe(columns: list[str], one: str, several: str, what: str) -> str:

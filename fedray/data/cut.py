@@ -1,4 +1,4 @@
-"""A cut of rows into clients, and the rows that are taken from clients for the server and for validation.
+"""A cut of rows into clients, and the rows that are taken from them for the server and for validation.
 
 Example:
     >>> cut = gather_cut(np.array([10, 11, 12]), np.array([1, 0, 1]), clients=2)

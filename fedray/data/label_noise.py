@@ -1,6 +1,6 @@
 """Clients whose training labels are wrong, to compare robust servers with others.
 
-A share `flipped` of the clients has label `(c + 1) mod C` in the place of c, and a share `noisy` has labels drawn
+A share `flipped` of the clients has label `(c + 1) mod C` instead of c, and a share `noisy` has labels drawn
 uniformly. The clients and the labels are drawn by address, from the world's seed. Test and withheld rows, and the label
 counts that describe a client's distribution, stay true.
 """

@@ -58,7 +58,9 @@ def deal_by_function(
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
         raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
     if len(found) != clients:
-        raise BadInput(f"{where}: it returned the rows of {len(found)} clients: clients.number is {clients}")
+        raise BadInput(
+            f"{where}: it returned the rows of {len(found)} clients, but clients.number is {clients}: return as many"
+        )
     return cut_of_parts(
         [_check_rows_of(where, i, rows, len(labels)) for i, rows in enumerate(found)], len(labels), where
     )

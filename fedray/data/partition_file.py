@@ -118,7 +118,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
         raise BadInput(f"data.partition.file: {error}") from None
     missing = [name for name in ("row", "client") if name not in table.column_names]
     if missing:
-        raise BadInput(f"{key}: it has no column {missing[0]}: a partition has row, client and split")
+        raise BadInput(f"{key}: it has no column {missing[0]}: write the columns row, client and split")
     known = {name.decode(): value.decode(errors="replace") for name, value in (table.schema.metadata or {}).items()}
     _refuse_other_data(key, known, data)
     columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}

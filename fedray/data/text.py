@@ -46,7 +46,7 @@ def encode(text: str) -> NDArray[np.uint8]:
     return _LOOKUP[codes]
 
 
-def find_shakespeare_folder(root: Path | None, source: str = "mit_plays") -> Path:
+def find_shakespeare_folder(root: Path | None, source: str) -> Path:
     """The folder of one of the three texts, see `load_shakespeare`."""
     if source not in _FOLDERS:
         raise BadInput(f"data.source = {source}: choose one of {', '.join(_FOLDERS)}")

@@ -90,7 +90,7 @@ class Dataset(NamedTuple):
         features: Names of the inputs, `f` of them; empty where they have none.
         table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
             category, nothing for a column that is no input. Empty where there is no table.
-        means: What stands in the place of missing inputs, `[*s]` float32; None where they are refused.
+        means: What replaces missing inputs, `[*s]` float32; None where they are refused.
         ood: Inputs of things that no class is for, `[m, *s]`, which `evaluate.ood` adds; None where there are none.
     """
 

@@ -1,1 +1,1 @@
-"""What is asked of the models: scores of new and known clients, of stacks, and what the report shows."""
+"""Evaluation: scores of new and known clients and of stacks, and the data of the report's pictures."""

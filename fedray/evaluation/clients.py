@@ -206,7 +206,7 @@ def measure_clients_alike(
     split: str,
     clients: IntArray,
     *,
-    weights: FloatArray | None = None,
+    weights: FloatArray | None,
 ) -> FloatArray:
     """The same where everybody gets one answer, which is computed once.
 

@@ -157,7 +157,7 @@ def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, f
 
 
 def score_answer(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
     """All scores of a world's ensemble on a split, and of each member by itself.
 

@@ -1,4 +1,4 @@
-"""What one evaluation needs of the runtime: outputs, losses and residuals of the models that answer.
+"""The outputs, losses and residuals of the models that answer, which one evaluation asks the runtime for.
 
 Example:
     >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}

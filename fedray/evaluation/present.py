@@ -1,4 +1,4 @@
-"""Which models of a world answer, and how much each one counts.
+"""The models of a world that answer, and the weight of each.
 
 Example:
     >>> from fedray.core.types import State

@@ -36,9 +36,7 @@ from fedray.simulation.study import OOD, Study
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
 
-def write_report_data(
-    study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: Drift | None = None
-) -> None:
+def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: Drift | None) -> None:
     """Computes the arrays and writes them to one file.
 
     Args:

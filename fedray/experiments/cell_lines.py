@@ -1,4 +1,4 @@
-"""What the processes of a table's cells write while they train, as much of it as a person needs.
+"""The lines that the processes of a table's cells write while they train, shortened for a person.
 
 Example:
     >>> lines = CellLines(print, clock=iter([0.0, 2.0, 15.0]).__next__)

@@ -90,7 +90,7 @@ def describe_partition_keys(scenario: Scenario, study: Study) -> str:
     return f"{title} ({options[:80]})" if options else title
 
 
-def list_scenario_facts(scenario: Scenario, study: Study, address: str | None = None) -> list[tuple[str, str]]:
+def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:
     """What a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
@@ -179,7 +179,7 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
     return f"{where}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"
 
 
-def count_actors(scenario: Scenario, study: Study, address: str | None = None) -> int:
+def count_actors(scenario: Scenario, study: Study, address: str | None) -> int:
     """Client actors on Ray: on this machine, or on the cluster at an address, which is asked what it has now."""
     from fedray.runtime.placement import plan_actors
     from fedray.runtime.seats import Node

@@ -101,7 +101,7 @@ class Comparison:
             )
         if figure is None:
             known = ", ".join(dict.fromkeys(pair.metric for pair in self.pairs))
-            raise BadInput(f"plot {quote_value(wanted)} over {over}: no run has this curve: the scores are {known}")
+            raise BadInput(f"plot {quote_value(wanted)} over {over}: no run has this curve: choose one of {known}")
         return figure
 
     def __str__(self) -> str:
@@ -169,7 +169,8 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
     for run in runs:
         if cost is not None and not 0 < find_end(run, cost) < math.inf:
             raise BadInput(
-                f"at_equal = {at_equal}: {run.name} has no {at_equal} to compare by; compare at equal rounds"
+                f"at_equal = {at_equal}: {run.name} has no {at_equal} to compare by: leave at_equal out, to "
+                "compare at equal rounds"
             )
     return cost
 

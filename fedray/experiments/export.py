@@ -1,4 +1,4 @@
-"""The models of a run as files for plain torch, and beside them what a state dict does not say.
+"""The models of a run as files for plain torch, and beside them what a state dict lacks: inputs, classes, weights.
 
 Example:
     >>> import fedray
@@ -88,7 +88,7 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
     Returns:
         `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
-        category in order, and what stands in the place of a missing input. `outputs`: the loss, the classes. And
+        category in order, and what replaces a missing input. `outputs`: the loss, the classes. And
         `standardization`, by fold: a network takes `(x - shift) / scale` (tokens as they are), and what it says of
         targets is `output * target_scale + target_shift`.
     """

@@ -1,4 +1,4 @@
-"""Tables for people: as pandas DataFrames, and the newest rows of a run as one.
+"""Tables as pandas DataFrames, and the newest rows of a run as one.
 
 Example:
     >>> to_frame(pa.table({"accuracy": [0.5]}))["accuracy"].tolist()

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
+"""The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
 
 Example:
     >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}

@@ -1,7 +1,7 @@
-"""What a command says while it works: which phase it is in, and now and then that it still works.
+"""Messages about the phase that a command is in, and now and then that it still works.
 
 The phases are messages of the logger `fedray` (Python's `logging`), so that a program that uses fedray as a library can
-show them too. A phase is said when it has lasted for two seconds: what is over at once needs no words.
+show them too. A phase is shown when it has lasted for two seconds.
 
 Example:
     >>> with show_phases(print) as heard:

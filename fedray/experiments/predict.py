@@ -88,7 +88,7 @@ class Predictor:
             client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
-            conformal: keys of `predict.conformal` in the place of the scenario's.
+            conformal: keys of `predict.conformal` instead of the scenario's.
 
         Raises:
             BadInput: an argument does not fit the run.
@@ -162,9 +162,11 @@ def _check(study: Study, inputs: Tensor, replicate: int, fold: int) -> None:
     """Raises `BadInput` where the arguments of `predict` do not fit the run."""
     if tuple(inputs.shape[1:]) != study.input_shape:
         raise BadInput(
-            f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]"
+            f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
+            "give inputs of that shape"
         )
     if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
         raise BadInput(
-            f"replicate = {replicate}, fold = {fold}: the run has {study.replicates} x {study.per_replicate}"
+            f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
+            f"from 0 to {study.per_replicate - 1}"
         )

@@ -1,4 +1,4 @@
-"""A run directory that was written before: its scenario and its study, refused where the run began with something else.
+"""Opens a run directory again: its scenario and its study, refused where the run began with something else.
 
 Example:
     >>> import fedray

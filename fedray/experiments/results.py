@@ -95,7 +95,7 @@ class Run:
 
     @property
     def best(self) -> Run:
-        """The same run with the models of its best round (`checkpoint.best`) in the place of the newest ones.
+        """The same run with the models of its best round (`checkpoint.best`) instead of the newest ones.
 
         Raises:
             FedrayError: the run keeps none.

@@ -138,9 +138,9 @@ def resume_run(
     own: UserObjects,
     watch: Watch,
     *,
-    address: str | None = None,
-    wait_for: Mapping[str, float] | None = None,
-    rounds: int | None = None,
+    address: str | None,
+    wait_for: Mapping[str, float] | None,
+    rounds: int | None,
     report: bool = True,
 ) -> dict[str, Any]:
     """Continues a run from its newest checkpoint, with the scenario, the data and the code that it began with.

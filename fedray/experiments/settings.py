@@ -1,4 +1,4 @@
-"""What a scenario's data and training come to, in words for `fedray check`.
+"""A scenario's data and training in words, for `fedray check`.
 
 Example:
     >>> from fedray.assembly.study import build_study

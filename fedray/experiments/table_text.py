@@ -83,7 +83,7 @@ class TableView(NamedTuple):
         return [row for (cell, _), row in self.rows.items() if cell == name]
 
 
-def choose_metrics(rows: Rows, wanted: Sequence[str] = ()) -> TableView:
+def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
     """Published metrics, and further ones in the order of their importance; or those that are asked for.
 
     Args:

@@ -1,4 +1,4 @@
-"""A run that a user's own code ends: one line with the line of their code, and the traceback in the run directory.
+"""Errors of a user's own code in a run: one line with the place in their code, and the traceback in `error.txt`.
 
 Example:
     >>> import tempfile

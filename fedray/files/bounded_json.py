@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: finite numbers, not nested too deeply, not too much of it.
+"""Reads JSON that somebody else may have written: finite numbers, bounded depth and size.
 
 Example:
     >>> parse_json(b'{"rounds": 3}')

@@ -1,4 +1,4 @@
-"""The directory that a call from Python writes: the one that it names, or one in a temporary folder of its own.
+"""The directory into which a call from Python writes: the one that it names, or one in a temporary folder.
 
 Example:
     >>> with choose_out(None, "run") as out:

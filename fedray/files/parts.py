@@ -1,4 +1,4 @@
-"""The files of a run directory that its newest checkpoint vouches for: which there are, and whether they are whole.
+"""The files of a run directory whose checksums its newest checkpoint has: which there are, and whether they are whole.
 
 `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts, and every checkpoint has a
 checksum of each part up to its round. Run directories that were written before there were checksums are read as they

@@ -1,4 +1,4 @@
-r"""What a pickle of plain data says, read without unpickling it: nothing in it can run.
+r"""Reads a pickle of plain data without unpickling it, so that nothing in it can run.
 
 The instructions of the file are listed by `pickletools`, and only those that make numbers, text, lists, tuples and
 dicts are followed; any other one, such as a class, is refused.
@@ -14,6 +14,7 @@ Example:
 from __future__ import annotations
 
 import pickletools
+from collections.abc import Callable
 from typing import Any
 
 MOST_STEPS = 200_000_000
@@ -25,6 +26,11 @@ _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY: dict[str, Any] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 _PUT, _GET = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_GATHER: dict[str, Callable[[list[Any]], Any]] = {  # instructions that make one object of all that is above a mark
+    "DICT": lambda values: dict(zip(values[::2], values[1::2])),
+    "LIST": list,
+    "TUPLE": tuple,
+}
 
 
 def read_pickled_data(content: bytes) -> Any:
@@ -73,12 +79,9 @@ def _follow(name: str, argument: Any, stack: list[Any], marks: list[int], memo: 
         _fill(stack, len(stack) - (2 if name == "SETITEM" else 1))
     elif name in ("SETITEMS", "APPENDS"):
         _fill(stack, marks.pop())
-    elif name in ("DICT", "LIST", "TUPLE"):
+    elif name in _GATHER:
         start = marks.pop()
-        values = stack[start:]
-        stack[start:] = [
-            dict(zip(values[::2], values[1::2])) if name == "DICT" else [list, tuple][name == "TUPLE"](values)
-        ]
+        stack[start:] = [_GATHER[name](stack[start:])]
     elif name not in ("PROTO", "FRAME"):
         raise ValueError(f"it holds {name}{'' if argument is None else f' {argument!r}'}, which is no plain data")
 

@@ -264,7 +264,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_infinite(value: Any) -> Any:
-    """A JSON value with null in the place of NaN and infinity."""
+    """A JSON value with null instead of NaN and infinity."""
     if isinstance(value, dict):
         return {k: replace_infinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -64,7 +64,7 @@ def read_sealed(path: Path, remedy: str = REMEDY, most: int = MOST_FILE_BYTES) -
     return found
 
 
-def check_seal(path: Path, entries: dict[str, Any], remedy: str = REMEDY) -> None:
+def check_seal(path: Path, entries: dict[str, Any], remedy: str) -> None:
     """Takes the digest out of the entries of a file, and compares it with them.
 
     Args:

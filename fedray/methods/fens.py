@@ -47,7 +47,7 @@ def fens(setting: Setting) -> Method:
     """
     stack = setting.stack
     if stack is None:
-        raise BadInput("method.name = fens: its networks and its aggregator are composed from a scenario only")
+        raise BadInput("method.name = fens: its networks and its aggregator come from a scenario: run it by fedray.run")
     number, everyone = setting.clients.number, invite_all(setting.clients)
     alone = replace(setting, models=number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
     own = schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)

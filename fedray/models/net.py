@@ -51,7 +51,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
             module = module_factory()
         if layout_of(module, name) != layout:
             raise BadInput(
-                f"model.name = {name}: its factory gave two different networks; it must always build the same one"
+                f"model.name = {name}: its function made two different networks: let it make the same one in every call"
             )
         return torch.cat([tensor.detach().reshape(-1).to("cpu", torch.float32) for _, tensor in _in_row(module)])
 
@@ -99,7 +99,7 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
             f"model.name = {name}: it has lazy layers, whose sizes are not known; give every layer its sizes"
         )
     if any(tensor.is_complex() for _, tensor in _in_row(module)):
-        raise BadInput(f"model.name = {name}: it has complex parameters; only real ones can be averaged")
+        raise BadInput(f"model.name = {name}: it has complex parameters, which cannot be averaged: use real ones")
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if trainable == 0:
         raise BadInput(

@@ -44,7 +44,7 @@ class Base(NamedTuple):
     Attributes:
         net: Its network.
         models: How many models of it an ensemble has.
-        voter: A classifier in the place of a trained network; `net` is then a `voting_net`. None for a network.
+        voter: A classifier instead of a trained network; `net` is then a `voting_net`. None for a network.
         members: The clients that have this architecture; None: all of them.
     """
 
@@ -164,7 +164,7 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """A network without parameters, in the place of a base whose classifiers vote."""
+    """A network without parameters, instead of a base whose classifiers vote."""
     return Net(name, VotingModule(), Layout((), (), 0), "cross_entropy", classes, lambda _key: torch.zeros(0))
 
 

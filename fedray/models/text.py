@@ -48,5 +48,8 @@ def lstm(
         layers: Number of LSTM layers.
     """
     if len(input_shape) != 1:
-        raise BadInput(f"model.name = lstm: inputs of shape {list(input_shape)} are not sequences of characters")
+        raise BadInput(
+            f"model.name = lstm: inputs of shape {list(input_shape)} are not sequences of characters: choose "
+            "linear, mlp or cnn"
+        )
     return NextCharacter(vocabulary or outputs, outputs, embedding=embedding, hidden=hidden, layers=layers)

@@ -98,7 +98,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
         raise BadInput(f"{where} numbers of type {kind}{when}: let it return real numbers, logits or predictions")
 
 
-def check_finite_outputs(net: Net, out: Tensor, when: str = "") -> None:
+def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
     """Refuses outputs that are NaN or infinite, which no score can be taken of.
 
     Args:

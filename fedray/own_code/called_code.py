@@ -81,18 +81,24 @@ def _unwrap(thing: Any) -> Any:
 
 def _list_named(thing: Any) -> Iterator[Any]:
     """The user's functions and classes that one function or class names in its code."""
-    functions = [thing]
     if inspect.isclass(thing):
         yield from (base for base in thing.__mro__[1:] if is_own_module(base.__module__))
         functions = [inner for value in vars(thing).values() for inner in _functions_of(value)]
+    else:
+        functions = [thing]
     for function in functions:
         if isinstance(function, FunctionType):
-            names = set(_list_names(function.__code__))
-            values = [function.__globals__.get(name) for name in sorted(names)]
-            modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
-            values += [vars(module).get(name) for module in modules for name in sorted(names)]
-            values = [getattr(value, "__wrapped__", value) for value in values]
+            values = _list_values(function)
             yield from (value for value in values if _is_code(value) and is_own_module(_module_name(value)))
+
+
+def _list_values(function: FunctionType) -> list[Any]:
+    """The globals that a function names, and what it may name of the user's modules among them."""
+    names = sorted(set(_list_names(function.__code__)))
+    values = [function.__globals__.get(name) for name in names]
+    modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
+    values += [vars(module).get(name) for module in modules for name in names]
+    return [getattr(value, "__wrapped__", value) for value in values]
 
 
 def _functions_of(attribute: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a user should know and stops nothing, as one plain line instead of Python's form of a warning.
+"""Warnings for a user as one plain line, instead of Python's format.
 
 Example:
     >>> import warnings

@@ -1,4 +1,4 @@
-"""Accuracy class by class and tier by tier: whom a mean hides.
+"""Accuracy by class and by tier, which a mean over all clients hides.
 
 Example:
     >>> share, low, high = measure_classes(np.array([[9, 1], [0, 0]]))  # nobody has the second class

@@ -1,4 +1,4 @@
-"""Who trained what, at which price: read from the jobs of the first replicate."""
+"""Which client trained which model, and at which cost: read from the jobs of the first replicate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loss over the rounds: what the clients saw while they trained.
+"""The training loss over the rounds, as the clients measured it while they trained.
 
 Example:
     >>> run = ReadRun("one", {}, "", {}, {}, {}, None, None, {})

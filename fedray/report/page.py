@@ -22,13 +22,13 @@ from fedray.report import (
     differences,
     drift,
     equal_cost,
+    equal_time,
     flights,
     gantt,
     groups,
     jobs,
     loss_plane,
     losses,
-    moments,
     ood,
     predictions,
     random_walk,
@@ -180,7 +180,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         tables=[
             *tables,
             ("Differences, seed by seed", differences.make_difference_table(runs), PAIR_NOTE),
-            ("At equal virtual time", moments.make_moment_table(runs), MOMENT_NOTE),
+            ("At equal virtual time", equal_time.make_moment_table(runs), MOMENT_NOTE),
             ("At equal cost", equal_cost.make_equal_cost_table(runs), equal_cost.NOTE),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
@@ -199,7 +199,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
     ]
     if metric == runs[0].metric:
         draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
-        draws.append(("differences-over-seconds", partial(moments.figure_moments, runs), MOMENT_NOTE))
+        draws.append(("differences-over-seconds", partial(equal_time.figure_moments, runs), MOMENT_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
         draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))

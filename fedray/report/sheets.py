@@ -117,7 +117,7 @@ def align_numbers(texts: list[str]) -> list[str]:
 
 
 def _fill(number: str, decimals: int) -> str:
-    """A number with spaces in the place of the decimals that it lacks."""
+    """A number with spaces instead of the decimals that it lacks."""
     point, lacks = "." in number, decimals - len(number.partition(".")[2])
     return number + ("" if point or not decimals else POINT_SPACE) + FIGURE_SPACE * lacks
 

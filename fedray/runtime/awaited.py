@@ -1,4 +1,4 @@
-"""What a run waits for before it begins: nodes of a cluster that are still to come.
+"""The nodes and resources of a cluster that a run waits for before it begins (`--wait-for`).
 
 Example:
     >>> read_awaited("hpc=32,lpc=8")

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.client_sets import keep_scored, weigh_sets
-from fedray.evaluation.clients import held_out_rows, own_test_rows
+from fedray.evaluation.clients import WeightedRows, held_out_rows, own_test_rows
 from fedray.evaluation.row_scores import RowScores, cover_rows, find_true_scores, read_answers, score_rows
 from fedray.runtime.evaluation import pick_own_models
 from fedray.runtime.worker import Worker
@@ -44,15 +44,23 @@ def score_own_sets(
     for world in sorted({world for world, _ in keys}):
         find = (own_test_rows if split == "test" else held_out_rows)(study, world)
         for client in (client for key_world, client in keys if key_world == world):
-            own = find(client) if thresholds is None or split == "test" else keep_scored(find(client))
+            own = find(client)
+            if thresholds is not None and split == "hold_out":
+                own = keep_scored(own)
             found = _score_own_rows(worker, state, (world, client), split, own.rows) if len(own.rows) else None
             if thresholds is None:
                 out[world, client] = torch.from_numpy(np.empty(0) if found is None else find_true_scores(found))
-                continue
-            own = own._replace(rows=np.arange(len(own.rows)))
-            pair = (np.nan, np.nan) if found is None else weigh_sets(cover_rows(found, float(thresholds[world])), own)
-            out[world, client] = torch.tensor(pair, dtype=torch.float64)
+            else:
+                out[world, client] = _cover_own_rows(found, own, float(thresholds[world]))
     return out
+
+
+def _cover_own_rows(found: RowScores | None, own: WeightedRows, threshold: float) -> Tensor:
+    """Coverage and mean size of the sets of a client's rows, `[2]`; NaN where it has no rows."""
+    if found is None:
+        return torch.full((2,), torch.nan, dtype=torch.float64)
+    in_order = own._replace(rows=np.arange(len(own.rows)))
+    return torch.tensor(weigh_sets(cover_rows(found, threshold), in_order), dtype=torch.float64)
 
 
 def _score_own_rows(worker: Worker, state: State, key: tuple[int, int], split: str, rows: IntArray) -> RowScores:

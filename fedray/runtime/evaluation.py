@@ -41,16 +41,14 @@ LOSSES, UNCERTAINTY, MIXTURES = "losses", "uncertainty", "mixtures"  # on client
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
-def list_pieces(
-    study: Study, kind: str, worlds: int | None = None, clients: Sequence[IntArray] | None = None
-) -> list[Piece]:
+def list_pieces(study: Study, kind: str, worlds: int | None, clients: Sequence[IntArray] | None) -> list[Piece]:
     """Lists the pieces of an evaluation.
 
     Args:
         study: What is evaluated.
         kind: `losses`, `uncertainty` or `mixtures` on the known clients, or the name of a split: `test` or `hold_out`.
         worlds: Only the first worlds; None means all.
-        clients: Those of each world, in the place of the known ones; a piece begins at a place among them.
+        clients: Those of each world, instead of the known ones; a piece begins at a place among them.
     """
     if clients is not None:
         return cut_pieces([len(some) for some in clients], CLIENTS_A_PIECE)

@@ -165,7 +165,8 @@ def explain_no_client(split: str, skip: bool) -> Iterator[None]:
         if not skip:
             raise
         raise FedrayError(
-            f"{error}: on_client_error: skip leaves out clients that fail, and the {split} rows are everybody's"
+            f"{error}: on_client_error: skip leaves out clients that fail in training; it cannot leave out {split} "
+            "rows, which belong to no client"
         ) from error.__cause__
 
 

@@ -1,4 +1,4 @@
-"""Why actors have no seats, in one line: what they need, what the cluster has, and the remedy. Nothing here uses Ray.
+"""Errors where actors do not fit into a cluster: what they need, what it has, and the remedy. Nothing here uses Ray.
 
 Example:
     >>> describe_missing(ActorSpec(0, 2.0, 0.0, {}), "phones", [Node("a", {"CPU": 1.0})])
@@ -30,24 +30,9 @@ def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], 
     least = [
         kind._replace(num_cpus=LEAST_CPUS) if clients.tiers[kind.tier].num_cpus is None else kind for kind in kinds
     ]
-    asked: Counter[str] = Counter()
-    for kind, count in zip(least, counts, strict=True):
-        asked.update({name: count * amount for name, amount in kind.needs.items()})
-    have = add_up(nodes)
-    for name, amount in asked.items():
-        has = have.get(name, 0.0)
-        if round(UNIT * amount) > round(UNIT * has):
-            if name == MEMORY:
-                return BadInput(
-                    f"clients.actors: {sum(counts)} actors need {amount:g} GB of memory, but Ray's nodes have {has:g}: "
-                    "lower it, raise clients.per_actor, or add nodes (`ray start --memory` says what a node has)"
-                )
-            key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
-            return BadInput(
-                f"clients.tiers: {sum(counts)} actors need {amount:g} {name}, but the cluster has {has:g}: lower "
-                f"clients.tiers.NAME.{key}, or raise clients.per_actor; --wait-for {name}={math.ceil(amount)} waits "
-                "for nodes that are still to come"
-            )
+    shortage = _explain_shortage(least, counts, nodes)
+    if shortage is not None:
+        return shortage
     for kind in least:
         if find_seats([kind.needs], [1], nodes) is None:
             most = {name: max(node.has.get(name, 0.0) for node in nodes) for name in kind.needs}
@@ -61,6 +46,30 @@ def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], 
         f"clients.tiers: {len(nodes)} nodes do not hold all actors ({each}), each of which needs one node: lower "
         "clients.actors or what an actor needs, or raise clients.per_actor"
     )
+
+
+def _explain_shortage(least: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput | None:
+    """The error where all nodes together have too little of a resource; None if they have enough."""
+    asked: Counter[str] = Counter()
+    for kind, count in zip(least, counts, strict=True):
+        asked.update({name: count * amount for name, amount in kind.needs.items()})
+    have = add_up(nodes)
+    for name, amount in asked.items():
+        has = have.get(name, 0.0)
+        if round(UNIT * amount) <= round(UNIT * has):
+            continue
+        if name == MEMORY:
+            return BadInput(
+                f"clients.actors: {sum(counts)} actors need {amount:g} GB of memory, but Ray's nodes have {has:g}: "
+                "lower it, raise clients.per_actor, or add nodes (`ray start --memory` says what a node has)"
+            )
+        key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
+        return BadInput(
+            f"clients.tiers: {sum(counts)} actors need {amount:g} {name}, but the cluster has {has:g}: lower "
+            f"clients.tiers.NAME.{key}, or raise clients.per_actor; --wait-for {name}={math.ceil(amount)} waits "
+            "for nodes that are still to come"
+        )
+    return None
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:

@@ -62,7 +62,7 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
-    digests: identity.Digests | None = None,
+    digests: identity.Digests,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def run_session(
         out: the run directory; other processes cannot write it meanwhile.
         watch: called with a snapshot after each evaluated round.
         facts: what the manifest says about this process and its machine.
-        digests: of what is trained (`fedray.assembly.identity`); None: nobody checks that the run goes on as it began.
+        digests: of what is trained (`fedray.assembly.identity`), which must be those that the run began with.
         measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
         saved: called after each checkpoint.
 
@@ -83,8 +83,7 @@ def run_session(
         BadInput: the run began with something else.
     """
     with directory.lock_run_directory(out) as confirm_place:
-        if digests is not None:
-            identity.confirm_identity(out, digests)
+        identity.confirm_identity(out, digests)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:

@@ -158,19 +158,9 @@ class Worker:
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own if name != MIXTURE}
         shared = self._shared_rows(state, phase, row)
-        data = self._deal(jobs, local)
-        block = lanes.Block(
-            start=start,
-            counters=state.counters.index_select(0, row),
-            read=data.read,
-            weight=data.weight,
-            steps=jobs.steps,
-            local=local,
-            lr=local.lr_at(t),
-            keys=jobs.key,
-            sample=int(np.prod(study.input_shape)),
+        counters = state.counters.index_select(0, row)
+        block = self._make_block(t, jobs, local, self._deal(jobs, local), start=start, counters=counters)._replace(
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
-            source=data.source,
             wants_change=gives_change(self.engine) and not phase.private,
             reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
         )
@@ -183,11 +173,28 @@ class Worker:
         own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
         change = None
         if local.correction is not None:
-            before, rate = own[local.correction.name], torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
-            own[local.correction.name] = local.correction.update(before, shared, delta, rate)
-            change = own[local.correction.name] - before
-        counters = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        return self._pack_uploads(real, delta, counters, own, change), trained.loss[: len(real.size)]
+            name, rate = local.correction.name, torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
+            before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
+            change = own[name] - before
+        sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
+        return self._pack_uploads(real, delta, sent, own, change), trained.loss[: len(real.size)]
+
+    def _make_block(
+        self, t: int, jobs: Jobs, local: Local, data: DealtData, *, start: Tensor, counters: Tensor
+    ) -> lanes.Block:
+        """The lanes of some jobs, which start at `start` `[W, d]`, without what only some methods add to them."""
+        return lanes.Block(
+            start=start,
+            counters=counters,
+            read=data.read,
+            weight=data.weight,
+            steps=jobs.steps,
+            local=local,
+            lr=local.lr_at(t),
+            keys=jobs.key,
+            sample=int(np.prod(self.study.input_shape)),
+            source=data.source,
+        )
 
     def _pack_uploads(
         self, jobs: Jobs, delta: Tensor, counters: Tensor, own: dict[str, Tensor], change: Tensor | None
@@ -214,28 +221,15 @@ class Worker:
             return {}
         plan, study = jobs.plan, self.study
         turn = t if jobs.flight is None else jobs.flight.turn
-        key = rng.keys(study.seeds[plan.world], "personal", turn, plan.client, plan.model)
-        data = self._deal(jobs._replace(key=key), phase.local)
-        out = {}
+        own = jobs._replace(key=rng.keys(study.seeds[plan.world], "personal", turn, plan.client, plan.model))
+        data, out = self._deal(own, phase.local), {}
         for p, each in enumerate(phase.personal):
-            local = study.local(each, int(plan.world[0]))
-            block = lanes.Block(
-                start=personal.own_rows(self.private, f"{PERSONAL_PREFIX}{p}", plan, broadcast),
-                counters=torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device),
-                read=data.read,
-                weight=data.weight,
-                steps=jobs.steps,
-                local=local,
-                lr=local.lr_at(t),
-                keys=key,
-                sample=int(np.prod(study.input_shape)),
-                anchor=broadcast,
-                source=data.source,
-                reading=personal.find_reading(
-                    self.private, local, t, plan, broadcast, state=state, models=phase.models
-                ),
-            )
-            out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
+            name, local = f"{PERSONAL_PREFIX}{p}", study.local(each, int(plan.world[0]))
+            start = personal.own_rows(self.private, name, plan, broadcast)
+            reads = personal.find_reading(self.private, local, t, plan, broadcast, state=state, models=phase.models)
+            zeros = torch.zeros(len(own.key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
+            block = self._make_block(t, own, local, data, start=start, counters=zeros)
+            out[name] = self.engine.train(study.net, block._replace(anchor=broadcast, reading=reads)).final
         return out
 
     def _shared_rows(self, state: State, phase: Phase, row: Tensor) -> Tensor | None:

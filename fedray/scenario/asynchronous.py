@@ -1,4 +1,4 @@
-"""What keys say about each other where clients do not wait for rounds.
+"""Checks of the keys of a scenario whose clients do not wait for rounds (`participation.mode`).
 
 Example:
     >>> from fedray.scenario.schema import validate_scenario

@@ -1,4 +1,4 @@
-"""What a scenario does not say: the defaults of its method, and those that follow from its other keys.
+"""The keys that a scenario leaves out: the defaults of its method, and those that follow from its other keys.
 
 Example:
     >>> with_defaults({"method": {"name": "stacking"}})["clients"]
@@ -29,32 +29,46 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),
     )
     out = merge_keys(out, given)
-    data = _part(out, "data")
-    if isinstance(data.get("partition", {}), Mapping) and data:
-        natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
-        by_file = "file" in data.get("partition", {})
-        partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
-        out["data"] = {**data, "partition": partition}
+    _fill_partition(out)
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    course = _part(out, "local", "schedule")
-    if course.get("kind") in ("cosine", "linear") and not course.get("restart"):
-        out["local"] = dict(out["local"])
-        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
-    if data_spec_of(data.get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
+    _fill_rate_schedule(out)
+    if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
     everyone = _part(out, "clients").get("number", ...)
     share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
     _fill(out, "participation", "fraction", 1.0, unless=("per_round",))
     full = share in (None, 1) and count in (None, everyone)
     _fill(out, "schedule", "rows", "client" if full else "slot", unless=())
-    slow = _part(out, "server").get("optimizer") in ("adam", "yogi")
+    _fill_server(out, _part(given, "server"))
+    return out
+
+
+def _fill_partition(out: Tree) -> None:
+    """Names the partition: a file, the natural clients of the data, or independent and identically distributed rows."""
+    data = _part(out, "data")
+    if data and isinstance(data.get("partition", {}), Mapping):
+        natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
+        by_file = "file" in data.get("partition", {})
+        partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
+        out["data"] = {**data, "partition": partition}
+
+
+def _fill_rate_schedule(out: Tree) -> None:
+    """Lets a learning rate that falls without restarts reach its end in the last round."""
+    schedule = _part(out, "local", "schedule")
+    if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
+        out["local"] = dict(out["local"])
+        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
+
+
+def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
+    """Sets the learning rate of the server, and equal weights where its rule does not know others."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
-    if equal and "weighting" not in _part(given, "server"):  # there every upload weighs the same
-        out["server"] = {**_part(out, "server"), "weighting": "uniform"}
-    _fill(out, "server", "lr", 0.01 if slow else 1.0, unless=())
-    return out
+    if equal and "weighting" not in given:
+        out["server"] = {**server, "weighting": "uniform"}
+    _fill(out, "server", "lr", 0.01 if server.get("optimizer") in ("adam", "yogi") else 1.0, unless=())
 
 
 def _part(tree: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

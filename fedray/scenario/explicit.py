@@ -1,4 +1,4 @@
-"""What a user set by hand and cannot act is refused; what an override, a cell or an object made so is said in one line.
+"""Keys that a user set and that nothing reads: they are refused, or named in a warning where an override made them so.
 
 A resolved scenario holds every key, so none of them says what a user wanted: it is read without these checks.
 

@@ -1,4 +1,4 @@
-"""Settings in which a method is another one: allowed, since limits are worth a run, but never in silence.
+"""Settings in which one method equals another, such as one model: allowed, with a warning that names the other method.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario

@@ -85,7 +85,7 @@ def read_scenario(
     base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     if len(outer.table) > _MOST_CELLS:
-        raise BadInput(f"table has {len(outer.table)} cells: {_MOST_CELLS} at most")
+        raise BadInput(f"table has {len(outer.table)} cells: give {_MOST_CELLS} at most, or split the file")
     cells = [_read_cell(cell, given) for cell in outer.table]
     table = [_cell(cell, base, place.scenario) for cell, place in zip(outer.table, cells, strict=True)]
     for i, cell in enumerate(table):
@@ -97,7 +97,7 @@ def read_scenario(
     return replace(base, table=table, published=outer.published)
 
 
-def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides = ()) -> bool:
+def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> bool:
     """Whether a scenario or its overrides, as `read_scenario` takes them, say how rows are dealt to clients."""
     return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
 

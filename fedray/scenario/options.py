@@ -34,33 +34,45 @@ def fold_options(
     name = section["name"]
     is_object = kind in ("data", "model", "partition", "selection") and section.get("object") is not None
     if not is_object and (not isinstance(name, str) or not names.is_known(kind, name)):
-        if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
-            remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
-            raise BadInput(f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}")
-        if kind == "data" and isinstance(name, str) and (remedy := _spell_path(name)):
-            raise BadInput(f"{path}.name = {quote_value(name)} is not a known data set: {remedy}")
-        known = names.known_names(kind)
-        otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
-        remedy = suggest_nearest(name, known, otherwise)
-        remedy += "" if remedy == otherwise else " (or --import the module that registers it)"
-        raise BadInput(f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}")
+        raise BadInput(_explain_unknown_name(kind, path, name))
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
-    declared = None if is_object else names.declared_options(kind, name)
-    if is_object or (names.is_own(kind, name) and declared is None):
+    if is_object or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
         return {**out, "options": given}
-    options_of = names.SPECS[kind].get(name)
-    own = {key: Option(default, alike(default)) for key, default in (declared or {}).items()}
-    own |= method_spec_of(name).options if kind == "method" and declared else {}
-    table = {**own, **(CLIENT_KINDS if kind == "partition" else {})} if options_of is None else options_of.options
-    more = isinstance(options_of, NameSpec) and options_of.more
+    table, takes_more = _list_options(kind, name)
     for key in given:
-        if key not in table and not more:
+        if key not in table and not takes_more:
             keys = ("name", *(field for field in fields if field not in ("name", "object")), *table)
             raise BadInput(explain_unknown_key(path, key, keys, (kind, name)))
     options = {key: _option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
+
+
+def _explain_unknown_name(kind: names.NameKind, path: str, name: Any) -> str:
+    """The line about a name that fedray does not know, with what was probably meant."""
+    if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
+        remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
+        return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
+    if kind == "data" and isinstance(name, str) and (remedy := _spell_path(name)):
+        return f"{path}.name = {quote_value(name)} is not a known data set: {remedy}"
+    known = names.known_names(kind)
+    otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
+    remedy = suggest_nearest(name, known, otherwise)
+    remedy += "" if remedy == otherwise else " (or --import the module that registers it)"
+    return f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}"
+
+
+def _list_options(kind: names.NameKind, name: str) -> tuple[Mapping[str, Option], bool]:
+    """The options that a name has, and whether it takes others too."""
+    spec = names.SPECS[kind].get(name)
+    if spec is not None:
+        return spec.options, isinstance(spec, NameSpec) and spec.more
+    declared = names.declared_options(kind, name) or {}
+    own = {key: Option(default, alike(default)) for key, default in declared.items()}
+    if kind == "method" and declared:
+        own |= method_spec_of(name).options
+    return {**own, **(CLIENT_KINDS if kind == "partition" else {})}, False
 
 
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:

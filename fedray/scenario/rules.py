@@ -1,4 +1,4 @@
-"""What keys say about each other: contradictions, the scenario of pooled data, and the clients of each tier.
+"""Checks of keys against each other, the scenario of pooled data, and the clients of each tier.
 
 Example:
     >>> from fedray.scenario.clients import TierKeys
@@ -60,18 +60,23 @@ def check_scenario(scenario: Scenario) -> None:
     check_boosting(scenario)
     check_conformal(scenario.predict.conformal, scenario.data.hold_out)
     check_dropout(scenario)
+    _check_tiers(scenario)
+    if scenario.clients.number is not None:
+        check_number(scenario, scenario.clients.number)
+
+
+def _check_tiers(scenario: Scenario) -> None:
+    """Tiers of no clear size, or that train more models in a round than there are."""
     for name, tier in scenario.clients.tiers.items():
         key = f"clients.tiers.{name}"
         if tier.share is not None and tier.number is not None:
             raise BadInput(f"{key}.share = {tier.share}, but {key}.number is {tier.number}: give one of the two")
-        if isinstance(tier.models_per_round, int) and tier.models_per_round > method.models:
+        if isinstance(tier.models_per_round, int) and tier.models_per_round > scenario.method.models:
             raise BadInput(
-                f"{key}.models_per_round = {tier.models_per_round}, but method.models is {method.models}: "
+                f"{key}.models_per_round = {tier.models_per_round}, but method.models is {scenario.method.models}: "
                 "lower it or write all"
             )
     _check_shares(scenario.clients.tiers)
-    if scenario.clients.number is not None:
-        check_number(scenario, scenario.clients.number)
 
 
 def _check_server(scenario: Scenario) -> None:

@@ -93,9 +93,9 @@ class LocalKeys:
         weight_decay: L2 penalty on the weights.
         batch_size: samples in a step, or `full` for all samples of the client.
         epochs: passes over the client's rows in a round; default: 10, unless `steps` says how long a client trains.
-        steps: optimizer steps in a round, in the place of epochs.
+        steps: optimizer steps in a round, instead of epochs.
         pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
-        loss: a loss that your module registers, in the place of the network's.
+        loss: a loss that your module registers, instead of the network's.
         schedule: a course of the learning rate over the rounds.
         private: layers that stay with the clients: `norm`, `head`, or patterns of the layers' names.
         options: the options of a loss and of an optimizer that your module registers.

@@ -178,10 +178,10 @@ def load_yaml(path: Path) -> Any:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise BadInput(f"{where} is larger than {MOST_BYTES} bytes: a scenario is a small YAML file")
+            raise BadInput(f"{where} is larger than {MOST_BYTES} bytes: name a scenario, which is a small YAML file")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput(f"{where} is not UTF-8 text: a scenario is a YAML file") from None
+        raise BadInput(f"{where} is not UTF-8 text: name a scenario, which is a YAML file") from None
     except OSError as wrong:
         raise tell_apart(Path(where), wrong, "give a YAML file") from None
     except ValueError as wrong:  # no path has such characters

@@ -1,4 +1,4 @@
-"""What ended a run that is not finished: the line that was said, kept in its directory until the run goes on.
+"""`failure.json`: the error that ended an unfinished run, kept in its directory until the run goes on.
 
 Example:
     >>> import tempfile

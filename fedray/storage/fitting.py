@@ -1,4 +1,4 @@
-"""A checkpoint as the study it belongs to needs it: as many models, of as many numbers, of as many worlds.
+"""Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds.
 
 Example:
     >>> import fedray

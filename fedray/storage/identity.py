@@ -196,9 +196,15 @@ def extend_rounds(out: Path, rounds: int) -> None:
     done = max(find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
     if isinstance(method, dict) and method_spec_of(method.get("name")).parts:
-        raise BadInput(f"--rounds {rounds}: a stack trains its meta model after its rounds: start a new run")
+        raise BadInput(
+            f"--rounds {rounds}: a stack trains its meta model after its rounds, and is not made longer: start a "
+            "new run"
+        )
     if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
-        raise BadInput(f"--rounds {rounds}: an ensemble of learners has as many places as rounds: start a new run")
+        raise BadInput(
+            f"--rounds {rounds}: an ensemble of learners, which has as many places as rounds, is not made longer: "
+            "start a new run"
+        )
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:

@@ -152,7 +152,7 @@ class RunRecorder:
         self._saved()
 
     def keep_best(self, progress: Progress) -> None:
-        """Saves the state of the best round so far, in the place of the one before."""
+        """Saves the state of the best round so far, instead of the one before."""
         self._confirm_place()
         plain.make_folder(self.out / BEST_FOLDER)
         checkpoint.save_checkpoint(self.out / BEST_FOLDER, progress, self._private(), keep=1)

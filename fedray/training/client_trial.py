@@ -30,7 +30,7 @@ _ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding,
 _TOLERANCE = 1e-3  # of the change of the parameters
 
 
-def try_code(net: Net, example: Tensor, local: Local, models: int = 1) -> None:
+def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
     """Trains a lane for two steps, so that what is wrong with a loss or an optimizer is known before a run begins.
 
     Args:

@@ -117,23 +117,18 @@ def _make_folded(
         factor = beta[:lanes] if isinstance(beta, Tensor) else beta
         for k in reversed(range(len(stack.weights))):
             w, bias, h = stack.weights[k][:lanes], stack.biases[k], activations[k]
-            below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None
-            if factor is not None:
-                w.mul_(factor)
+            below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None  # before the weight changes
+            _scale(w, factor)
             if w.is_contiguous():
                 w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
             else:
                 w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-lr)
-            if shift is not None:
-                w += shift.weights[k][:lanes]
+            _add_shift(w, None if shift is None else shift.weights[k])
             if bias is not None:
                 b = bias[:lanes]
-                if factor is not None:
-                    b.mul_(factor)
+                _scale(b, factor)
                 b.add_(g.sum(1, keepdim=True), alpha=-lr)
-                bias_shift = shift.biases[k] if shift is not None else None
-                if bias_shift is not None:
-                    b += bias_shift[:lanes]
+                _add_shift(b, None if shift is None else shift.biases[k])
             if not k:
                 return below
             assert below is not None
@@ -141,6 +136,18 @@ def _make_folded(
         return None
 
     return descend
+
+
+def _scale(parameter: Tensor, factor: Tensor | float | None) -> None:
+    """Multiplies the lanes of a parameter by beta, where it is not 1."""
+    if factor is not None:
+        parameter.mul_(factor)
+
+
+def _add_shift(parameter: Tensor, shift: Tensor | None) -> None:
+    """Adds the constant terms of the local gradient to the lanes of a parameter, where there are any."""
+    if shift is not None:
+        parameter += shift[: len(parameter)]
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:

@@ -1,4 +1,4 @@
-"""What a compiled kernel is told about a block: the structures of `fedray/core/kernels/lane.h`, field by field.
+"""The description of a block that a compiled kernel gets: the structures of `fedray/core/kernels/lane.h`, by field.
 
 Example:
     >>> LaneTask.key.offset - LaneTask.state.offset  # one address

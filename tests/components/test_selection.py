@@ -184,7 +184,7 @@ def test_own_rules_choose_deal_and_assign_and_are_in_the_identity_of_the_run(tmp
     ("kind", "function", "message"),
     [
         ("partition", lambda _y, n, *_: [np.array([0])] * n, "row 0 is dealt 6 times: deal each row once"),
-        ("partition", lambda *_: [[0]], "it returned the rows of 1 clients: clients.number is 6"),
+        ("partition", lambda *_: [[0]], "it returned the rows of 1 clients, but clients.number is 6"),
         ("partition", lambda y, n, *_: [[len(y)]] * n, "there are rows 0 to 239"),
         ("selection", lambda _k, n, *_: [0] * n, "returned clients twice, or others than the 6 of the tier"),
         ("selection", lambda *_: [0], "return the ids of 3 clients"),

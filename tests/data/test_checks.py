@@ -37,7 +37,7 @@ def test_images_with_their_channels_last_do_not_train() -> None:
         with pytest.raises(BadInput, match=line):
             check_dataset(own(image))
         check_dataset(own(image.transpose(0, 3, 1, 2)))
-    with pytest.raises(BadInput, match=r"no tokens: images are x\[:, None\]"):
+    with pytest.raises(BadInput, match=r"no tokens: give images as x\[:, None\]"):
         check_dataset(own(RNG.integers(0, 255, (60, 8, 8), np.uint8)))
 
 

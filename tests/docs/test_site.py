@@ -61,6 +61,14 @@ def test_every_page_is_in_a_table_of_contents() -> None:
     assert {"index.md"}.union(*map(list_entries, pages())) == pages().keys()
 
 
+@pytest.mark.parametrize("folder", ["tutorials", "how-to", "explanation", "reference"])
+def test_an_index_links_each_of_its_pages_where_no_site_is_built(folder: str) -> None:
+    """A table of contents is plain text on GitHub, so that a reader there followed no link of it."""
+    page = f"{folder}/index.md"
+    links = re.findall(r"\]\(([^)\s]+)\)", pages()[page])
+    assert list_entries(page) == {os.path.relpath((DOCS / folder / link).resolve(), DOCS) for link in links}
+
+
 def test_every_link_leads_somewhere() -> None:
     wrong = []
     for page, text in pages().items():

@@ -68,7 +68,7 @@ def test_any_score_can_be_drawn(runs: dict[str, fedray.Run]) -> None:
     found = fedray.compare([runs["ensemble"], runs["slow"], runs["fedavg"]], names=["a", "b", "c"])
     for figure in (found.plot(), found.plot("accuracy", over="bytes"), found.plot("brier")):
         assert len(figure.axes[0].get_lines()) >= 3
-    with pytest.raises(BadInput, match="plot 'rmse' over rounds: no run has this curve: the scores are accuracy,"):
+    with pytest.raises(BadInput, match="plot 'rmse' over rounds: no run has this curve: choose one of accuracy,"):
         found.plot("rmse")
     with pytest.raises(BadInput, match="plot 'nll' over seconds: this axis is there for accuracy alone: choose rounds"):
         found.plot("nll", over="seconds")  # said that nll is a score there
@@ -102,7 +102,7 @@ def test_own_metrics_of_all_runs_were_not_compared() -> None:
     (row,) = found.dataframe.query("metric == 'minority'").to_dict("records")
     assert row["baseline_mean"] == runs[0].metrics["minority"] and row["run_mean"] == runs[1].metrics["minority"]
     assert "doubt" not in set(found.dataframe["metric"])  # the second run has none
-    with pytest.raises(BadInput, match=r"the scores are .*, minority"):
+    with pytest.raises(BadInput, match=r"choose one of .*, minority"):
         found.plot("meen")
     read = [read_run(run.path) for run in runs]
     head = compare.make_comparison_table(read)[0]

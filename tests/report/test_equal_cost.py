@@ -75,5 +75,5 @@ def test_a_cost_that_cannot_act_is_refused(tmp_path: Path) -> None:
     runs = [fedray.run(keys, out=tmp_path / name) for name in "ab"]
     with pytest.raises(BadInput, match=re.escape("at_equal = 'mb': choose rounds, uplink, bytes, seconds")):
         fedray.compare(runs, at_equal="mb")
-    with pytest.raises(BadInput, match="at_equal = uplink: a has no uplink to compare by; compare at equal rounds"):
+    with pytest.raises(BadInput, match="at_equal = uplink: a has no uplink to compare by: leave at_equal out"):
         fedray.compare(runs, at_equal="uplink")

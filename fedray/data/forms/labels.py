@@ -206,4 +206,7 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
         raise BadInput(
             f"data: the label {low} is none of {len(names)} classes (rows without a label?): drop those rows"
         )
-    raise BadInput(f"data: the label {high}, but {len(names)} classes have names: labels are 0 to {len(names) - 1}")
+    raise BadInput(
+        f"data: the label {high}, but {len(names)} classes have names: name the others too, "
+        f"or correct labels above {len(names) - 1}"
+    )

@@ -172,7 +172,9 @@ def _find_parts(folder: Path, test: Any) -> tuple[Path, Path | None]:
     if test is not None:
         other = folder / str(test) if (folder / str(test)).is_dir() else expand_user_path("data.test", str(test))
         if not other.is_dir():
-            raise BadInput(f"data.test = {test}: there is no such folder, in {folder} or elsewhere")
+            raise BadInput(
+                f"data.test = {test}: there is no such folder, neither in {folder} nor as a path: correct it"
+            )
         return train, other
     if train == folder:
         return folder, None

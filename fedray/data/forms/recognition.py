@@ -72,7 +72,10 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
         return frames.build_table(frame, other, reading)
     columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
     if len(columns) != 1 or not isinstance(reading.target, str):
-        raise BadInput("data.tokenizer needs data.input, the column of text, and data.target, the column to predict")
+        raise BadInput(
+            "data.tokenizer is set, but not both columns: name the column of text in data.input and "
+            "the one to predict in data.target"
+        )
     parts = []
     for part in (frame, other):
         if part is not None:
@@ -176,7 +179,7 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
             reading = reading._replace(test=frames.read_frame(file, "test"))
         return _read_table(frames.read_frame(place), reading)
     if not place.is_dir():
-        raise BadInput(f"data = {path}: there is no such file or folder")
+        raise BadInput(f"data = {path}: there is no such file or folder: correct the path")
     if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
     if clients.list_client_files(place):

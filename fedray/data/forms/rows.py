@@ -259,7 +259,7 @@ def _mean_of_columns(x: Array) -> Array:
 
 
 def _fill(part: RawRows, means: Array) -> RawRows:
-    """RawRows with means in the place of NaN."""
+    """RawRows with means instead of NaN."""
     if not any(np.isnan(piece).any() for piece in read_pieces(part.x)):
         return part
     spool = Spool()

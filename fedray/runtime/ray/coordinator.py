@@ -110,7 +110,7 @@ def run_on_ray(
     watch: Watch,
     address: str | None,
     *,
-    wait_for: Mapping[str, float] | None = None,
+    wait_for: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Runs a scenario on Ray.
 

@@ -1,4 +1,4 @@
-"""What a worker has of the driver's world: its variables, its import path, its working directory, its own modules.
+"""What a worker gets from its driver: environment variables, import path, working directory, the user's modules.
 
 A worker starts in another directory than the driver, with the variables of the Ray that starts it, and maybe on a
 machine that has none of the user's files. So the paths among the variables are sent in full, the coordinator works in

@@ -1,4 +1,4 @@
-"""What fedray sets in Ray before it starts or joins one: where it listens, what its workers import, what it says.
+"""Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages.
 
 Example:
     >>> own_job()._client_job

@@ -42,8 +42,8 @@ def run_as_tasks(
     own: UserObjects,
     shared: Path,
     *,
-    actors: int = 0,
-    wait_for: Mapping[str, float] | None = None,
+    actors: int,
+    wait_for: Mapping[str, float] | None,
 ) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a cluster, one CPU each; or each in a placement group with room for its own actors.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedray.report import differences, moments, pairs
+from fedray.report import differences, equal_time, pairs
 from fedray.report.page import render_many
 from fedray.report.read import ReadRun
 
@@ -36,14 +36,14 @@ def test_a_run_that_steps_more_often_is_not_ahead_for_that() -> None:
 
 def test_the_lift_of_a_run_is_seen_at_every_moment() -> None:
     runs = [made("sync", "sync", 48.0, 48), made("buffered", "buffered", 96.0, 192, lift=0.06)]
-    found = moments.compare_moments(runs, "accuracy", 12)
+    found = equal_time.compare_moments(runs, "accuracy", 12)
     assert [at for at, _ in found] == [4.0 * i for i in range(1, 13)]
     for _, (pair,) in found:
         assert pair.difference is not None and pair.difference.mean == pytest.approx(0.063) and pair.difference.n == 3
-    figure = moments.figure_moments(runs)
+    figure = equal_time.figure_moments(runs)
     assert isinstance(figure, Figure) and "Against sync at equal virtual time, up to 48 s" in str(figure.get_label())
-    head, rows = moments.make_moment_table(runs)
-    assert [row[head.index("difference")].text for row in rows] == ["+6.3 points"] * moments.SHOWN_MOMENTS
+    head, rows = equal_time.make_moment_table(runs)
+    assert [row[head.index("difference")].text for row in rows] == ["+6.3 points"] * equal_time.SHOWN_MOMENTS
     page = render_many(runs)
     assert "At equal virtual time" in page and differences.make_difference_table(runs)[1]
 
@@ -59,5 +59,5 @@ def test_steps_that_share_a_moment_are_read_in_their_order() -> None:
 
 def test_runs_in_rounds_are_compared_by_rounds() -> None:
     runs = [made("a", "sync", 40.0, 40), made("b", "sync", 400.0, 40)]
-    assert moments.compare_moments(runs, "accuracy", 4) == [] and moments.figure_moments(runs) is None
-    assert moments.make_moment_table(runs)[1] == [] and pairs.find_axis(runs) == "round"
+    assert equal_time.compare_moments(runs, "accuracy", 4) == [] and equal_time.figure_moments(runs) is None
+    assert equal_time.make_moment_table(runs)[1] == [] and pairs.find_axis(runs) == "round"
