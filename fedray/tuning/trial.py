@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
@@ -142,7 +142,8 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
     use_one_thread()
     try:
         import_modules(job.own.modules)
-        state, given = cast("OutcomeState", "complete"), job.folder / "scenario.yaml"
+        state: OutcomeState = "complete"
+        given = job.folder / "scenario.yaml"
         if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
             shutil.rmtree(job.folder)
         damage = mend_run_directory(job.folder)
@@ -166,10 +167,7 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
 
 
 def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
-    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change.
-
-    Trainings that share its lanes go on without it.
-    """
+    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
     _make_directory(job)
     latest: list[Row] = []
     report = _make_reporter(job)
