@@ -54,7 +54,7 @@ def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
         False
     """
     for name in _OLD_SECTIONS:
-        if not isinstance(file[name], dict) or not file[name].keys() >= resolved[name].keys() - _YOUNGER:
+        if not isinstance(file.get(name), dict) or not file[name].keys() >= resolved[name].keys() - _YOUNGER:
             return False
     return merge_keys(resolved, file) == resolved
 

@@ -52,7 +52,7 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         tree: plain values, as `scenario.yaml` holds them.
     """
-    return {key: value for key, value in flatten(tree).items() if not _is_free(key)}
+    return {key: value for key, value in flatten(tree).items() if not is_free(key)}
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
@@ -127,7 +127,8 @@ def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) ->
         raise Damaged(f"{out / IDENTITY_FILE} is missing, so nobody knows what the run began with", remedy)
 
 
-def _is_free(key: str) -> bool:
+def is_free(key: str) -> bool:
+    """Whether a key, dotted, changes no result."""
     parts = key.split(".")
     is_tier = parts[:2] == ["clients", "tiers"] and len(parts) > 3 and parts[3] in FREE_TIER_KEYS
     return parts[0] in FREE_SECTIONS or key in FREE_KEYS or is_tier

@@ -81,7 +81,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
     recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
     found, own = [], {*own, *recorded}
     for key, value in flatten(given).items():
-        if key not in RUNTIME and not _says_nothing(key, value):
+        if key not in RUNTIME and not says_nothing(key, value):
             why = _why_idle(key, scenario, own)
             if why:
                 found.append(Idle(key, value, why))
@@ -98,7 +98,8 @@ def explain_idle_key(idle: Idle) -> str:
     return f"{idle.key} = {quote_value(idle.value)} cannot act, because {idle.why}: leave it out"
 
 
-def _says_nothing(key: str, value: Any) -> bool:
+def says_nothing(key: str, value: Any) -> bool:
+    """Whether the value of a key says that nothing is done, which is true wherever it stands."""
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
     return (value == 0 and not key.startswith("predict.")) or _NOTHING.get(key) == value

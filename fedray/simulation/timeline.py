@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -139,8 +140,7 @@ class Timeline:
         self._versions, self._born = [0] * models, [0] * models
         self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
         self._training, self._count, self._draws = 0, 0, 0
-        self._numbers: list[float] = []
-        self._lost: list[StartedJob] = []
+        self._numbers, self._lost = list[float](), list[StartedJob]()
         self._known = 0  # server steps
         self._times: list[float] = []  # of the steps that were not taken
         self._stepping: list[tuple[int, ...]] = []
@@ -157,10 +157,13 @@ class Timeline:
         Raises:
             FedrayError: No upload arrives any more.
         """
-        self._extend(self._known + steps)
-        columns = np.array(self._flown, dtype=np.float64).reshape(-1, 8).T
+        end = self._known - len(self._times) + steps
+        self._extend(end)
+        parts = bisect_left(self._parts, (end,))  # arrivals of one instant may cause more steps: they wait
+        step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
+        flown = int(number.sum())
+        columns = np.array(self._flown[:flown], dtype=np.float64).reshape(-1, 8).T
         client, model, turn, version, born, status = columns[[0, 1, 2, 3, 4, 7]].astype(np.int64)
-        step, now, number = np.array(self._parts, dtype=np.int64).reshape(-1, 3).T
         part, now = np.repeat(np.arange(len(number)), number), np.repeat(now, number)
         jobs = FlownJobs(
             client,
@@ -174,13 +177,13 @@ class Timeline:
             staleness=np.where(now < 0, -1, now - version),
             copy=count_earlier(part * self._clients + client),
         )
-        taken = ServerSteps(np.array(self._times), self._stepping, jobs)
-        self._times, self._stepping, self._flown, self._parts = [], [], [], []
-        return taken
+        times, stepping = self._times[:steps], self._stepping[:steps]
+        del self._times[:steps], self._stepping[:steps], self._flown[:flown], self._parts[:parts]
+        return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Model and version of each job that has started and whose upload no step before has used."""
-        flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer]
+        """Model and version of each job that has started and whose upload no step that was taken has used."""
+        flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job[1], job[3]) for job in flying if job is not None and job[7] == clock.OK]
 
     def _extend(self, steps: int) -> None:

@@ -79,7 +79,8 @@ class SweepObjective:
         if self.limit is None:
             return False
         if self.kind == "reach":
-            return reaches_target(self.metric, row[self.metric], self.limit)
+            value = row.get(self.metric)  # some scores are measured from the first round on
+            return value is not None and reaches_target(self.metric, value, self.limit)
         return bool(row[self.axis] > self.limit)
 
 
@@ -199,8 +200,11 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
         FedrayError: an objective was not measured, or is not a number.
     """
     for objective in objectives:
-        if any(objective.metric not in history[-1] for history in histories):
-            raise FedrayError(f"{objective.name} was not measured (no held-out rows?): raise data.hold_out")
+        if any(history[-1].get(objective.metric) is None for history in histories):
+            raise FedrayError(
+                f"{objective.name} was not measured (one model, or no held-out rows?): raise method.models, or "
+                "data.hold_out"
+            )
     means = [np.mean([compute_value(objective, history) for history in histories]) for objective in objectives]
     values = [float(f"{mean:.{DIGITS}g}") for mean in means]
     for objective, value in zip(objectives, values, strict=True):

@@ -23,7 +23,7 @@ from fedray.core.errors import BadInput, Unwritable
 from fedray.files.bounded import name_file
 from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.study_storage import explain_entries, explain_storage
-from fedray.tuning.sweep_file import PrunerKeys, SamplerKeys, Sweep
+from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 JOURNAL = "study.journal"

@@ -135,7 +135,13 @@ def _tabulate(view: View) -> NumberTable:
     """The numbers of the parallel coordinates: each trial's parameters and values."""
     head = ["trial", *(p.key for p in view.space), *(name_objective(o) for o in view.objectives)]
     rows = [[trial.number, *(trial.params.get(p.key) for p in view.space), *trial.values] for trial in view.done]
-    return NumberTable(head, [[v if isinstance(v, int | float | None) else str(v) for v in row] for row in rows])
+    return NumberTable(head, [[_pack_cell(value) for value in row] for row in rows])
+
+
+def _pack_cell(value: Any) -> Any:
+    """What stands in the page's numbers: JSON has no infinity, which a choice may be."""
+    number = value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return value if number else str(value)
 
 
 def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:

@@ -30,7 +30,8 @@ from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
 from fedray.tuning.space import Values, enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
-from fedray.tuning.sweep_file import TRIALS, Sweep
+from fedray.tuning.sweep import Sweep, may_end_early
+from fedray.tuning.sweep_file import TRIALS
 from fedray.tuning.trial import Outcome, OutcomeState, TrialTask, hash_training, look_up_values
 from fedray.tuning.workers import Submit
 
@@ -158,7 +159,7 @@ def _start(state: SearchState, trial: optuna.Trial, keys: list[str]) -> RunningT
         _tell(state, trial, Outcome("failed", [], error=str(error)), {"how": "refused"})
         return None
     job = _make_job(state, trial.number, scenario, chosen)
-    key = hash_training(job.scenario, sweep.inference)
+    key = hash_training(job.scenario, sweep.find_inference_keys(job.scenario))
     known = state.trainings.get(key)
     if known is not None and key in state.unchecked:
         reopen_study(state.out / known.run, state.own)
@@ -177,7 +178,7 @@ def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Value
     """What a worker trains for a trial: its scenario, or one that trains the seeds of several trials as replicates."""
     first, seeds = _shared_seeds(state, scenario, chosen)
     shared = replace(scenario, seed=first, replicates=seeds)
-    if seeds > 1 and hash_training(shared, state.sweep.inference) in state.failed_keys:
+    if seeds > 1 and hash_training(shared, state.sweep.find_inference_keys(shared)) in state.failed_keys:
         seeds = 1
     return TrialTask(
         trial=number,
@@ -194,12 +195,14 @@ def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Value
 def _shared_seeds(state: SearchState, scenario: Scenario, chosen: Values) -> tuple[int, int]:
     """The seeds that can share lanes as replicates of one training: (first, how many); (seed, 1) where none can.
 
-    Only in a whole grid over neighboring seeds: there each of the seeds will be a trial.
+    Only in a whole grid over neighboring seeds: there each of the seeds will be a trial. Replicates of one training end
+    together and are evaluated at the same rounds, so nothing may end it early, nor virtual time say when to evaluate.
     """
     sweep, points = state.sweep, state.points
-    single = scenario.replicates == 1 and scenario.vary == "all" and scenario.evaluate.stop_at is None
+    single = scenario.replicates == 1 and scenario.vary == "all" and scenario.evaluate.every_seconds is None
     whole = points is not None and state.limit == len(points) and sweep.pruner.name == "none"
-    if not (single and whole and "seed" in chosen):
+    ends = may_end_early(scenario) or all(objective.needs_history for objective in sweep.objectives)
+    if not (single and whole and "seed" in chosen) or ends:
         return scenario.seed, 1
     seeds = {int(v) for parameter in sweep.space if parameter.key == "seed" for v in parameter.grid()}
     first = last = scenario.seed

@@ -20,16 +20,13 @@ from optuna import Trial
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
+from fedray.scenario.identity import is_free
 from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
 
 MOST_POINTS = 100_000  # of a grid
 FORBIDDEN = {
     "data.hold_out": "trials would be compared on different data",
-    "runtime": "it changes no result",
-    "table": "a sweep has one scenario",
-    "published": "it changes no result",
-    "loggers": "they change no result",
-    "checkpoint": "it changes no result",
+    "evaluate": "trials would be measured differently",
 }
 RANGE: dict[str, Check] = {
     "type": one_of("int", "float", "categorical"),
@@ -130,9 +127,9 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
         raise BadInput("space is missing or empty: give it scenario keys, such as local.lr: [0.1, 0.3]")
     space: list[Parameter] = []
     for key, entry in given.items():
-        for banned, why in FORBIDDEN.items():
-            if str(key) == banned or str(key).startswith(f"{banned}."):
-                raise BadInput(f"space.{key} cannot be searched ({why}): drop it")
+        banned = next((FORBIDDEN[name] for name in FORBIDDEN if f"{key}.".startswith(f"{name}.")), "")
+        if banned or is_free(str(key)):
+            raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
         space.append(_parameter(str(key), entry, space))
     return tuple(space)
 

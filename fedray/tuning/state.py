@@ -17,7 +17,7 @@ import optuna
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.tuning.optuna_study import StudyLocation
-from fedray.tuning.sweep_file import Sweep
+from fedray.tuning.sweep import Sweep
 from fedray.tuning.trial import Outcome, TrialTask
 
 Say = Callable[[str], None]

@@ -108,8 +108,7 @@ class Outcome(NamedTuple):
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     """Sixteen hexadecimal digits that two trials share exactly if one training can answer both.
 
-    They are those of the keys that decide a result. What a failing client does (`on_client_error`, `client_timeout`)
-    is among them: with `skip` there is a training where with `fail` there is none.
+    What a failing client does counts too: with `on_client_error: skip` there may be a training where `fail` has none.
 
     Args:
         scenario: what is trained.
@@ -168,16 +167,15 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
 
 
 def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
-    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change.
-
-    The trainings that share its lanes go on without it.
-    """
+    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
     _make_directory(job)
     latest: list[Row] = []
     report = _make_reporter(job)
     newest, pruned = -1, False
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
+        if job.replicate is not None and study.method.explain_end is not None:  # which seeds do at rounds of their own
+            raise FedrayError("seeds end at different rounds")
         score = make_evaluator(study, runtime, test=False)
         if joint is not None:
             net = study.net
@@ -220,8 +218,10 @@ def _make_directory(job: TrialTask) -> None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
     directory.adopt_run(job.before, job.folder, dump_scenario(job.scenario))
-    if identity.read_identity(job.before):
-        identity.write_identity(job.folder, describe_study(job.scenario, job.own, reopen_study(job.before, job.own)))
+    began = identity.read_identity(job.before)
+    if began:  # with the kernels that it began with
+        digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
+        identity.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
 
 
 def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:

@@ -40,7 +40,8 @@ from fedray.tuning.places import COPY, has_sweep, refuse_taken_sweep
 from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
-from fedray.tuning.sweep_file import Sweep, read_sweep
+from fedray.tuning.sweep import Sweep
+from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.workers import make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
@@ -152,7 +153,7 @@ def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict
         limit: how many trials there will be.
         points: the points of a grid; None for other samplers.
     """
-    ignored = tuple(f"predict.{name}." for name in sweep.inference)
+    ignored = tuple(f"predict.{name}." for name in sweep.find_inference_keys(sweep.scenario({})))
     kept = [
         repr([(key, value) for key, value in point.items() if not f"{key}.".startswith(ignored)])
         for point in points or ()

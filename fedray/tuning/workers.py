@@ -28,7 +28,7 @@ from fedray.experiments.spread import refuse_other_seats
 from fedray.process.ending import current_ending
 from fedray.process.notes import say_notes
 from fedray.scenario.schema import Scenario
-from fedray.tuning.sweep_file import Sweep
+from fedray.tuning.sweep import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
 
 Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]

@@ -197,6 +197,23 @@ def test_an_independent_simulator_of_the_queue_sees_the_same_arrivals(seed: int)
     assert list(zip(steps.time.tolist(), clients, strict=True)) == replay(rule, seconds, seed, 60)
 
 
+@pytest.mark.parametrize("mode", ["async", "buffered", "semi"])
+def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at_once(mode: str) -> None:
+    """Runs with replicates ended with a ValueError of NumPy; what is taken piece by piece is what is taken at once."""
+    seconds = np.random.default_rng(0).integers(1, 3, 20).astype(float)
+    rule = AsyncRule(mode, concurrency=15, goal=2, tick=0.5)
+    pace = Pace(seconds, np.zeros(20), np.zeros(20, bool), np.ones(20, bool))
+    one, other = (
+        Timeline(rule, pace, 1, seed=1, assign=lambda _turn: (np.arange(20), np.zeros(20, int))) for _ in range(2)
+    )
+    whole, pieces = one.take(60), [other.take(steps) for steps in (1, 2, 7, 0, 50)]
+    assert [len(steps.time) for steps in pieces] == [1, 2, 7, 0, 50]
+    assert np.concatenate([steps.time for steps in pieces]).tolist() == whole.time.tolist()
+    for column, parts in zip(whole.jobs, zip(*(steps.jobs for steps in pieces), strict=True), strict=True):
+        assert np.concatenate(parts).tolist() == column.tolist()
+    assert sorted(one.list_open()) == sorted(other.list_open())
+
+
 def test_every_client_meets_every_model_once_an_age() -> None:
     jobs = run("fed_ensemble", 40, MODES["async"], **SPREAD).clients
     for client in range(N):

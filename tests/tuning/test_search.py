@@ -19,6 +19,7 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.assembly.user_objects import UserObjects
+from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.parts import find_checkpoints
@@ -135,6 +136,28 @@ def test_a_seed_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: p
     assert summary["failed"] == 1
 
 
+@pytest.mark.parametrize("space", [{"seed": [0, 1]}, {"local.lr": [0.03, 0.1]}])
+def test_a_stop_was_decided_by_the_neighbouring_seeds_and_looked_once_an_age(
+    space: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each trial ends at the round at which a run of its own ends."""
+    rule = {"rounds": 14, "stop": {"metric": "hold_out_accuracy", "patience": 2}}
+    _, trials = run(sweep(space, sampler="grid", trials=None, overrides=rule), tmp_path / "s", report=False)
+    for row in trials:
+        keys = {**rule, **row["params"], "data.hold_out": 0.2}
+        alone = fedray.run(BASE, report=False, **{key.replace(".", "__"): value for key, value in keys.items()})
+        assert row["rounds"] == alone.summary["rounds"]
+        assert row["values"]["accuracy"] == pytest.approx(alone.metrics["hold_out_accuracy"], rel=1e-11)
+
+
+@pytest.mark.drawn
+def test_a_page_of_an_infinite_gamma_is_drawn(tmp_path: Path) -> None:
+    """JSON has no infinity: the sweep ended with a ValueError."""
+    space = {"predict.gamma": [0.1, float("inf")]}
+    run(sweep(space, objectives=["personal_accuracy"], sampler="grid"), tmp_path / "s")
+    assert (tmp_path / "s" / "report.html").is_file()
+
+
 def test_the_same_values_are_never_trained_twice(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="random", trials=8)
     summary, trials = run(found, tmp_path / "s")
@@ -236,6 +259,20 @@ def test_a_pruned_training_goes_on_for_another_gamma(tmp_path: Path) -> None:
     assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
     assert [row["rounds"] for row in trials] == [6, None, 4, 2]
     assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
+
+
+@pytest.mark.skipif(not isinstance(native.load_library(), native.Library), reason="there are no compiled kernels here")
+def test_a_pruned_training_went_on_with_other_kernels(tmp_path: Path) -> None:
+    """The next gamma had other bits than a run of its own."""
+    space = {"local.lr": [0.3, 1e-4], "predict.gamma": [0.1, 10.0]}
+    found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
+                  objectives=["personal_accuracy"], overrides={"lanes": "auto"})  # fmt: skip
+    _, trials = run(found, tmp_path / "s", report=False)
+    assert [row["state"] for row in trials[2:]] == ["pruned", "complete"]
+    keys: dict[str, Any] = {"lanes": "auto", "local__lr": 1e-4, "predict__gamma": 10.0, "data__hold_out": 0.2}
+    alone = fedray.run(BASE, report=False, evaluate__personal=True, **keys)
+    summary = json.loads((tmp_path / "s" / trials[3]["run_directory"] / "summary.json").read_text())
+    assert summary["state_hash"] == alone.summary["state_hash"]
 
 
 def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) -> None:

@@ -13,8 +13,15 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space
+from fedray.tuning.sweep import Sweep
 from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.tune import run_sweep
+
+
+def list_inference(found: Sweep) -> tuple[str, ...]:
+    """Keys of `predict` that the training of the base scenario does not depend on."""
+    return found.find_inference_keys(found.scenario({}))
+
 
 FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
 
@@ -79,6 +86,14 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
         ({"overrides": {"data.hold_out": 0}}, "a sweep reads held-out data"),
         ({"overrides": {"evaluate.stop_at": {"metric": "accuracy", "value": 0.9}}}, "write hold_out_accuracy"),
         ({"scenario": "nowhere.yaml"}, "nowhere.yaml does not exist"),
+        ({"overrides": {"stop": {"metric": "nll"}}}, "stop.metric = nll is read on the test set, which a sweep leaves"),
+        ({"overrides": {"checkpoint.best": "nll"}}, "checkpoint.best = nll is read on the test set"),
+        ({"space": {"stop.metric": ["nll"]}}, "space.stop.metric: stop.metric = nll is read on the test set"),
+        ({"space": {"evaluate.every": [1, 2]}}, "space.evaluate.every cannot be searched (trials would be measured"),
+        ({"space": {"clients.actors": [1, 2]}}, "space.clients.actors cannot be searched (it changes no result)"),
+        ({"space": {"server.momentum": [0.0, 0.5]}}, "space.server.momentum cannot act, because server.optimizer is"),
+        ({"space": {"local.lr": {**LR, "points": 3}}}, "points = 3 is for sampler: grid: leave it out, or give step"),
+        ({"sampler": {"name": "random", "startup": 3}}, "sampler.startup cannot act, because sampler.name is random"),
     ],
 )
 def test_a_bad_sweep_is_one_line(keys: dict[str, Any], line: str) -> None:
@@ -128,9 +143,22 @@ def test_a_key_that_one_of_the_objectives_reads_is_searched(objectives: list[str
     wanted = [{"name": name, "direction": "maximize"} for name in objectives]
     sets = {"predict.conformal.alpha": 0.1}
     found = read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides=sets))
-    assert "gamma" in found.inference
-    stopped = {"evaluate.stop_at": {"metric": "hold_out_personal_accuracy", "value": 0.9}}
-    assert "gamma" not in read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)).inference
+    assert "gamma" in list_inference(found)
+    rule = {"metric": "hold_out_personal_accuracy"}
+    for stopped in ({"evaluate.stop_at": {**rule, "value": 0.9}}, {"stop": rule}):
+        assert "gamma" not in list_inference(read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)))
+
+
+def test_a_key_that_another_one_of_the_space_makes_act_is_searched() -> None:
+    space = {"server.momentum": [0.5, 0.9], "server.optimizer": ["none", "momentum"]}
+    assert [parameter.key for parameter in read_sweep(sweep(space)).space] == list(space)
+
+
+def test_a_key_of_the_scenario_that_acts_in_no_trial_is_named() -> None:
+    with pytest.warns(
+        ScenarioWarning, match="server.momentum cannot act in any trial, because server.optimizer is none"
+    ):
+        read_sweep(sweep({"local.lr": LR}, overrides={"server.momentum": 0.5}))
 
 
 def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
@@ -175,12 +203,12 @@ def test_defaults_follow_what_the_space_chooses() -> None:
 
 def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
     """gamma, averaging and noise act at inference only, unless the course of a training decides by them."""
-    assert read_sweep(sweep({"local.lr": LR})).inference == ("average", "gamma", "noise", "conformal")
+    assert list_inference(read_sweep(sweep({"local.lr": LR}))) == ("average", "gamma", "noise", "conformal")
     for objective, left in (
         ({"name": "bytes_to_accuracy", "target": 0.5}, ("gamma", "conformal")),
         ({"name": "personal_accuracy", "within_bytes": 1e6}, ("noise", "conformal")),
     ):
-        assert read_sweep(sweep({"local.lr": LR}, objectives=[objective])).inference == left
+        assert list_inference(read_sweep(sweep({"local.lr": LR}, objectives=[objective]))) == left
 
 
 def test_objectives_read_values_from_the_rounds_of_a_trial() -> None:
