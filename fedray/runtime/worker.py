@@ -40,7 +40,8 @@ from fedray.runtime.mixture import Shares
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, count_block_jobs, gives_change, is_shareable
+from fedray.training.choice import Engine, count_block_jobs, is_shareable
+from fedray.training.windows import returns_change, train_block
 
 
 class StackWorker(Protocol):
@@ -171,10 +172,10 @@ class Worker:
             sample=int(np.prod(study.input_shape)),
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             source=data.source,
-            wants_change=gives_change(self.engine) and not phase.private,
+            wants_change=returns_change(self.engine, local, t) and not phase.private,
             reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
         )
-        trained = self.engine.train(study.net, block)
+        trained = train_block(self.engine, study.net, block, t)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
         if not block.wants_change:
             delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
@@ -219,6 +220,7 @@ class Worker:
         out = {}
         for p, each in enumerate(phase.personal):
             local = study.local(each, int(plan.world[0]))
+            reading = personal.find_reading(self.private, local, t, plan, broadcast, state=state, models=phase.models)
             block = lanes.Block(
                 start=personal.own_rows(self.private, f"{PERSONAL_PREFIX}{p}", plan, broadcast),
                 counters=torch.zeros(len(key), len(study.net.layout.counters), dtype=torch.int64, device=self.device),
@@ -231,9 +233,7 @@ class Worker:
                 sample=int(np.prod(study.input_shape)),
                 anchor=broadcast,
                 source=data.source,
-                reading=personal.find_reading(
-                    self.private, local, t, plan, broadcast, state=state, models=phase.models
-                ),
+                reading=reading,
             )
             out[f"{PERSONAL_PREFIX}{p}"] = self.engine.train(study.net, block).final
         return out
