@@ -107,6 +107,11 @@ CASES: dict[str, dict[str, Any]] = {
     "fedavg private": {"method": {"name": "fedavg"}, "local": {"private": ["1"], "schedule": {"kind": "cosine"}}},
     "moon": {"method": {"name": "moon"}},
     "fedsam": {"method": {"name": "fedsam"}},
+    "fedpa": {"method": {"name": "fedpa"}},
+    "fedpa ensemble": {
+        "method": {"name": "fedpa", "models": 2, "burn_in": 1, "samples": 3}, "local": {"momentum": 0.9},
+        "participation": {"per_round": 4}, "compress": {"kind": "topk", "error_feedback": True},
+    },
     "fedper": {"method": {"name": "fedper"}},
     "fedbn": {"method": {"name": "fedbn"}, "model": {"norm": "layer"}},
     "fedrep": {"method": {"name": "fedrep"}, "local": {"epochs": 3}},

@@ -218,9 +218,11 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     width = engine.width
     samples = float(steps) * batch * width
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
+    sampled = 0 if local.windows is None else min(steps, local.windows.number)
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
     return [
         Need(f"{width} models of {d:,} numbers that are trained together", "model", float(LANE * width) * d),
+        Need(f"{sampled:,} samples of each of them", "method.samples x model", 8.0 * sampled * (width + 2.0) * d),
         Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * samples),
         Need(f"batches of {batch:,} samples", "local.batch_size x model", 12.0 * (width * batch * layers.all + inputs)),
         Need(f"{width} clients of {size:,} rows", "data.samples x data.features", made),

@@ -196,6 +196,12 @@ def warn_of_limits(study: Study) -> None:
     method = study.method
     if not any(_has_rows(study, world) for world in range(study.worlds)):
         warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
+    windows = method.phase.local.windows
+    if windows is not None and 0 < study.rounds <= windows.burn_in:
+        warn_user(
+            f"method.burn_in = {windows.burn_in}, but there are {study.rounds} rounds: no client samples, which makes "
+            f"{method.name} FedAvg: lower it"
+        )
     if study.tests_other_rows:
         warn_user(
             "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "

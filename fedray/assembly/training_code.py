@@ -26,6 +26,7 @@ from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.simulation.study import Study
 from fedray.training.client_trial import mixes_targets, try_code
+from fedray.training.windows import check_windows
 
 
 def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
@@ -160,6 +161,8 @@ def try_own_code(study: Study) -> None:
         FedrayError: the code cannot be used; one line.
     """
     phase = study.method.phase
+    for one in study.method.parts or (phase,):
+        check_windows(one.local, study.method.name)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:
             raise BadInput(

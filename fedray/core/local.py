@@ -181,6 +181,25 @@ class RateSchedule(NamedTuple):
         return rise * (self.floor + (1.0 - self.floor) * fall)
 
 
+class Windows(NamedTuple):
+    """Local training whose upload is made of means over its iterates, and not of the last one (FedPA).
+
+    The steps behind the first ones are cut into windows of equal length, and the iterates of each are averaged. It
+    trains with SGD, and no other code than a loss.
+
+    Attributes:
+        combine: (parameters at the start `[p]`, means of the windows `[l, p]`), float64 -> their change `[p]`.
+        number: l, the windows; a client with fewer steps behind the first ones has as many as these are.
+        mixing: Share of the steps of a local training before its first window, in [0, 1).
+        burn_in: Rounds before the first one in which there are windows.
+    """
+
+    combine: Callable[[Tensor, Tensor], Tensor]
+    number: int = 1
+    mixing: float = 0.0
+    burn_in: int = 0
+
+
 def reads_ensemble(loss: LocalLoss | None) -> bool:
     """Whether a loss reads the outputs of all K models, so that clients need them all."""
     return loss is not None and ENSEMBLE in loss.reads

@@ -1,10 +1,8 @@
 """A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 Example:
-    >>> import torch
-    >>> state = State(torch.zeros(2, 3), torch.zeros(2, 0, dtype=torch.int64), {})
-    >>> Answer(state, models=2).weights is None
-    True
+    >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
+    0.05
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.fitting import Fitting
-from fedray.core.local import LocalLoss, RateSchedule, Transform
+from fedray.core.local import LocalLoss, RateSchedule, Transform, Windows
 from fedray.core.parts import Join
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
@@ -138,6 +136,7 @@ class Local:
         gradient: A transformation of the data's gradient, before the affine term; None: it stays.
         step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
             (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
+        windows: What the client sends in the place of its last iterate; None: nothing.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -155,6 +154,7 @@ class Local:
     loss: LocalLoss | None = None
     gradient: Transform | None = None
     step: Transform | Callable[..., Any] | None = None
+    windows: Windows | None = None
 
     def lr_at(self, t: int) -> float:
         """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""

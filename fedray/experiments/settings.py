@@ -131,6 +131,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += [f"pull {local.pull:g}"] if local.pull else []
     parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
+    parts += [] if local.windows is None else [f"sampled in {local.windows.number:,} windows"]
     return ", ".join(parts)
 
 

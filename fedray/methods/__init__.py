@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, start_empty
+from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, Windows, start_empty
 from fedray.core.method import Answer, Local, Method, Phase
 from fedray.methods.base import federated, federated_each
 from fedray.methods.bayesian_linear import bayesian_linear
@@ -27,6 +27,7 @@ from fedray.methods.feddf import feddf
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fedem import fedem
 from fedray.methods.fednova import fednova
+from fedray.methods.fedpa import fedpa
 from fedray.methods.fedper import fedbn, fedper, fedrep
 from fedray.methods.fedsam import fedsam
 from fedray.methods.fens import fens
@@ -56,6 +57,7 @@ __all__ = [
     "Setting",
     "StepContext",
     "Transform",
+    "Windows",
     "adaboost_f",
     "bayesian_linear",
     "centralized",
@@ -76,6 +78,7 @@ __all__ = [
     "federated_bagging",
     "federated_each",
     "fednova",
+    "fedpa",
     "fedper",
     "fedprox",
     "fedrep",

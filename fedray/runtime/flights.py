@@ -12,6 +12,7 @@ import torch
 
 from fedray.core.method import Local
 from fedray.core.types import Flight, IntArray, Plan, Uploads
+from fedray.training.windows import is_sampled
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray | None = None) -> IntArray:
@@ -30,17 +31,19 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray
 def group_versions(local: Local, version: IntArray) -> IntArray:
     """A number below J for each job, `[J]`, equal where jobs of different versions may share a block.
 
-    They may where their learning rates are equal; code in local training may read the round itself.
+    They may where their learning rates are equal and all of them are sampled in windows, or none is; code in local
+    training may read the round itself.
 
     Args:
         local: How the clients train.
         version: The version of its model from which each job starts, `[J]`.
     """
-    if not local.has_code and local.lr_decay == 1.0 and local.schedule is None:  # one rate for ever
+    same_rate = local.lr_decay == 1.0 and local.schedule is None
+    if not local.has_code and same_rate and local.windows is None:
         return np.zeros_like(version)
-    rounds = version if local.has_code else np.array([local.lr_at(int(v)) for v in version])
-    place: IntArray = np.unique(rounds, return_inverse=True)[1]
-    return place
+    each = [(int(v),) if local.has_code else (local.lr_at(int(v)), is_sampled(local, int(v))) for v in version]
+    place: IntArray = np.unique(np.array(each, dtype=np.float64), axis=0, return_inverse=True)[1]
+    return place.reshape(len(version))
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:

@@ -40,7 +40,8 @@ from fedray.runtime.mixture import Shares
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, count_block_jobs, gives_change, is_shareable
+from fedray.training.choice import Engine, count_block_jobs, is_shareable
+from fedray.training.windows import returns_change, train_block
 
 
 class StackWorker(Protocol):
@@ -161,10 +162,10 @@ class Worker:
         counters = state.counters.index_select(0, row)
         block = self._make_block(t, jobs, local, self._deal(jobs, local), start=start, counters=counters)._replace(
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
-            wants_change=gives_change(self.engine) and not phase.private,
+            wants_change=returns_change(self.engine, local, t) and not phase.private,
             reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
         )
-        trained = self.engine.train(study.net, block)
+        trained = train_block(self.engine, study.net, block, t)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
         if not block.wants_change:
             delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)

@@ -75,6 +75,20 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         defaults={**_ONE, **_BY_EXAMPLES},
         splits=True,
     ),
+    "fedpa": MethodSpec(
+        "FedPA: clients sample their posterior; the way to its mean is sent by its precision (Al-Shedivat et al. 2021)",
+        options={
+            "samples": Option(4, whole(1, 10**4)),
+            "rho": Option(0.1, real("[0, inf)")),
+            "burn_in": Option(0, whole(0, 10**7)),
+            "mixing": Option(0.2, real("[0, 1)")),
+        },
+        defaults={**_ONE, **_BY_EXAMPLES},
+        limits=(
+            Limit("samples", 1, "FedAvg with averaged iterates (a covariance needs two samples)"),
+            Limit("rho", 0, "FedAvg with averaged iterates (the covariance shrinks to the identity)"),
+        ),
+    ),
     "fedper": MethodSpec(
         "FedPer: the last layer stays with the client, the others are averaged (Arivazhagan et al. 2019)",
         defaults={**_ONE, **_BY_EXAMPLES, **_HEAD},

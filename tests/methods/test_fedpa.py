@@ -1,0 +1,134 @@
+"""FedPA: where it is FedAvg, what it sends, and where it ends on quadratic losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import scenario
+
+import fedray
+from fedray.components.posterior_delta import correct_by_precision
+from fedray.core.errors import ScenarioWarning
+from fedray.core.types import FloatArray
+from fedray.data.types import Dataset, Split
+
+MOMENTUM: dict[str, Any] = {"server": {"optimizer": "momentum", "lr": 0.5}}
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [2, 3], "hidden": [4]}}
+
+
+def run(name: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
+    method = {"method": {"name": name, **options}}
+    return fedray.run(scenario(method, *changes), report=False)
+
+
+def models(one: fedray.Run) -> torch.Tensor:
+    return one.progress.state.models
+
+
+@pytest.mark.parametrize("change", [{}, CNN, MOMENTUM], ids=["mlp", "cnn", "server momentum"])
+def test_rounds_of_burn_in_are_fedavgs(change: dict[str, Any]) -> None:
+    """To the bit, and the round behind them is not."""
+    sampled, average = run("fedpa", change, burn_in=4), run("fedavg", change)
+    assert torch.equal(models(sampled), models(average))
+    assert not torch.equal(models(run("fedpa", change, burn_in=3)), models(average))
+
+
+@pytest.mark.parametrize("change", [{}, CNN, MOMENTUM], ids=["mlp", "cnn", "server momentum"])
+def test_a_sample_that_is_the_last_iterate_is_fedavg(change: dict[str, Any]) -> None:
+    """One sample from a window of one step: to the bit. Of a longer window it is the mean, and not FedAvg."""
+    ten: dict[str, Any] = {"local": {"epochs": None, "steps": 10}}
+    average = models(run("fedavg", change, ten))
+    assert torch.equal(models(run("fedpa", change, ten, samples=1, mixing=0.9)), average)
+    assert not torch.equal(models(run("fedpa", change, ten, samples=1, mixing=0.0)), average)
+
+
+def test_two_samples_have_the_formula() -> None:
+    """`(1 + rho) (I + rho / 2 (x_2 - x_1) (x_2 - x_1)')^-1 (mean - w)`, where the samples are iterates of FedAvg."""
+    one: dict[str, Any] = {"rounds": 1, "clients": {"number": 1}}
+    steps = [{"local": {"epochs": None, "steps": s, "lr": 0.5}} for s in (1, 2)]
+    start = models(run("fedavg", one, {"rounds": 0}))[0].double()
+    first, second = (models(run("fedavg", one, each))[0].double() for each in steps)
+    sent = models(run("fedpa", one, steps[1], samples=2, mixing=0.0, rho=3.0))[0].double() - start
+    apart, way = second - first, (first + second) / 2 - start
+    wanted = 4.0 * (way - apart * (1.5 * apart @ way / (1 + 1.5 * apart @ apart)))
+    assert 1.5 * apart @ apart > 0.1  # the covariance counts
+    torch.testing.assert_close(sent, wanted, rtol=0, atol=1e-5)
+    samples = torch.stack([first, second])
+    torch.testing.assert_close(correct_by_precision(3.0)(start, samples), wanted)
+
+
+def test_an_ensemble_of_fedpa_models_whose_samples_are_last_iterates_is_fed_ensemble() -> None:
+    """Permutation schedule, half of the clients, tiers and sparse uploads: to the bit, and two samples are others."""
+    changes: dict[str, Any] = {
+        "local": {"epochs": None, "steps": 5},
+        "participation": {"fraction": 0.5},
+        "clients": {"tiers": {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}}},
+        "compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True},
+        "server": {"weighting": "examples"},
+    }
+    one = run("fedpa", changes, models=2, samples=1, mixing=0.8)
+    other = run("fed_ensemble", changes, models=2)
+    assert torch.equal(models(one), models(other))
+    assert one.clients["up_bytes"].to_pylist() == other.clients["up_bytes"].to_pylist()
+    assert not torch.equal(models(run("fedpa", changes, models=2, samples=2)), models(one))
+
+
+def test_without_rounds_burn_in_counts_steps_of_the_server() -> None:
+    """Jobs that start before and behind the last one of them share no block, and agree with a burn-in of all steps."""
+    free: dict[str, Any] = {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12}
+    average, late, mixed = (run("fedpa", free, burn_in=n) for n in (12, 13, 6))
+    assert torch.equal(models(average), models(late))
+    assert torch.equal(models(average), models(run("fedavg", free)))
+    assert not torch.equal(models(average), models(mixed))
+
+
+def test_what_does_not_combine_is_refused_in_one_line() -> None:
+    with pytest.raises(fedray.BadInput, match=r"local\.optimizer = adam, but fedpa samples the iterates of SGD"):
+        run("fedpa", {"local": {"optimizer": "adam"}})
+    with pytest.raises(fedray.BadInput, match=r"local\.private = .* cannot act"):
+        fedray.run(scenario({"method": {"name": "fedpa"}, "local": {"private": "head"}}))
+    with pytest.warns(ScenarioWarning, match=r"method\.samples = 1 makes it FedAvg with averaged iterates"):
+        run("fedpa", {"rounds": 1}, samples=1)
+    with pytest.warns(ScenarioWarning, match=r"burn_in = 4, but there are 4 rounds"):
+        run("fedpa", burn_in=4)
+
+
+def squares() -> tuple[Dataset, FloatArray]:
+    """Four clients whose inputs and whose best lines differ, and the best line of all rows `[3]`."""
+    generator = np.random.default_rng(0)
+    spreads = ((1.8, 0.6), (0.6, 1.8), (1.4, 0.8), (0.8, 1.4))
+    lines = ((9.0, 0.0), (0.0, 9.0), (-6.0, 3.0), (3.0, -6.0))
+    x = np.concatenate([generator.normal(size=(400, 2)) * spread for spread in spreads])
+    y = (x * np.repeat(lines, 400, axis=0)).sum(1, keepdims=True) + 2.0 * generator.normal(size=(1600, 1))
+    best = np.linalg.lstsq(np.column_stack([x, np.ones(1600)]), y[:, 0], rcond=None)[0]
+    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
+    train = Split(x.astype(np.float32), y.astype(np.float32), np.repeat(np.arange(4), 400))
+    test = Split(train.x[:4], train.y[:4])
+    return Dataset("squares", train, test, 0, (), zero, one, zero[:, :1], one[:, :1]), best
+
+
+def test_on_quadratic_losses_it_ends_nearer_the_global_optimum_than_fedavg() -> None:
+    """Heterogeneous least squares, many local steps: six repetitions, and their mean, which has less sampling noise."""
+    data, best = squares()
+    keys: dict[str, Any] = {
+        "runtime": "inline",
+        "replicates": 6,
+        "data": {"name": "interval", "partition": {"name": "natural"}},
+        "clients": {"number": 4},
+        "model": {"name": "linear", "objective": "half_mse"},
+        "local": {"lr": 0.1, "batch_size": 5, "steps": 200},
+        "evaluate": {"every": 100},
+        "report": False,
+    }
+    average = fedray.run({**keys, "method": "fedavg", "rounds": 5}, data=data)
+    method = {"name": "fedpa", "samples": 10, "rho": 100.0, "mixing": 0.2}
+    server = {"optimizer": "momentum", "momentum": 0, "lr": 0.002}
+    sampled = fedray.run({**keys, "method": method, "server": server, "rounds": 30}, data=data)
+    found = [one.progress.state.models.double().numpy() for one in (average, sampled)]
+    single = [np.linalg.norm(one - best, axis=1).mean() for one in found]
+    mean = [np.linalg.norm(one.mean(0) - best) for one in found]
+    assert single[1] < 0.8 * single[0]
+    assert mean[1] < 0.7 * mean[0]
