@@ -232,5 +232,5 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
     inside = inside // reads * keep_channels(width, reads) if reads else inside
     if isinstance(part, nn.Linear):
         return nn.Linear(inside, out, bias=part.bias is not None)
-    same = {key: getattr(part, key) for key in ("stride", "padding", "dilation", "padding_mode")}
-    return nn.Conv2d(inside, out, part.kernel_size, bias=part.bias is not None, **same)
+    same = {key: getattr(part, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+    return nn.Conv2d(inside, out, bias=part.bias is not None, **same)

@@ -33,7 +33,8 @@ SHAPES = {"mlp": (5,), "cnn": (2, 9, 9), "linear": (5,), "pooled": (2, 9, 9)}
 
 
 def ask(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    return functional_call(net.module.eval(), net.layout.views(row), (x,))
+    answer: Tensor = functional_call(net.module.eval(), net.layout.views(row), (x,))
+    return answer
 
 
 def zero_others(row: Tensor, columns: Tensor) -> Tensor:
