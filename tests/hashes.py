@@ -32,6 +32,13 @@ BASE: dict[str, Any] = {
 }
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5, "uplink": 2e5, "spread": 0.5}}
 BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
+WIDTHS = {"strong": {"number": 2}, "middle": {"number": 2, "width": 0.5}, "weak": {"number": 2, "width": 0.25}}
+SLICED: dict[str, dict[str, Any]] = {
+    "plain": {"method": {"scaler": False}},
+    "scaler": {"participation": {"per_round": 4}, "replicates": 2},
+    "ensemble": {"method": {"models": 2, "scaler": False}, "compress": {"kind": "topk", "error_feedback": True}},
+    "cnn": {"method": {"scaler": False}, "model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},
+}
 COMPRESSIONS: list[dict[str, Any]] = [
     {"kind": "topk", "error_feedback": True},
     {"kind": "topk", "adaptive": True},
@@ -88,6 +95,11 @@ CASES: dict[str, dict[str, Any]] = {
     "shefl": {"method": {"name": "shefl"}, "participation": {"per_round": 4}},
     "shefl fedprox": {"method": {"name": "shefl", "mu": 0.1}},
     "shefl feddyn": {"method": {"name": "shefl", "alpha": 0.1}, "compress": {"error_feedback": True}},
+    **{
+        f"{name} {kind}": {**keys, "method": {"name": name, **keys.get("method", {})}, "clients": {"tiers": WIDTHS}}
+        for name in ("heterofl", "fedrolex")
+        for kind, keys in SLICED.items()
+    },
     "fedag": {"method": {"name": "fedag"}, "local": {"epochs": 1, "batch_size": 8}},
     "fedag omc": {"method": {"name": "fedag", "sampling": "omc", "samples": 3, "models": 2}},
     "fedag linear": {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"name": "linear"}},

@@ -31,6 +31,7 @@ from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
+from fedray.assembly.slices import cut_network, refuse_unread_widths
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects, name_own_method
@@ -74,7 +75,8 @@ def make_setting(
         own: the user's objects; a loss, an optimizer, a selection and a schedule of theirs come first.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
-    seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d)
+    nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
+    seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -103,6 +105,7 @@ def make_setting(
         walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
         options=scenario.method.options,
         private=find_private_layers(net, scenario.local.private or []),
+        tier_nets=nets,
     )
 
 
@@ -157,6 +160,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
+    refuse_unread_widths(method, pieces.clients.tiers)
     compose = partial(_compose, scenario, own)
     if users:
         refuse_unread_code(pieces.local, method)

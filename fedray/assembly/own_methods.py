@@ -19,8 +19,8 @@ from fedray.assembly import own_results as results
 from fedray.assembly.own_parts import fit_parts
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
-from fedray.core.local import LocalLoss, RateKind, RateSchedule, Transform
-from fedray.core.method import Compress, Correction, Local, Method, Phase, Server
+from fedray.core.local import Correction, LocalLoss, RateKind, RateSchedule, Transform
+from fedray.core.method import Compress, Local, Method, Phase, Server
 from fedray.core.types import State
 from fedray.models.stacking import Stack
 from fedray.own_code.user_code import blame_user_code, name_type

@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
+from fedray.models.slices import TierNet
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.schema import Scenario
@@ -113,7 +114,13 @@ def measure_sizes(shards: Shards) -> Sizes:
 
 
 def expect_seconds(
-    devices: Devices, sizes: Sizes, local: Local, seeds: tuple[int, ...], numbers: int
+    devices: Devices,
+    sizes: Sizes,
+    local: Local,
+    seeds: tuple[int, ...],
+    numbers: int,
+    *,
+    nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
     """A function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
 
@@ -125,13 +132,17 @@ def expect_seconds(
         local: How they train.
         seeds: One for each world.
         numbers: Of a model, d.
+        nets: The network of each tier, where tiers train slices.
     """
+    each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
+    share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
 
     @lru_cache(maxsize=64)
     def seconds(world: int) -> FloatArray:
         client, size = np.arange(devices.clients.number), sizes(world)
-        steps, sent = count_steps(size, local), np.full(len(client), 4 * numbers)
-        costs = JobCosts(steps, up=sent, down=sent, samples=samples_seen(size, steps, local.batch_size))
+        tier, steps = devices.clients.tier_of(client), count_steps(size, local)
+        sent, samples = 4 * each[tier], samples_seen(size, steps, local.batch_size)
+        costs = JobCosts(steps, up=sent, down=sent, samples=samples, work=share[tier])
         compute, transfer = time_jobs(devices, np.full(len(client), seeds[world]), client, costs, np.zeros(len(client)))
         return compute + transfer
 

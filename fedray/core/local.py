@@ -30,6 +30,22 @@ READS = ("features", "broadcast", "previous", ENSEMBLE)  # what a loss may ask f
 RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
+class Correction(NamedTuple):
+    """A private vector for each client and model that corrects the local gradient (FedDyn, SCAFFOLD).
+
+    Attributes:
+        name: Of the private vector.
+        offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
+        update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
+        shared: Name of the server's vector that is broadcast with the models; None without one.
+    """
+
+    name: str
+    offset: Callable[[Tensor, Tensor | None], Tensor]
+    update: Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+    shared: str | None = None
+
+
 class Seen(NamedTuple):
     """What a model says about a batch.
 

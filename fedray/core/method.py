@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.fitting import Fitting
-from fedray.core.local import LocalLoss, RateSchedule, Transform, Windows
+from fedray.core.local import Correction, LocalLoss, RateSchedule, Transform, Windows
 from fedray.core.parts import Join
+from fedray.core.slices import Slices
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
 if TYPE_CHECKING:
@@ -95,22 +96,6 @@ class Walk(NamedTuple):
     edges: IntArray
 
 
-class Correction(NamedTuple):
-    """A private vector for each client and model that corrects the local gradient (FedDyn, SCAFFOLD).
-
-    Attributes:
-        name: Of the private vector.
-        offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
-        update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
-        shared: Name of the server's vector that is broadcast with the models; None without one.
-    """
-
-    name: str
-    offset: Callable[[Tensor, Tensor | None], Tensor]
-    update: Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
-    shared: str | None = None
-
-
 @dataclass(frozen=True)
 class Local:
     """How a client trains. Where it is data alone, the fastest engines train many clients at once.
@@ -158,8 +143,8 @@ class Local:
 
     def lr_at(self, t: int) -> float:
         """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
-        rate = self.lr * self.lr_decay ** (t // self.lr_decay_every)
-        return rate if self.schedule is None else rate * self.schedule.factor(t)
+        factor = 1.0 if self.schedule is None else self.schedule.factor(t)
+        return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
     @property
     def optimizer_name(self) -> str:
@@ -202,6 +187,7 @@ class Phase:
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
         fitting: What clients fit, where they do not descend; None: they train the network.
         ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
+        slices: Which part of the network the clients of each tier train; None: all of it.
     """
 
     models: int
@@ -223,12 +209,12 @@ class Phase:
     groups: int = 0
     fitting: Fitting | None = None
     ask: Callable[[State, Stats], State | None] | None = None
+    slices: Slices | None = None
 
     @property
     def own(self) -> tuple[str, ...]:
         """Names of the private vectors that clients keep between rounds."""
-        correction = self.local.correction
-        kept = ((correction.name,) if correction else ()) + ((LAYERS,) if self.private else ())
+        kept = ((self.local.correction.name,) if self.local.correction else ()) + ((LAYERS,) if self.private else ())
         kept += ((PREVIOUS,) if self.local.keeps_model else ()) + ((MIXTURE,) if self.mixture else ())
         return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
 

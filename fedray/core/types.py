@@ -145,6 +145,7 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds that a transfer takes beside its bytes.
         side_by_side: Whether a client trains its models at the same time, and not one after the other.
+        width: Share of the channels of every hidden layer that a client trains, where the method slices networks.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Tier:
     downlink: float = 1e7
     latency: float = 0.0
     side_by_side: bool = False
+    width: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,7 @@ class Uploads(NamedTuple):
         change: Change of a private vector that is sent too (SCAFFOLD), `[J, d]`; None where nothing is.
         key: Address of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
+        columns: Which of the d numbers the jobs have trained, `[s]`, rising; the others' change is 0. None: all.
     """
 
     delta: Tensor
@@ -276,6 +279,7 @@ class Uploads(NamedTuple):
     change: Tensor | None = None
     key: Any = None
     steps: IntArray | None = None
+    columns: Tensor | None = None
 
 
 class State(NamedTuple):

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, Windows, start_empty
 from fedray.core.method import Answer, Local, Method, Phase
-from fedray.methods.base import federated, federated_each
+from fedray.methods.base import federated, federated_each, federated_slices
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.boosting import adaboost_f, distboost_f, federated_bagging, preweak_f
 from fedray.methods.ditto import ditto
@@ -29,8 +29,10 @@ from fedray.methods.fedem import fedem
 from fedray.methods.fednova import fednova
 from fedray.methods.fedpa import fedpa
 from fedray.methods.fedper import fedbn, fedper, fedrep
+from fedray.methods.fedrolex import fedrolex
 from fedray.methods.fedsam import fedsam
 from fedray.methods.fens import fens
+from fedray.methods.heterofl import heterofl
 from fedray.methods.ifca import ifca
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.moon import moon
@@ -77,13 +79,16 @@ __all__ = [
     "federated",
     "federated_bagging",
     "federated_each",
+    "federated_slices",
     "fednova",
     "fedpa",
     "fedper",
     "fedprox",
     "fedrep",
+    "fedrolex",
     "fedsam",
     "fens",
+    "heterofl",
     "ifca",
     "lg_fedavg",
     "local_only",

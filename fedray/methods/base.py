@@ -29,6 +29,7 @@ from fedray.components.compression import dense
 from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, only, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
+from fedray.components.slices import Window, compress_slices, cut_slices, mark_columns, mean_of_slices
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
 from fedray.core.types import Layout, Weighting
@@ -95,6 +96,39 @@ def federated_each(
         own = replace(setting, layout=base.net.layout, participation=invited)
         parts.append(federated(own, assign=assign, local=local, compress=compress, merge=merge))
     return tuple(parts)
+
+
+def federated_slices(
+    setting: Setting,
+    *,
+    window: Window,
+    assign: Assign = permutation,
+    local: Local | None = None,
+    compress: Compressor = dense,
+) -> Phase:
+    """One federated training of which each tier gets a part of the network, as wide as `clients.tiers` says.
+
+    Args:
+        setting: what the scenario decides; it has `tier_nets`.
+        window: which channels of a hidden layer a slice begins with, and in which round.
+        assign: as in `federated`.
+        local: as in `federated`.
+        compress: of a slice; `compress.kind` takes its place.
+
+    Raises:
+        BadInput: nothing says what the tiers' networks are.
+    """
+    if not setting.tier_nets:
+        raise BadInput(
+            "setting.tier_nets is empty, because the method slices no network: call federated(setting) there"
+        )
+    slices, make = cut_slices(setting.tier_nets, window), setting.compress or compress
+
+    def merge(rows: Rows, weighting: Weighting) -> Server:
+        return mean_of_slices(rows, weighting, mark_columns(slices, setting.layout.d))
+
+    phase = federated(replace(setting, compress=None), assign=assign, local=local, merge=merge)
+    return replace(phase, slices=slices, compress=compress_slices([make(net.layout) for net in slices.nets]))
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:

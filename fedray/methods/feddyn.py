@@ -30,7 +30,8 @@ from fedray.components.aggregation import mean
 from fedray.components.corrections import feddyn_server, zero_buffers
 from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
-from fedray.core.method import Correction, Local, Method, Server
+from fedray.core.local import Correction
+from fedray.core.method import Local, Method, Server
 from fedray.methods.base import federated, merge_uploads
 from fedray.methods.setting import Setting
 

@@ -28,7 +28,8 @@ from fedray.components.aggregation import mean
 from fedray.components.corrections import CONTROL, scaffold_server, zero_buffers
 from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
-from fedray.core.method import Correction, Method
+from fedray.core.local import Correction
+from fedray.core.method import Method
 from fedray.methods.base import federated, make_server
 from fedray.methods.setting import Setting
 

@@ -20,6 +20,7 @@ from fedray.core.method import Compress, Local, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, Layout, ServerOptimizerKind, Weighting
 from fedray.models.boosting import Ensemble
+from fedray.models.slices import TierNet
 from fedray.models.stacking import Stack
 
 
@@ -85,6 +86,7 @@ class Setting:
         walk: where the models are, if there is no server.
         stack: of stacking: the base networks and the meta model; of `method.networks`: the networks and their clients.
         ensemble: of boosting: what the ensemble has room for.
+        tier_nets: of methods that slice the network: that of each tier; empty for all others.
         private: layers of the network that stay with the clients (`local.private`).
         options: the method's own options.
         own_method: what messages call a user's own method; warnings name it where a key replaces one of its
@@ -114,6 +116,7 @@ class Setting:
     walk: Walk | None = None
     stack: Stack | None = None
     ensemble: Ensemble | None = None
+    tier_nets: tuple[TierNet, ...] = ()
     private: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     own_method: str = ""

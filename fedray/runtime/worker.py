@@ -32,7 +32,7 @@ from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import MIXTURE, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
 from fedray.models import dropout
-from fedray.runtime import failures, flights, personal
+from fedray.runtime import failures, flights, personal, slices
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs
@@ -40,7 +40,7 @@ from fedray.runtime.mixture import Shares
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
-from fedray.training.choice import Engine, count_block_jobs, is_shareable
+from fedray.training.choice import Engine, is_shareable
 from fedray.training.windows import returns_change, train_block
 
 
@@ -75,6 +75,7 @@ class Worker:
         study: What is trained; its network lies on the worker's device.
         device: Where tensors are computed.
         engine: How blocks of jobs are trained.
+        tiers: How those of each tier are, where tiers train slices of the network; else empty.
         threads: Blocks that are trained at the same time, at least 1.
         parts: The workers of a stack's parts, or the one that fits learners; None for every other study.
         private: The private vectors of the clients that live here.
@@ -82,12 +83,14 @@ class Worker:
     """
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorker | None = None) -> None:
-        self.device = torch.device(device)
+        self.device, given = torch.device(device), study
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
-        single = self.device.type != "cpu" or study.client_timeout is not None or not is_shareable(self.engine)
+        self.tiers = slices.choose_tier_engines(given, self.device)
+        shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
+        single = self.device.type != "cpu" or study.client_timeout is not None or not shareable
         self.threads = 1 if single else threads
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
@@ -129,7 +132,7 @@ class Worker:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
         attempt = partial(failures.try_jobs, train_block, name, self.study.skip)
-        blocks = self._blocks(jobs, phase)
+        blocks = slices.split_jobs(self.study, phase, jobs, self.engine, self.tiers)
         stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
@@ -139,21 +142,12 @@ class Worker:
                 errors |= failed
         return stats, JobRows(loss, failures.shorten_tracebacks(errors))
 
-    def _blocks(self, jobs: SizedPlan, phase: Phase) -> list[IntArray]:
-        """Places of the jobs of each block; a block has one learning rate and one width of its batches."""
-        width = lanes.choose_batch_width(jobs.size, phase.local.batch_size)
-        kind = width + (width.max(initial=0) + 1) * self.study.rate_group(jobs.plan.world)
-        if jobs.flight is not None:
-            kind = kind * len(kind) + flights.group_versions(phase.local, jobs.flight.version)
-        numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(self.study.input_shape))
-        most = count_block_jobs(self.engine, numbers, self.study.client_timeout is not None)
-        return lanes.split_into_blocks(jobs.steps, kind, most)
-
     def _train_block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
         study = self.study
         local = study.local(phase.local, int(real.plan.world[0]))
-        jobs = real.doubled() if len(real.size) < min(self.engine.min_lanes, self.engine.width) else real
+        engine, columns = slices.find_engine(self.engine, self.tiers, phase, t, study.clients.tier_of(real.plan.client))
+        jobs = real.doubled() if len(real.size) < min(engine.min_lanes, engine.width) else real
         row = torch.from_numpy(jobs.row).to(self.device)
         broadcast = personal.rows_of(state.models, row)
         start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
@@ -162,10 +156,10 @@ class Worker:
         counters = state.counters.index_select(0, row)
         block = self._make_block(t, jobs, local, self._deal(jobs, local), start=start, counters=counters)._replace(
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
-            wants_change=returns_change(self.engine, local, t) and not phase.private,
+            wants_change=returns_change(engine, local, t) and not phase.private,
             reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
         )
-        trained = train_block(self.engine, study.net, block, t)
+        trained = train_block(engine, study.net, block, t)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
         if not block.wants_change:
             delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
@@ -178,7 +172,8 @@ class Worker:
             before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
             change = own[name] - before
         sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        return self._pack_uploads(real, delta, sent, own, change), trained.loss[: len(real.size)]
+        uploads = self._pack_uploads(real, delta, sent, own, change)
+        return uploads._replace(columns=columns), trained.loss[: len(real.size)]
 
     def _make_block(
         self, t: int, jobs: Jobs, local: Local, data: DealtData, *, start: Tensor, counters: Tensor

@@ -6,8 +6,9 @@ from typing import Any
 
 from fedray.core import native
 from fedray.core.errors import FedrayWarning, warn_user
+from fedray.core.types import Net
 from fedray.runtime.worker import Worker
-from fedray.training.choice import COMPILED
+from fedray.training.choice import COMPILED, Engine
 from fedray.training.selftest import check_invariance
 
 
@@ -20,7 +21,14 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
         return {"engine": engine_, "lanes_independent": True, "kernels": native.hash_library() or "none"}
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
-    study, engine, device = worker.study, worker.engine, worker.device
+    whole = _describe_engine(worker, worker.study.net, worker.engine)
+    slices = [_describe_engine(worker, tier.net, tier.engine) for tier in worker.tiers if tier is not None]
+    return join_worker_facts([whole, *slices]) if slices else whole
+
+
+def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
+    """The facts of one network: that of a worker, or a slice of it."""
+    study, device = worker.study, worker.device
     phase = study.method.phase
     return {
         "engine": {
@@ -31,7 +39,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
             "evaluates": engine.evaluates,
         },
         "lanes_independent": check_invariance(
-            study.net, engine, phase.local, study.example, device=str(device), dtype=study.dtype, models=phase.models
+            net, engine, phase.local, study.example, device=str(device), dtype=study.dtype, models=phase.models
         ),
         "kernels": native.hash_library() or "none",
     }

@@ -42,6 +42,7 @@ class TierKeys:
         downlink: bandwidth of a client's downloads, bytes/s.
         latency: virtual seconds that a transfer takes beside its bytes.
         side_by_side: whether a client trains its models of a round at the same time.
+        width: the share of the channels of every hidden layer that a client trains.
     """
 
     share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
@@ -57,6 +58,7 @@ class TierKeys:
     downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
     latency: Annotated[float, _V(real("[0, inf)"))] = 0.0
     side_by_side: Annotated[bool, _V(flag)] = False
+    width: Annotated[float, _V(real("(0, 1]"))] = 1.0
 
 
 @dataclass(frozen=True, config=_STRICT)

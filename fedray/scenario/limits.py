@@ -37,6 +37,9 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         value = method.models if limit.key == "models" else method.options.get(limit.key)
         if value == limit.value:
             yield f"method.{limit.key}", limit.value, limit.text
+    if "scaler" in method.options and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
+        other = "FedAvg" if method.models == 1 else "Fed-ensemble"
+        yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:
         kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
         yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"

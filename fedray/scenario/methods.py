@@ -21,6 +21,7 @@ from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.client_clusters import CLUSTER_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.fens import FENS_SPECS
+from fedray.scenario.slices import SLICE_SPECS
 from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
 from fedray.scenario.stacking import STACKING_SPECS
 from fedray.scenario.validators import either, list_of, one_of, real, whole
@@ -124,6 +125,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         splits=True,
         private="correction, if `alpha` > 0",
     ),
+    **SLICE_SPECS,
     "fedag": MethodSpec(
         "FedAG: FedAvg whose server keeps a Gaussian over the weights (Thorgeirsson and Gauterin 2021)",
         options={
@@ -267,7 +269,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         own_models=True,
     ),
 }
-UNKNOWN = MethodSpec("your own", splits=True)
+UNKNOWN = MethodSpec("your own", splits=True, slices=True)
 OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say how many models they train
 
 

@@ -30,6 +30,7 @@ from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.slices import explain_idle_width
 from fedray.scenario.spec import MethodSpec, Needs
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
@@ -114,6 +115,7 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     spec = method_spec_of(None if "method" in own else scenario.method.name)
     return (
         _by_method(key, scenario, spec)
+        or explain_idle_width(key, scenario.clients.tiers, spec, scenario.method.name)
         or _by_need(key, scenario, own)
         or ("" if "method" in own else _by_one_model(key, scenario, spec))
         or _by_data(key, scenario, own)
@@ -135,13 +137,10 @@ def is_read(key: str, scenario: Scenario) -> bool:
     spec = method_spec_of(scenario.method.name)
     if key.startswith("graph."):
         return spec.walks
-    if key == "method.models":
-        return spec.models == "any"
-    if key == "server.robust" and not spec.robust:
-        return False
-    if key in ("server.optimizer", "server.lr", "server.momentum") and not spec.optimizer:
-        return False
-    return not _by_method(key, scenario, spec)
+    decided = {"method.models": spec.models == "any", "server.robust": spec.robust}
+    decided |= {"clients.tiers.*.width": spec.slices}
+    decided |= dict.fromkeys(("server.optimizer", "server.lr", "server.momentum"), spec.optimizer)
+    return decided.get(key, True) and not _by_method(key, scenario, spec)
 
 
 def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
@@ -192,7 +191,7 @@ def _by_need(key: str, scenario: Scenario, own: Collection[str]) -> str:
 
 def _need_of(key: str, scenario: Scenario) -> Needs | None:
     section, _, last = key.rpartition(".")
-    named: dict[str, Any] = {"method": scenario.method, "data": scenario.data, "model": scenario.model}
+    named: dict[str, Any] = {one: getattr(scenario, one) for one in ("method", "data", "model")}
     if section in named and last not in {f.name for f in fields(named[section])}:
         spec = SPECS[section].get(named[section].name)  # type: ignore[index]  # `named` has it
         option = None if spec is None else spec.options.get(last)
@@ -278,9 +277,8 @@ def _by_population(key: str, scenario: Scenario) -> str:
         "vary": (scenario.replicates == 1, "replicates is 1"),
         "clients.device": (not any(one.num_gpus for one in tiers), "no tier has GPUs (clients.tiers.*.num_gpus)"),
     }
-    idle, why = tested.get(
-        "participation.selection" if key.startswith("participation.selection.") else key, (False, "")
-    )
+    named = "participation.selection" if key.startswith("participation.selection.") else key
+    idle, why = tested.get(named, (False, ""))
     if key.startswith("clients.tiers.") and key.endswith(PROFILED) and scenario.clients.profile is not None:
         idle, why = True, f"clients.profile = {scenario.clients.profile} gives every client figures of its own"
     if key.endswith(".side_by_side") and not _trains_several_parts(scenario):

@@ -250,4 +250,5 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
         downlink=keys.downlink,
         latency=keys.latency,
         side_by_side=keys.side_by_side,
+        width=keys.width,
     )

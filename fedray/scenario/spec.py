@@ -109,6 +109,7 @@ class MethodSpec:
         asks: whether its clients ask the models what they answer, and train by it.
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
             learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
+        slices: whether tiers train parts of the network, so that `width` of `clients.tiers` acts.
     """
 
     text: str
@@ -136,3 +137,4 @@ class MethodSpec:
     parts: bool = False
     asks: bool = False
     fits: Literal["", "one", "committee", "each"] = ""
+    slices: bool = False

@@ -2,8 +2,9 @@
 
 A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness`, where a batch counts the
 samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`, as its link is when the
-round begins. A client trains its models one after another or side by side (a setting of its tier). Models that are
-trained side by side share the client's link, so each upload finishes only when all of the client's uploads have.
+round begins. Where it trains a slice of the network, it computes for the slice's share of the arithmetic. A client
+trains its models one after another or side by side (a setting of its tier). Models that are trained side by side share
+the client's link, so each upload finishes only when all of the client's uploads have.
 
 The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
 out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out;
@@ -77,12 +78,14 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Samples in all batches; None: a sample costs nothing.
+        work: Arithmetic of the job's network as a share of the whole one's, above 0; None: 1.
     """
 
     steps: IntArray
     up: IntArray
     down: IntArray
     samples: IntArray | None = None
+    work: FloatArray | None = None
 
 
 class Participants(NamedTuple):
@@ -153,6 +156,8 @@ def time_jobs(
     if costs.samples is not None:
         compute = compute + costs.samples * devices.figure("seconds_per_sample", client)
     compute = compute * devices.slowness(seed, client)
+    if costs.work is not None:
+        compute = compute * costs.work
     return compute, time_transfers(devices, client, costs.up, costs.down, now)
 
 

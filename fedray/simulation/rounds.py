@@ -151,7 +151,8 @@ def run_round(
         samples = samples_seen(jobs.size, jobs.steps, phase.local.batch_size) * passes
     else:
         samples = phase.steps(plan, jobs.size)[1]
-    costs = clock.JobCosts(steps, up, down, samples)
+    work = None if phase.slices is None else phase.slices.work[study.clients.tier_of(plan.client)]
+    costs = clock.JobCosts(steps, up, down, samples, work)
     now = progress.sim_seconds
     with np.errstate(over="ignore"):  # what follows from it is one line, below
         timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
@@ -258,19 +259,19 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)
-    layout = study.net.layout
+    layout, tier = study.net.layout, study.clients.tier_of(plan.client)
     stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
-    vector = 4 * (layout.d - stays)
-    up = phase.compress.bytes(plan.client, study.clients.tier_of(plan.client)) + vector * phase.up_vectors
+    numbers = np.full(len(tier), layout.d - stays) if phase.slices is None else phase.slices.numbers[tier]
+    vector = 4 * numbers
+    up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
     sent = 8 * counters * (phase.down_vectors > 0)  # they come with a model
-    each = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
-    down = np.full(len(plan.client), each, dtype=np.int64)
+    down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
     if reads_ensemble(phase.local.loss) and phase.choose is None:
         _, first, jobs = np.unique(
             plan.world * study.clients.number + plan.client, return_index=True, return_counts=True
         )
-        down[first] += (phase.models - jobs) * (vector + 8 * counters)
+        down[first] += (phase.models - jobs) * (vector[first] + 8 * counters)
     return up, down
 
 

@@ -16,7 +16,8 @@ import fedray
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import Compress, Correction, Method, Phase, Server
+from fedray.core.local import Correction
+from fedray.core.method import Compress, Method, Phase, Server
 from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State
 from fedray.methods import Answer, Setting, federated

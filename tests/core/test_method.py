@@ -96,4 +96,4 @@ def test_every_method_has_said_what_its_server_is() -> None:
     """Of a new method it is asked here which of the two it is."""
     silent = {name for name in METHODS if not build_study(read_scenario(of_method(name))).method.phase.server.columns}
     trees = {"adaboost_f", "distboost_f", "preweak_f", "federated_bagging"}
-    assert silent == trees | {"feddf", "fedbe", "fedbe_nokd", "fens", "random_walk", "stacking"}
+    assert silent == trees | {"feddf", "fedbe", "fedbe_nokd", "fedrolex", "fens", "heterofl", "random_walk", "stacking"}

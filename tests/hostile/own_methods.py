@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from own_case import Case
 
-from fedray.core.method import Answer, Compress, Compressed, Correction, Phase, Server
+from fedray.core.local import Correction
+from fedray.core.method import Answer, Compress, Compressed, Phase, Server
 from fedray.core.types import Plan, State
 from fedray.methods import Method, RateSchedule, Setting, federated
 

@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "every upload": of_method("fed_ensemble", {"method": {"models": 2}, "server": {"robust": "median"}}),
     "shares of all models": of_method("fedem"),
     "a stack in one row": of_method("stacking", {"method": {"bases": [{"name": "linear"}], "folds": "within"}, **NONE}),
+    "slices of tiers": of_method("fedrolex", {"clients": {"tiers": {"hpc": {"number": 2}, "lpc": {"width": 0.5}}}}),
     "a shared vector": of_method("scaffold"),
     "private vectors": of_method("fedavg", {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}),
 }

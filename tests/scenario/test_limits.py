@@ -28,6 +28,16 @@ def test_a_limit_is_said_where_a_scenario_has_it(name: str, limit: Any) -> None:
     assert name_limits(read(name, **{limit.key: 2})) == []
 
 
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
+def test_slices_that_cut_nothing_are_said(name: str) -> None:
+    def limits(width: float, models: int) -> list[str]:
+        return name_limits(read(name, models=models, more={"clients": {"tiers": {"a": {"width": width}, "b": {}}}}))
+
+    assert limits(1, 1) == [f"clients.tiers.*.width = 1 makes it FedAvg ({name} that cuts nothing)"]
+    assert limits(1, 2) == [f"clients.tiers.*.width = 1 makes it Fed-ensemble ({name} that cuts nothing)"]
+    assert limits(0.5, 1) == []
+
+
 def test_what_is_said_of_a_method_was_decided_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A specification under another name gets the same limits, rules and refusals."""
     for name in ("fedprox", "stacking", "fens", "feddf", "ifca"):

@@ -59,6 +59,8 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("clients.tiers.a.downlink", {**of("federated_bagging"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
     ("clients.tiers.a.downlink", {**of("local_only"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
     ("clients.tiers.a.downlink", {**of("fens", aggregator="mean"), "clients": {"tiers": {"a": {"downlink": 1e3}}}}),
+    ("clients.tiers.a.width", {"clients": {"tiers": {"a": {"width": 0.5}}}}),
+    ("clients.tiers.a.width", {**of("centralized"), "clients": {"tiers": {"a": {"width": 0.5}}}}),
     ("model.hidden", {**of("feddf", networks=[{"name": "linear"}]), "model": {"hidden": [8]}}),
     ("predict.conformal.penalty", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"penalty": 0.1}}}),
     ("predict.conformal.k_reg", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"score": "aps", "k_reg": 2}}}),

@@ -155,7 +155,9 @@ def test_the_order_of_a_plan_changes_nothing(
     rule = CountingRule((2, 1), min(dropout, 0.9), 5.0)
     devices = Devices(clients, available=diurnal_availability())
     one = time_round(devices, rule, plan, work, **START)
-    two = time_round(devices, rule, plan.take(order), JobCosts(*(x[order] for x in work[:3])), **START)
+    two = time_round(
+        devices, rule, plan.take(order), JobCosts(work.steps[order], work.up[order], work.down[order]), **START
+    )
     assert (one.status[order] == two.status).all()
     np.testing.assert_allclose(one.round, two.round, rtol=1e-12)
 

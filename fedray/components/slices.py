@@ -1,0 +1,115 @@
+"""Slices of a network at the server: which part each tier gets, its uploads, and the mean entry by entry.
+
+Example:
+    Two clients, of which the second has trained the first number alone.
+
+    >>> server = mean_of_slices(Rows(1, 1), "uniform", lambda _t: torch.tensor([[1.0, 1.0], [1.0, 0.0]]).double())
+    >>> delta, one = torch.tensor([[1.0, 5.0], [3.0, 0.0]]), np.array([0, 1])
+    >>> uploads = Uploads(delta, client=one, model=0 * one, world=0 * one, tier=one, size=1 + one)
+    >>> start = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
+    >>> server.step(start, server.reduce(uploads), 0).models.tolist()
+    [[2.0, 5.0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.components.aggregation import Rows, apply_delta, group_totals, no_extra, upload_weights
+from fedray.core.exact_sum import exact_sum
+from fedray.core.method import Compress, Compressed, Server
+from fedray.core.slices import Slices
+from fedray.core.types import IntArray, State, Stats, Uploads, Weighting
+from fedray.models.slices import TierNet, find_columns
+
+Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
+_KEPT = 64  # rounds and tiers whose places are remembered
+
+
+def cut_slices(nets: Sequence[TierNet], window: Window) -> Slices:
+    """Which part of a network each tier trains.
+
+    Args:
+        nets: The network of each tier.
+        window: Where the slices begin.
+    """
+
+    @lru_cache(_KEPT)
+    def columns(t: int, tier: int) -> Tensor:
+        width, net, layers, _ = nets[tier]
+        if width == 1:
+            return torch.arange(net.layout.d)
+        return find_columns(layers, width, lambda channels: window(t, channels))
+
+    return Slices(tuple(tier.net for tier in nets), columns, np.array([tier.work for tier in nets]))
+
+
+def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
+    """A function: round -> which numbers each tier trains, `[T, d]` float64 of 0 and 1.
+
+    Args:
+        slices: What the tiers train.
+        d: Numbers of the whole network.
+    """
+
+    def marks(t: int) -> Tensor:
+        held = torch.zeros(len(slices.nets), d, dtype=torch.float64)
+        for tier, row in enumerate(held):
+            row[slices.columns(t, tier)] = 1.0
+        return held
+
+    return marks
+
+
+def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
+    """Each number becomes its mean over the uploads whose slice has it; what no slice has stays.
+
+    Args:
+        rows: the rows of the state.
+        weighting: of the uploads.
+        held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1.
+    """
+    tiers = len(held(0))
+
+    def reduce(uploads: Uploads) -> Stats:
+        row, weight = rows.of(uploads), upload_weights(uploads, weighting)
+        totals = group_totals(uploads, row * tiers + torch.from_numpy(uploads.tier), weight, rows.number * tiers)
+        return {"sum": exact_sum(uploads.delta, row, rows.number, weight), **totals}  # 0 outside of a slice
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total.view(rows.number, tiers).double() @ held(t)  # of each number, [M, d]
+        return apply_delta(state, stats["sum"].value() / weight.clamp(min=1.0), stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def compress_slices(each: Sequence[Compress]) -> Compress:
+    """A compression of each tier's slice as one of the whole row; other numbers are sent as 0.
+
+    What error feedback keeps of a number waits until the number is in the client's slice again.
+
+    Args:
+        each: of each tier's row, `[s]`.
+    """
+
+    def size(client: IntArray, tier: IntArray) -> IntArray:
+        out = np.zeros(len(client), dtype=np.int64)
+        for i, one in enumerate(each):
+            out[tier == i] = one.bytes(client[tier == i], tier[tier == i])
+        return out
+
+    def apply(uploads: Uploads) -> Compressed:
+        compress, columns = each[int(uploads.tier[0])], uploads.columns  # the clients of a block are of one tier
+        if columns is None:
+            return compress.apply(uploads)
+        own = {name: value[:, columns] for name, value in uploads.own.items()}
+        sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
+        kept = {name: uploads.own[name].index_copy(1, columns, value) for name, value in sent.own.items()}
+        return Compressed(torch.zeros_like(uploads.delta).index_copy_(1, columns, sent.delta), kept)
+
+    return Compress(size, apply, each[0].own, lossless=all(one.lossless for one in each))

@@ -1,0 +1,48 @@
+"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
+
+Source: Alam, Liu, Yan, Zhang, *FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction*,
+NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t a slice has the channels `t mod c, ..., t mod c + ceil(r c) - 1` of a
+hidden layer of c channels, and goes on with channel 0 behind the last one: in c rounds every channel is trained equally
+often, also where no client can train all of them. Server and client know t, so that no index is sent.
+
+Deviations:
+    1. As in HeteroFL, 1 to 6: networks without normalization, the plain loss, flattened channels, fixed tiers, seconds,
+       and only the whole network answers.
+    2. Uploads weigh the same, as in the authors' code; the paper's mean weighs them by p_n (`server.weighting:
+       examples` weighs them by their rows).
+    3. Channels of a slice keep their order in the layer, where the window wraps as well. What it computes is the same.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"method": "fedrolex", "rounds": 3, "clients": {"number": 10}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, local__lr=0.03, report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+    >>> [rolling_channels(t, 50) for t in (0, 1, 49, 50)]
+    [0, 1, 49, 0]
+"""
+
+from __future__ import annotations
+
+from fedray.components.compression import dense
+from fedray.components.schedule import permutation
+from fedray.core.method import Method
+from fedray.methods.base import federated_slices
+from fedray.methods.setting import Setting
+
+
+def fedrolex(setting: Setting) -> Method:
+    """K models `[K, d]` (the paper: 1) over clients in tiers; each trains a window of every layer's channels."""
+    phase = federated_slices(
+        setting,
+        assign=permutation,  # the participants of the round, and which model they train
+        window=rolling_channels,  # eq. 3: channels t mod c and those behind it, the same t in all layers
+        local=setting.local,  # local training of the sub-model
+        compress=dense,
+    )  # eq. 4: each entry becomes its mean over the sub-models that have it
+    return Method("fedrolex", phase)
+
+
+def rolling_channels(t: int, channels: int) -> int:
+    """The first channel of the window of round t, `t mod c`."""
+    return t % channels

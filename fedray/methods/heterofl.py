@@ -1,0 +1,56 @@
+"""HeteroFL: weak clients train the first channels of every hidden layer, and each number is averaged over who has it.
+
+Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
+Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r, 1 where nothing is said: its
+clients get, train and send `ceil(r c)` of the c channels of every hidden layer, so that a slice of width 1/2 has about
+a quarter of the numbers. The narrowest slice is a part of every wider one. Inputs and outputs stay whole. With several
+models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
+
+Deviations:
+    1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
+       normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
+       networks are refused here.
+    2. The loss is that of all classes; the paper's sets the logits of labels that a client does not have to 0.
+    3. Behind a flattening, a channel of a convolution is all its places. Where the paper's convolutions end in a global
+       pooling there is one.
+    4. A client stays in its tier (the paper's "fix"); it also draws widths anew in every round ("dynamic").
+    5. A step of a slice takes the tier's seconds of a step times the slice's share of the multiplications of the whole
+       network; the paper counts operations, and no seconds.
+    6. Only the whole network answers; the paper also scores each width.
+    7. Uploads weigh the same, as in the paper (`server.weighting: examples` weighs them by their rows).
+
+Example:
+    >>> import fedray
+    >>> scenario = {"method": "heterofl", "rounds": 3, "clients": {"number": 10}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, local__lr=0.03, report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+    >>> jobs = run.clients.to_pandas().groupby("tier")
+    >>> jobs["up_bytes"].max().to_dict()  # 4 bytes a number: 50 hidden units, and 13
+    {'hpc': 15040, 'lpc': 3940}
+"""
+
+from __future__ import annotations
+
+from fedray.components.compression import dense
+from fedray.components.schedule import permutation
+from fedray.core.method import Method
+from fedray.methods.base import federated_slices
+from fedray.methods.setting import Setting
+
+
+def heterofl(setting: Setting) -> Method:
+    """K models `[K, d]` (the paper: 1) over clients in tiers; each trains the first channels of every layer."""
+    phase = federated_slices(
+        setting,
+        assign=permutation,  # lines 3-4: the participants of the round, and which model they train
+        window=first_channels,  # line 6: W^l = W_g[: d^l, : k^l], the same slice in every round
+        local=setting.local,  # lines 14-21: E epochs of SGD on the slice, hidden layers divided by r (`scaler`)
+        compress=dense,
+    )  # lines 9-12: each part of W_g becomes its mean over the slices that have it
+    return Method("heterofl", phase)
+
+
+def first_channels(_t: int, _channels: int) -> int:
+    """Every slice begins with channel 0."""
+    return 0

@@ -1,0 +1,236 @@
+"""Slices of a network: the same layers with fewer hidden channels, and where their numbers lie in the whole row.
+
+A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. Behind a
+flattening, a channel of a convolution is all its places.
+
+Example:
+    >>> from fedray.models.catalogue import build_net
+    >>> net = build_net("mlp", (2,), 1, "mse", hidden=[4])
+    >>> layers = read_layers(net, "a slice")
+    >>> find_columns(layers, 0.5, lambda channels: 0).tolist()  # 4 x 2 weights, 4 biases, 1 x 4 weights, 1 bias
+    [0, 1, 2, 3, 8, 9, 12, 13, 16]
+    >>> slice_net(net, 0.5, scaler=True).module
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=2, out_features=2, bias=True)
+      (2): Scaler()
+      (3): ReLU()
+      (4): Linear(in_features=2, out_features=1, bias=True)
+    )
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.core.errors import BadInput
+from fedray.core.types import IntArray, Net
+from fedray.models.cost import count_forward_flops
+from fedray.models.net import net_of
+
+First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
+_UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike
+_CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that treat every channel alike
+
+
+class Scaler(nn.Module):
+    """Divides by r in training: the sums over a slice's channels become as large as those over all channels.
+
+    Attributes:
+        width: r.
+    """
+
+    def __init__(self, width: float) -> None:
+        nn.Module.__init__(self)
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x / r` in training, x in evaluation."""
+        return x / self.width if self.training else x
+
+
+class SlicedLayer(NamedTuple):
+    """A layer with weights.
+
+    Attributes:
+        shape: Of its weights, `(out, in, ...)`.
+        bias: Whether it has biases, which follow its weights in a row.
+        reads: Channels of the hidden layer that it reads; 0: it reads the inputs, which stay whole.
+        last: Whether it gives the outputs, which stay whole.
+    """
+
+    shape: tuple[int, ...]
+    bias: bool
+    reads: int
+    last: bool
+
+
+class TierNet(NamedTuple):
+    """The network of a tier of clients.
+
+    Attributes:
+        width: r, in (0, 1].
+        net: The slice; the whole network itself where r is 1.
+        layers: The layers of the whole network.
+        work: Its arithmetic as a share of the whole network's.
+    """
+
+    width: float
+    net: Net
+    layers: tuple[SlicedLayer, ...]
+    work: float
+
+
+def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
+    """The network of each tier.
+
+    Args:
+        net: The whole network.
+        widths: r of each tier.
+        row: A network input, `[1, ...]`.
+        scaler: Whether slices have `Scaler`s behind their hidden layers.
+        who: What slices the network, for messages.
+
+    Raises:
+        BadInput: A network is to be sliced that is not made of plain layers.
+    """
+    if all(width == 1 for width in widths):
+        return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
+    layers, whole = read_layers(net, who), count_forward_flops(net, row)
+    nets = {width: slice_net(net, width, scaler=scaler) for width in set(widths)}
+    work = {width: count_forward_flops(one, row) / whole for width, one in nets.items()}
+    return tuple(TierNet(width, nets[width], layers, work[width]) for width in widths)
+
+
+def keep_channels(width: float, channels: int) -> int:
+    """`ceil(r c)`, at least 1; what rounding adds to `r c` does not count.
+
+    Example:
+        >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
+        (3, 4)
+    """
+    return max(1, math.ceil(width * channels - 1e-9))
+
+
+def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
+    """The layers with weights of a network, in their order.
+
+    Args:
+        net: The network.
+        who: What slices it, for messages.
+
+    Raises:
+        BadInput: It has other layers than those whose channels can be cut.
+    """
+    begin = f"model.name = {net.name}"
+    if type(net.module) is not nn.Sequential:
+        raise BadInput(f"{begin} is no nn.Sequential of plain layers, which is what {who} cuts: choose mlp or cnn")
+    for part in net.module:
+        if not _can_slice(part):
+            raise BadInput(
+                f"{begin} has {type(part).__name__}, but {who} cuts Linear and Conv2d (groups=1), with ReLU, Tanh, "
+                "pooling, Flatten and dropout between them: choose mlp, cnn or vgg11, and no normalization (model.norm)"
+            )
+    named = list(net.module.named_parameters())
+    if net.layout.counters or tuple(name for name, _ in named) != net.layout.names or _shares_layers(net.module):
+        raise BadInput(f"{begin} has frozen or shared layers, but {who} cuts plain ones: choose mlp or cnn")
+    weighted = [(i, part) for i, part in enumerate(net.module) if isinstance(part, nn.Linear | nn.Conv2d)]
+    found: list[SlicedLayer] = []
+    for (start, before), (end, part) in zip([(-1, None), *weighted], weighted, strict=False):
+        shape, reads = tuple(part.weight.shape), 0 if before is None else before.weight.shape[0]
+        flattens = any(type(one) is nn.Flatten for one in list(net.module)[start + 1 : end])
+        several = isinstance(before, nn.Conv2d) and isinstance(part, nn.Linear)  # a channel has several numbers
+        if reads and not (shape[1] == reads if not several else flattens and shape[1] % reads == 0):
+            raise BadInput(f"{begin} has a {type(part).__name__} that reads no whole channels, but {who} cuts channels")
+        found.append(SlicedLayer(shape, part.bias is not None, reads, end == weighted[-1][0]))
+    return tuple(found)
+
+
+def _shares_layers(module: nn.Sequential) -> bool:
+    """Whether a layer or its parameters occur twice."""
+    every = [id(value) for part in module for value in part._parameters.values() if value is not None]
+    return len(set(every)) < len(every)
+
+
+def _can_slice(part: nn.Module) -> bool:
+    """Whether the layers around this one may be cut: each channel goes through it by itself, or it is cut, too."""
+    if type(part) is nn.Flatten:
+        return (part.start_dim, part.end_dim) == (1, -1)
+    if type(part) is nn.Conv2d:
+        return part.groups == 1
+    return type(part) in (nn.Linear, *_UNIT, *_CHANNEL)
+
+
+def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
+    """Places of a slice's numbers in the whole row, `[s]`, rising.
+
+    Args:
+        layers: Of the whole network.
+        width: r.
+        first: The first channel of the slice in a hidden layer.
+    """
+    begin, places = 0, []
+    for (out, read, *kernel), bias, reads, last in layers:
+        size = math.prod(kernel)
+        rows = np.arange(out) if last else _channels(out, width, first)
+        columns = np.arange(read)
+        if reads:
+            each = read // reads  # numbers of a channel behind a flattening
+            columns = (_channels(reads, width, first)[:, None] * each + np.arange(each)).flatten()
+        weights = ((rows[:, None] * read + columns)[..., None] * size + np.arange(size)).flatten()
+        ends = out * read * size
+        places.append(begin + np.concatenate([weights, ends + rows if bias else rows[:0]]))
+        begin += ends + out * bias
+    return torch.from_numpy(np.concatenate(places))
+
+
+def _channels(channels: int, width: float, first: First) -> IntArray:
+    """The channels of a hidden layer that a slice has, rising."""
+    return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
+
+
+def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
+    """The network of a slice; where r is 1 the network itself.
+
+    Args:
+        net: The whole network, of layers that can be cut.
+        width: r, in (0, 1].
+        scaler: Whether hidden layers are divided by r in training.
+    """
+    if width == 1:
+        return net
+
+    def build() -> nn.Module:
+        module = net.module
+        assert isinstance(module, nn.Sequential)
+        last = [part for part in module if isinstance(part, nn.Linear | nn.Conv2d)][-1]
+        made: list[nn.Module] = []
+        reads = 0
+        for part in module:
+            made.append(_slice_part(part, width, reads, is_last=part is last))
+            if isinstance(part, nn.Linear | nn.Conv2d):
+                reads = part.weight.shape[0]
+                made += [Scaler(width)] if scaler and part is not last else []
+        return nn.Sequential(*made)
+
+    return net_of(build, f"{net.name} of width {width:g}", net.objective, net.outputs)
+
+
+def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
+    """A layer of a slice, which reads that of a hidden layer of so many channels, or the inputs (0)."""
+    if not isinstance(part, nn.Linear | nn.Conv2d):
+        return copy.deepcopy(part)
+    out, inside = part.weight.shape[:2]
+    out = out if is_last else keep_channels(width, out)
+    inside = inside // reads * keep_channels(width, reads) if reads else inside
+    if isinstance(part, nn.Linear):
+        return nn.Linear(inside, out, bias=part.bias is not None)
+    same = {key: getattr(part, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+    return nn.Conv2d(inside, out, bias=part.bias is not None, **same)

@@ -1,0 +1,126 @@
+"""The blocks of a round, and the engine of each: that of the network, or of the slice that the clients of a tier train.
+
+Example:
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.scenario.loader import read_scenario
+    >>> tiers = {"strong": {"number": 2}, "weak": {"number": 2, "width": 0.5}}
+    >>> scenario = {"method": {"name": "heterofl", "scaler": False}, "clients": {"tiers": tiers}, "lanes": "torch"}
+    >>> study = build_study(read_scenario(scenario))
+    >>> strong, weak = choose_tier_engines(study, torch.device("cpu"))
+    >>> strong is None, weak.engine.why
+    (True, 'linear layers only, 1,885 parameters')
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.method import Phase
+from fedray.core.types import IntArray, Net, SizedPlan
+from fedray.runtime import flights
+from fedray.simulation.engine import choose_study_engine
+from fedray.simulation.study import Study
+from fedray.training import block as lanes
+from fedray.training.choice import Engine, count_block_jobs
+from fedray.training.slices import for_slice
+
+
+class TierEngine(NamedTuple):
+    """What trains the clients of a tier.
+
+    Attributes:
+        net: The network of the tier's slice, on the worker's device.
+        engine: What trains it, for rows of the slice.
+    """
+
+    net: Net
+    engine: Engine
+
+
+def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
+    """What trains the clients of each tier, None where they train the whole network; empty where all do.
+
+    Args:
+        study: What is trained.
+        device: Where tensors are computed.
+    """
+    slices = study.method.phase.slices
+    found: list[TierEngine | None] = []
+    for net in () if slices is None else slices.nets:
+        if net is study.net:
+            found.append(None)
+            continue
+        moved = net if device.type == "cpu" else replace(net, module=copy.deepcopy(net.module).to(device))
+        found.append(TierEngine(moved, choose_study_engine(replace(study, net=moved), device.type)))
+    return tuple(found)
+
+
+class BlockEngine(NamedTuple):
+    """What trains a block.
+
+    Attributes:
+        engine: For rows of the whole network.
+        columns: Places of the numbers that it trains, `[s]`; None: all of them.
+    """
+
+    engine: Engine
+    columns: Tensor | None = None
+
+
+def find_engine(whole: Engine, tiers: Sequence[TierEngine | None], phase: Phase, t: int, tier: IntArray) -> BlockEngine:
+    """What trains a block of clients of a tier.
+
+    Args:
+        whole: What trains the whole network.
+        tiers: What trains the clients of each tier.
+        phase: The training that the block belongs to.
+        t: The round, from 0.
+        tier: The tier of each client, `[W]`: it is the same for all.
+    """
+    one = tiers[tier[0]] if tiers and phase.slices is not None else None
+    if one is None or phase.slices is None:
+        return BlockEngine(whole)
+    columns = phase.slices.columns(t, int(tier[0]))
+    return BlockEngine(for_slice(one.engine, one.net, columns), columns)
+
+
+def split_jobs(
+    study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
+) -> list[IntArray]:
+    """Places of the jobs of each block; a block has one learning rate, one width of its batches and one engine.
+
+    Args:
+        study: What is trained.
+        phase: The training that the jobs belong to.
+        jobs: The jobs, `[J]`, with samples and steps.
+        whole: What trains the whole network.
+        tiers: What trains the clients of each tier; empty: all train the whole network.
+    """
+    if not any(tiers):
+        return _split(study, phase, jobs, whole)
+    tier = study.clients.tier_of(jobs.plan.client)
+    blocks: list[IntArray] = []
+    for i, one in enumerate(tiers):
+        places = np.flatnonzero(tier == i)
+        engine = whole if one is None else one.engine
+        blocks += [places[block] for block in _split(study, phase, jobs.take(places), engine)]
+    return blocks
+
+
+def _split(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
+    """The blocks of jobs that one engine trains."""
+    width = lanes.choose_batch_width(jobs.size, phase.local.batch_size)
+    kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
+    if jobs.flight is not None:
+        kind = kind * len(kind) + flights.group_versions(phase.local, jobs.flight.version)
+    numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
+    return lanes.split_into_blocks(
+        jobs.steps, kind, count_block_jobs(engine, numbers, study.client_timeout is not None)
+    )

@@ -1,0 +1,286 @@
+"""HeteroFL and FedRolex: where they are FedAvg, what a slice trains and costs, and what no slice has."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import of_method, rows, scenario, train_rounds
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.components.aggregation import Rows
+from fedray.components.compression import dense, error_feedback, top_k
+from fedray.components.slices import compress_slices, mean_of_slices
+from fedray.core.errors import BadInput
+from fedray.core.method import Method
+from fedray.core.types import State, Uploads
+from fedray.methods import Setting, federated, federated_slices
+from fedray.methods.fedrolex import rolling_channels
+from fedray.models.net import state_dict
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.study import Study
+
+BOTH = pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
+THREE = {"strong": {"number": 2}, "middle": {"number": 2, "width": 0.5}, "weak": {"number": 2, "width": 0.25}}
+
+
+def of(name: str, tiers: dict[str, Any], *changes: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return of_method(name, {"method": options, "clients": {"number": None, "tiers": tiers}}, *changes)
+
+
+def study_of(*arguments: Any, **options: Any) -> Study:
+    return build_study(read_scenario(of(*arguments, **options), explicit=False))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "engine",
+    [{}, CNN, {"model": {"norm": "batch"}, "data": {"partition": {"name": "iid"}}}],
+    ids=["mlp", "conv", "batch norm"],
+)
+@pytest.mark.parametrize("models", [1, 2])
+def test_where_every_tier_is_whole_it_is_fedavg(name: str, engine: dict[str, Any], models: int) -> None:
+    """To the bit, with the same jobs, bytes and seconds; of several models it is Fed-ensemble."""
+    tiers = {"a": {"number": 2, "width": 1.0}, "b": {"number": 4, "seconds_per_step": 0.5}}
+    cut = fedray.run(of(name, tiers, engine, models=models))
+    plain = fedray.run(of("fed_ensemble", tiers, engine, models=models))
+    assert torch.equal(cut.progress.state.models, plain.progress.state.models)
+    assert rows(cut.rounds) == rows(plain.rounds) and rows(cut.clients) == rows(plain.clients)
+
+
+def test_what_no_slice_has_stays_to_the_bit() -> None:
+    """Half of the channels of every layer are nobody's."""
+    study = study_of("heterofl", {"weak": {"number": 6, "width": 0.5}}, CNN)
+    slices = study.method.phase.slices
+    assert slices is not None
+    (start, _), (after, _) = train_rounds(study, 0), train_rounds(study, 2)
+    moved = start.models[0] != after.models[0]
+    assert set(moved.nonzero().flatten().tolist()) <= set(slices.columns(0, 0).tolist())
+    assert moved[slices.columns(0, 0)].float().mean() > 0.5
+
+
+@pytest.mark.parametrize("width", [0.1, 0.25, 0.5, 0.9])
+def test_fedrolex_trains_every_channel_equally_often(width: float) -> None:
+    """In c rounds each of c channels is in ceil(r c) windows, and with it its weights, in every layer by itself."""
+    study = study_of("fedrolex", {"weak": {"number": 6, "width": width}}, {"model": {"hidden": [8, 4]}})
+    slices, layout = study.method.phase.slices, study.net.layout
+    assert slices is not None
+    times = torch.zeros(layout.d)
+    for t in range(8):
+        times[slices.columns(t, 0)] += 1
+    shares = layout.views(times)
+    assert shares["1.bias"].tolist() == [math.ceil(width * 8 - 1e-9)] * 8
+    assert shares["3.bias"].tolist() == [2 * math.ceil(width * 4 - 1e-9)] * 4  # 8 rounds are twice 4
+    assert torch.equal(shares["1.weight"], shares["1.bias"][:, None].expand(8, 64))
+    assert shares["5.bias"].unique().tolist() == [8]  # the outputs are in every slice
+    assert torch.equal(slices.columns(3, 0), slices.columns(11, 0))
+    assert [rolling_channels(t, 4) for t in range(6)] == [0, 1, 2, 3, 0, 1]
+
+
+def train_plainly(module: nn.Module, x: Tensor, y: Tensor, lr: float, steps: int) -> None:
+    """A torch loop: whole batches, SGD with momentum."""
+    optimizer = torch.optim.SGD(module.train().parameters(), lr=lr, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimizer.step()
+
+
+class Divide(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+@BOTH
+@pytest.mark.parametrize("scaler", [True, False])
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("lanes", ["auto", "torch"])
+def test_a_slice_is_trained_as_a_small_module_is(name: str, scaler: bool, kind: str, lanes: str) -> None:
+    """The second round of FedRolex: its window is not that of HeteroFL. The other numbers stay."""
+    model = {"name": kind, "hidden": [6], **({"channels": [4]} if kind == "cnn" else {})}
+    local = {"batch_size": "full", "steps": 3, "epochs": None, "momentum": 0.9}
+    keys = {"model": model, "local": local, "data": {"partition": {"name": "iid"}}, "lanes": lanes}
+    study = study_of(name, {"weak": {"number": 1, "width": 0.5}}, keys, scaler=scaler)
+    (before, _), (after, _) = train_rounds(study, 1), train_rounds(study, 2)
+    begin = 1 if name == "fedrolex" else 0
+    scale = [Divide()] if scaler else []
+    if kind == "mlp":
+        small = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), *scale, nn.ReLU(), nn.Linear(3, 10))
+        units, layer = [begin, begin + 1, begin + 2], study.net.layout.views(before.models[0])
+        parts = [layer["1.weight"][units], layer["1.bias"][units], layer["3.weight"][:, units], layer["3.bias"]]
+    else:
+        small = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), *scale, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                              nn.Linear(32, 3), *scale, nn.ReLU(), nn.Linear(3, 10))  # fmt: skip
+        channels, units = [begin, begin + 1], [begin, begin + 1, begin + 2]
+        layer = study.net.layout.views(before.models[0])
+        flat = layer["4.weight"].view(6, 4, 16)[units][:, channels].reshape(3, 32)
+        parts = [layer["0.weight"][channels], layer["0.bias"][channels], flat, layer["4.bias"][units],
+                 layer["6.weight"][:, units], layer["6.bias"]]  # fmt: skip
+    small.load_state_dict(dict(zip(small.state_dict(), parts, strict=True)))
+    train_plainly(small, *study.pool_rows(0), lr=0.05, steps=3)
+    wanted = torch.cat([value.flatten() for value in small.state_dict().values()])
+    assert study.method.phase.slices is not None
+    columns = study.method.phase.slices.columns(1, 0)
+    torch.testing.assert_close(after.models[0][columns], wanted, rtol=1e-4, atol=1e-5)
+    others = torch.ones(study.net.layout.d, dtype=torch.bool).index_fill(0, columns, False)
+    assert torch.equal(after.models[0][others], before.models[0][others])
+    assert (wanted - torch.cat([part.flatten() for part in parts])).abs().max() > 1e-3
+
+
+@BOTH
+def test_a_slice_costs_its_numbers_and_its_work(name: str) -> None:
+    """4 bytes a number up and down, and the seconds of its share of the multiplications."""
+    tiers = {tier: {**keys, "seconds_per_step": 2.0, "uplink": 1e3, "downlink": 1e4} for tier, keys in THREE.items()}
+    run = fedray.run(of(name, tiers, {"model": {"hidden": [8]}}))
+    numbers = {tier: 64 * c + c + c * 10 + 10 for tier, c in (("strong", 8), ("middle", 4), ("weak", 2))}
+    jobs = run.clients.to_pandas()
+    assert len(jobs) == 24
+    for tier, mine in jobs.groupby("tier"):
+        assert set(mine["up_bytes"]) == set(mine["down_bytes"]) == {4 * numbers[tier]}
+        seconds = mine["steps"] * 2.0 * numbers[tier] / numbers["strong"] + 4 * numbers[tier] * (1e-3 + 1e-4)
+        np.testing.assert_allclose(mine["sim_seconds"], seconds)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_the_server_averages_entry_by_entry(weighting: Any) -> None:
+    """Against loops over models, entries and clients; blocks in any order give the same bits."""
+    generator = np.random.default_rng(0)
+    held = torch.from_numpy(generator.integers(0, 2, size=(3, 7))).double()
+    held[:, 0] = 0  # nobody's
+    client, model = np.arange(40), generator.integers(0, 3, size=40)
+    tier, size = generator.integers(0, 3, size=40), generator.integers(1, 30, size=40)
+    delta = torch.from_numpy(generator.normal(size=(40, 7))).float() * held[tier].float()
+    uploads = Uploads(delta, client, model, np.zeros(40, dtype=np.int64), tier, size)
+    start = State(torch.from_numpy(generator.normal(size=(4, 7))).float(), torch.zeros(4, 0, dtype=torch.int64), {})
+    server = mean_of_slices(Rows(1, 4), weighting, lambda _t: held)
+    found = server.step(start, server.reduce(uploads), 0).models
+    wanted = start.models.double().numpy().copy()
+    for k in range(4):
+        for entry in range(7):
+            who = [j for j in range(40) if model[j] == k and held[tier[j], entry]]
+            weight = size[who] if weighting == "examples" else np.ones(len(who))
+            if who:
+                wanted[k, entry] += (weight * delta[who, entry].double().numpy()).sum() / weight.sum()
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6, atol=1e-6)
+    assert torch.equal(found[:, 0], start.models[:, 0]) and torch.equal(found[3], start.models[3])
+    order = generator.permutation(40)
+    parts = [Uploads(delta[some], client[some], model[some], np.zeros(len(some), dtype=np.int64), tier[some],
+                     size[some]) for some in np.array_split(order, 5)]  # fmt: skip
+    stats = [server.reduce(part) for part in parts]
+    merged = {key: sum((one[key] for one in stats[1:]), stats[0][key]) for key in stats[0]}
+    assert torch.equal(server.step(start, merged, 0).models, found)
+
+
+def test_what_error_feedback_keeps_waits_until_the_window_is_there_again() -> None:
+    """Sent + kept = delta + kept before, of every number; and nothing is sent outside of the slice."""
+    study = study_of("fedrolex", {"weak": {"number": 2, "width": 0.5}})
+    slices = study.method.phase.slices
+    assert slices is not None
+    layout = slices.nets[0].layout
+    compress = compress_slices([error_feedback(top_k(layout, lambda client, _tier: np.full(len(client), 5)))])
+    kept = torch.zeros(2, study.net.layout.d)
+    for t in range(4):
+        columns = slices.columns(t, 0)
+        delta = torch.zeros_like(kept).index_copy(1, columns, torch.randn(2, len(columns)))
+        who = np.arange(2)
+        uploads = Uploads(delta, who, 0 * who, 0 * who, 0 * who, 1 + who, own={"residual": kept}, columns=columns)
+        sent = compress.apply(uploads)
+        outside = torch.ones(kept.shape[1], dtype=torch.bool).index_fill(0, columns, False)
+        torch.testing.assert_close(sent.delta + sent.own["residual"], delta + kept)
+        assert not sent.delta[:, outside].any() and torch.equal(sent.own["residual"][:, outside], kept[:, outside])
+        assert (sent.delta != 0).sum(1).tolist() == [5, 5]
+        kept = sent.own["residual"]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["topk", "randomk", "int8"])
+def test_a_compressed_upload_is_that_of_the_small_network(name: str, kind: str) -> None:
+    """Bytes of a weak client are those of a client of FedAvg with the small network."""
+    compress = {"compress": {"kind": kind, **({} if kind == "int8" else {"ratio": 0.25})}}
+    cut = fedray.run(of(name, {"weak": {"number": 6, "width": 0.5}}, compress, scaler=False))
+    small = fedray.run(of_method("fedavg", compress, {"model": {"hidden": [4]}}))
+    assert set(cut.clients["up_bytes"].to_pylist()) == set(small.clients["up_bytes"].to_pylist())
+    assert torch.isfinite(cut.progress.state.models).all()
+
+
+def test_dense_uploads_are_read_as_they_are() -> None:
+    study = study_of("heterofl", THREE)
+    assert study.method.phase.compress.lossless
+    assert study.method.phase.slices is not None
+    each = compress_slices([dense(net.layout) for net in study.method.phase.slices.nets])
+    assert each.bytes(np.arange(3), np.array([2, 0, 1])).tolist() == [
+        4 * int(study.method.phase.slices.numbers[tier]) for tier in (2, 0, 1)
+    ]
+
+
+@BOTH
+def test_the_scaler_changes_training_and_not_the_answer(name: str) -> None:
+    with_, without = (fedray.run(of(name, THREE, scaler=flag)) for flag in (True, False))
+    assert not torch.equal(with_.progress.state.models, without.progress.state.models)
+    row = with_.progress.state.models[0]
+    x = with_.study.split("test", 0)[0][:5]
+    with_.study.net.module.load_state_dict(state_dict(with_.study.net.layout, row))
+    scaled = with_.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    with torch.no_grad():
+        wanted = with_.study.net.module.eval()(scaled).softmax(-1)
+    answer = with_.predict(x.numpy()).probabilities
+    assert answer is not None
+    np.testing.assert_allclose(answer, wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"server": {"robust": "median"}}, "server.robust = median, but heterofl has a server step of its own"),
+        ({"server": {"optimizer": "adam"}}, "server.optimizer = adam, but heterofl has a server step of its own"),
+        ({"server": {"coefficients": "equal_groups"}}, "heterofl has a server of its own"),
+        ({"participation": {"mode": "buffered"}}, "but heterofl averages what the clients of a round have trained"),
+        ({"local": {"private": ["1"]}}, "heterofl keeps no layers of its network at the clients"),
+        ({"model": {"norm": "batch"}}, "model.name = mlp has BatchNorm1d, but heterofl cuts Linear and Conv2d"),
+        (
+            {"clients": {"tiers": {"weak": {"width": 0}}}},
+            "clients.tiers.weak.width = 0 is out of range: give a number in",
+        ),
+        (
+            {"clients": {"tiers": {"weak": {"width": 1.5}}}},
+            "clients.tiers.weak.width = 1.5 is out of range: give a number in",
+        ),
+        (
+            {"method": {"scaler": True}, "clients": {"tiers": {"weak": {"width": 1}}}},
+            "method.scaler = true cannot act, because no tier has a width below 1",
+        ),
+        ({"method": {"name": "fedavg"}}, "clients.tiers.weak.width = 0.5 cannot act, because every client of fedavg"),
+    ],
+)
+def test_what_does_not_combine_is_refused(changes: dict[str, Any], said: str) -> None:
+    tiers = {"strong": {"number": 3}, "weak": {"number": 3, "width": 0.5}}
+    keys = scenario({"method": {"name": "heterofl"}, "clients": {"tiers": tiers}}, changes)
+    with pytest.raises(BadInput, match=re.escape(said)):
+        fedray.run(keys)
+
+
+def test_a_method_of_ones_own_slices_with_another_window() -> None:
+    """The last channels; and one that does not slice says so where a tier is narrow."""
+
+    def last_channels(setting: Setting) -> Method:
+        return Method("last_channels", federated_slices(setting, window=lambda _t, c: c // 2))
+
+    keys = scenario({"clients": {"tiers": {"weak": {"number": 6, "width": 0.5}}}, "rounds": 1})
+    run = fedray.run(keys, method=last_channels)
+    start = fedray.run({**keys, "rounds": 0}, method=last_channels)
+    moved = (run.progress.state.models != start.progress.state.models)[0]
+    bias = run.study.net.layout.views(moved)["1.bias"]
+    assert not bias[:4].any() and bias[4:].any()
+    with pytest.raises(BadInput, match="clients.tiers.weak.width = 0.5, but plain does not read it: compose it with"):
+        fedray.run(keys, method=lambda setting: Method("plain", federated(setting)))
+    with pytest.raises(BadInput, match="setting.tier_nets is empty"):
+        fedray.run(keys, method=lambda setting: last_channels(replace(setting, tier_nets=())))

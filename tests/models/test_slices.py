@@ -1,0 +1,122 @@
+"""Slices of a network: how many channels they keep, where their numbers lie, and which networks can be cut."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedray.core.errors import BadInput
+from fedray.core.types import Net
+from fedray.models.catalogue import build_net
+from fedray.models.net import net_of
+from fedray.models.slices import Scaler, find_columns, keep_channels, make_tier_nets, read_layers, slice_net
+
+NETS: dict[str, Net] = {
+    "mlp": build_net("mlp", (5,), 3, "cross_entropy", hidden=[7, 4]),
+    "cnn": build_net("cnn", (2, 9, 9), 3, "cross_entropy", channels=[4, 6], hidden=[5]),
+    "linear": build_net("linear", (5,), 3, "cross_entropy"),
+    "pooled": net_of(
+        lambda: nn.Sequential(nn.Conv2d(2, 6, 3, bias=False), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                              nn.Linear(6, 3)), "own", "cross_entropy", 3,
+    ),
+}  # fmt: skip
+SHAPES = {"mlp": (5,), "cnn": (2, 9, 9), "linear": (5,), "pooled": (2, 9, 9)}
+
+
+def ask(net: Net, row: Tensor, x: Tensor) -> Tensor:
+    answer: Tensor = functional_call(net.module.eval(), net.layout.views(row), (x,))
+    return answer
+
+
+def zero_others(row: Tensor, columns: Tensor) -> Tensor:
+    """The whole network in which everything outside a slice is 0."""
+    return torch.zeros_like(row).index_copy(0, columns, row[columns])
+
+
+@pytest.mark.parametrize("name", NETS)
+@given(width=st.floats(0.01, 1.0), first=st.integers(0, 50))
+def test_a_slice_is_the_whole_network_whose_other_channels_are_zero(name: str, width: float, first: int) -> None:
+    """ReLU(0) = tanh(0) = 0: channels without weights say nothing. Behind a flattening, too."""
+    net, x = NETS[name], torch.from_numpy(np.random.default_rng(0).normal(size=(4, *SHAPES[name]))).float()
+    small, row = slice_net(net, width, scaler=True), net.init(3)
+    columns = find_columns(read_layers(net, "it"), width, lambda c: first % c)
+    assert (columns.diff() > 0).all() and len(columns) == small.layout.d
+    torch.testing.assert_close(
+        ask(small, row[columns], x), ask(net, zero_others(row, columns), x), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_narrow_slice_is_a_part_of_every_wider_one(name: str) -> None:
+    """HeteroFL's slices are nested, and that of width 1 is everything."""
+    layers = read_layers(NETS[name], "it")
+    each = [set(find_columns(layers, width, lambda _c: 0).tolist()) for width in (0.1, 0.3, 0.5, 1.0)]
+    assert all(one <= other for one, other in pairwise(each))
+    assert each[-1] == set(range(NETS[name].layout.d))
+
+
+@pytest.mark.parametrize("width", [0.125, 0.3, 0.5])
+def test_a_slice_of_a_perceptron_is_the_perceptron_of_fewer_units(width: float) -> None:
+    hidden = [math.ceil(width * c) for c in (7, 4)]
+    assert slice_net(NETS["mlp"], width, scaler=False).layout.shapes == (
+        build_net("mlp", (5,), 3, "cross_entropy", hidden=hidden).layout.shapes
+    )
+
+
+@given(st.integers(1, 600), st.integers(1, 64))
+def test_the_kept_channels_are_the_ceiling_in_whole_numbers(channels: int, part: int) -> None:
+    """Of r = part / 64, which is exact; and r = 1 / 10 of 30 channels is 3, though 0.1 * 30 > 3 in floating point."""
+    assert keep_channels(part / 64, channels) == -(-part * channels // 64)
+    assert keep_channels(0.1, 10 * channels) == channels
+
+
+def test_the_scaler_divides_in_training_alone() -> None:
+    scaler, x = Scaler(0.25), torch.tensor([1.0, -2.0])
+    assert torch.equal(scaler.train()(x), 4 * x)
+    assert torch.equal(scaler.eval()(x), x)
+    kinds = [type(part).__name__ for part in slice_net(NETS["mlp"], 0.5, scaler=True).module.children()]
+    assert kinds == ["Flatten", "Linear", "Scaler", "ReLU", "Linear", "Scaler", "ReLU", "Linear"]  # not behind the last
+
+
+def test_work_is_the_share_of_the_arithmetic_and_width_one_is_the_network_itself() -> None:
+    """Of a perceptron that is the share of its numbers; convolutions of 3 x 3 on 9 x 9 and 4 x 4 count every place."""
+    for name, wanted in (
+        ("mlp", (5 * 4 + 4 + 4 * 2 + 2 + 2 * 3 + 3) / (5 * 7 + 7 + 7 * 4 + 4 + 4 * 3 + 3)),
+        (
+            "cnn",
+            (81 * 18 * 2 + 16 * 18 * 3 + 12 * 3 + 3 * 3) / (81 * 18 * 4 + 16 * 36 * 6 + 24 * 5 + 5 * 3),
+        ),
+    ):
+        whole, half = make_tier_nets(NETS[name], [1.0, 0.5], torch.zeros(1, *SHAPES[name]), scaler=True, who="it")
+        assert whole.net is NETS[name] and whole.work == 1
+        assert half.work == pytest.approx(wanted)
+
+
+TWICE = nn.Linear(4, 4)
+UNCUT: dict[str, Any] = {
+    "has BatchNorm1d, but it cuts Linear": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
+    "has Conv2d, but it cuts Linear and Conv2d .groups=1.": lambda: nn.Sequential(
+        nn.Conv2d(4, 4, 1, groups=2), nn.Flatten(), nn.Linear(4, 2)
+    ),
+    "is no nn.Sequential": lambda: nn.Linear(4, 2),
+    "has frozen or shared layers": lambda: nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)),
+    "has frozen or shared": lambda: nn.Sequential(TWICE, nn.ReLU(), TWICE),
+    "has a Linear that reads no whole channels": lambda: nn.Sequential(nn.Conv2d(1, 3, 1), nn.Linear(4, 2)),
+    "has a Linear that reads no whole": lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(12, 2)),
+    "has Flatten, but": lambda: nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten(2), nn.Linear(4, 2)),
+}
+
+
+@pytest.mark.parametrize("said", UNCUT)
+def test_what_cannot_be_cut_is_refused(said: str) -> None:
+    with pytest.raises(BadInput, match=f"model.name = own {said}"):
+        read_layers(net_of(UNCUT[said], "own", "cross_entropy", 2), "it")
