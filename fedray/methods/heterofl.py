@@ -9,7 +9,7 @@ models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the s
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
        normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
-       networks are refused here.
+       networks are refused here. Without it the scaler can make training diverge: `scaler: false` leaves it out.
     2. The loss is that of all classes; the paper's sets the logits of labels that a client does not have to 0.
     3. Behind a flattening, a channel of a convolution is all its places. Where the paper's convolutions end in a global
        pooling there is one.
