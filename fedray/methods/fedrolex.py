@@ -36,10 +36,10 @@ def fedrolex(setting: Setting) -> Method:
     phase = federated_slices(
         setting,
         assign=permutation,  # the participants of the round, and which model they train
-        window=rolling_channels,  # eq. 3: channels t mod c and those behind it, the same t in all layers
+        window=rolling_channels,  # channels t mod c and those behind it, the same t in all layers
         local=setting.local,  # local training of the sub-model
         compress=dense,
-    )  # eq. 4: each entry becomes its mean over the sub-models that have it
+    )  # each entry becomes its mean over the sub-models that have it
     return Method("fedrolex", phase)
 
 

@@ -43,11 +43,11 @@ def heterofl(setting: Setting) -> Method:
     """K models `[K, d]` (the paper: 1) over clients in tiers; each trains the first channels of every layer."""
     phase = federated_slices(
         setting,
-        assign=permutation,  # lines 3-4: the participants of the round, and which model they train
-        window=first_channels,  # line 6: W^l = W_g[: d^l, : k^l], the same slice in every round
-        local=setting.local,  # lines 14-21: E epochs of SGD on the slice, hidden layers divided by r (`scaler`)
+        assign=permutation,  # the participants of the round, and which model they train
+        window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
+        local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r (`scaler`)
         compress=dense,
-    )  # lines 9-12: each part of W_g becomes its mean over the slices that have it
+    )  # each part of W_g becomes its mean over the slices that have it
     return Method("heterofl", phase)
 
 
