@@ -34,10 +34,10 @@ TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5,
 BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
 WIDTHS = {"strong": {"number": 2}, "middle": {"number": 2, "width": 0.5}, "weak": {"number": 2, "width": 0.25}}
 SLICED: dict[str, dict[str, Any]] = {
-    "plain": {"method": {"scaler": False}},
-    "scaler": {"participation": {"per_round": 4}, "replicates": 2},
-    "ensemble": {"method": {"models": 2, "scaler": False}, "compress": {"kind": "topk", "error_feedback": True}},
-    "cnn": {"method": {"scaler": False}, "model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},
+    "plain": {},
+    "scaler": {"method": {"scaler": True}, "participation": {"per_round": 4}, "replicates": 2},
+    "ensemble": {"method": {"models": 2}, "compress": {"kind": "topk", "error_feedback": True}},
+    "cnn": {"model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},
 }
 COMPRESSIONS: list[dict[str, Any]] = [
     {"kind": "topk", "error_feedback": True},

@@ -49,7 +49,7 @@ def cut_network(
         raise BadInput(
             f"model.name = {net.name}: its forward {changed}, which slices of it would not have: take it out"
         )
-    scaler = bool(method.options.get("scaler", True))
+    scaler = bool(method.options.get("scaler", False))
     return make_tier_nets(net, widths, torch.zeros(1, *sample), scaler=scaler, who=method.name)
 
 

@@ -9,7 +9,8 @@ models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the s
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
        normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
-       networks are refused here. Without it the scaler can make training diverge: `scaler: false` leaves it out.
+       networks are refused. The paper's scaler (hidden layers divided by r in training) has normalization behind it;
+       without it training can diverge, so the scaler acts only with `scaler: true`.
     2. The loss is that of all classes; the paper's sets the logits of labels that a client does not have to 0.
     3. Behind a flattening, a channel of a convolution is all its places. Where the paper's convolutions end in a global
        pooling there is one.
@@ -45,7 +46,7 @@ def heterofl(setting: Setting) -> Method:
         setting,
         assign=permutation,  # the participants of the round, and which model they train
         window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
-        local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r (`scaler`)
+        local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
         compress=dense,
     )  # each part of W_g becomes its mean over the slices that have it
     return Method("heterofl", phase)

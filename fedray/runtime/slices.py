@@ -4,7 +4,7 @@ Example:
     >>> from fedray.assembly.study import build_study
     >>> from fedray.scenario.loader import read_scenario
     >>> tiers = {"strong": {"number": 2}, "weak": {"number": 2, "width": 0.5}}
-    >>> scenario = {"method": {"name": "heterofl", "scaler": False}, "clients": {"tiers": tiers}, "lanes": "torch"}
+    >>> scenario = {"method": "heterofl", "clients": {"tiers": tiers}, "lanes": "torch"}
     >>> study = build_study(read_scenario(scenario))
     >>> strong, weak = choose_tier_engines(study, torch.device("cpu"))
     >>> strong is None, weak.engine.why

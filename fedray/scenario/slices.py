@@ -14,12 +14,12 @@ from fedray.scenario.clients import TierKeys
 from fedray.scenario.spec import MethodSpec, Option
 from fedray.scenario.validators import flag
 
-_TIERS: dict[str, Any] = {  # the devices of SHEFL, whose weak ones train narrow networks in place of fewer
+_TIERS: dict[str, Any] = {  # the devices of SHEFL, whose weak ones train narrow networks instead of fewer
     "hpc": {"share": 0.5, "seconds_per_step": 0.002, "uplink": 12.5e6},
     "lpc": {"share": 0.5, "width": 0.25, "seconds_per_step": 0.01, "uplink": 1.25e6},
 }
 _SAME: dict[str, Any] = {
-    "options": {"scaler": Option(True, flag)},
+    "options": {"scaler": Option(False, flag)},
     "defaults": {"method": {"models": 1}, "clients": {"tiers": _TIERS}},
     "robust": False,
     "optimizer": False,
