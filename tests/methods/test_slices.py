@@ -30,7 +30,11 @@ from fedray.simulation.study import Study
 
 BOTH = pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
-THREE = {"strong": {"number": 2}, "middle": {"number": 2, "width": 0.5}, "weak": {"number": 2, "width": 0.25}}
+THREE: dict[str, dict[str, Any]] = {
+    "strong": {"number": 2},
+    "middle": {"number": 2, "width": 0.5},
+    "weak": {"number": 2, "width": 0.25},
+}
 
 
 def of(name: str, tiers: dict[str, Any], *changes: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def test_fedrolex_trains_every_channel_equally_often(width: float) -> None:
     assert shares["1.bias"].tolist() == [math.ceil(width * 8 - 1e-9)] * 8
     assert shares["3.bias"].tolist() == [2 * math.ceil(width * 4 - 1e-9)] * 4  # 8 rounds are twice 4
     assert torch.equal(shares["1.weight"], shares["1.bias"][:, None].expand(8, 64))
-    assert shares["5.bias"].unique().tolist() == [8]  # the outputs are in every slice
+    assert set(shares["5.bias"].tolist()) == {8}  # the outputs are in every slice
     assert torch.equal(slices.columns(3, 0), slices.columns(11, 0))
     assert [rolling_channels(t, 4) for t in range(6)] == [0, 1, 2, 3, 0, 1]
 
@@ -91,7 +95,7 @@ def train_plainly(module: nn.Module, x: Tensor, y: Tensor, lr: float, steps: int
     optimizer = torch.optim.SGD(module.train().parameters(), lr=lr, momentum=0.9)
     for _ in range(steps):
         optimizer.zero_grad()
-        F.cross_entropy(module(x), y).backward()
+        torch.autograd.backward(F.cross_entropy(module(x), y))
         optimizer.step()
 
 

@@ -20,7 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench.works import simulate
 from fedray.core import rng
-from fedray.core.types import FloatArray
+from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.methods import Method, Setting, federated
 from fedray.runtime.session import Enough
@@ -198,7 +198,7 @@ def test_an_independent_simulator_of_the_queue_sees_the_same_arrivals(seed: int)
 
 
 @pytest.mark.parametrize("mode", ["async", "buffered", "semi"])
-def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at_once(mode: str) -> None:
+def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at_once(mode: Mode) -> None:
     """Runs with replicates ended with a ValueError of NumPy; what is taken piece by piece is what is taken at once."""
     seconds = np.random.default_rng(0).integers(1, 3, 20).astype(float)
     rule = AsyncRule(mode, concurrency=15, goal=2, tick=0.5)
