@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 import yaml
 from md_pieces import begin_sentence, read_attributes, write_table, write_value
@@ -27,7 +27,7 @@ from fedray.scenario.relevance import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.spec import REQUIRED, Needs, Option
-from fedray.scenario.validators import Meaning, describe_check
+from fedray.scenario.validators import Check, Meaning, describe_check
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())
@@ -80,11 +80,16 @@ def _keys_of(section: str) -> Iterator[Key]:
         needs = next((item for item in more if isinstance(item, Needs)), None)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         name = f"{section}.{one.name}".removeprefix(".")
-        default = (
-            resolved.get(name) if default is None else default
-        )  # what follows from other keys is not in the schema
+        if default is None:  # what follows from other keys is not in the schema
+            default = resolved.get(name)
         inside = check is None and _is_section(hints[one.name])
-        meaning = Meaning("section") if inside else Meaning("mapping") if check is None else describe_check(check)
+        meaning = (
+            Meaning("section")
+            if inside
+            else Meaning("mapping")
+            if check is None
+            else describe_check(cast(Check, check))
+        )
         yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
 
 

@@ -5,6 +5,7 @@ Words and units come from `fedray/core/scores.py`, formulas from `docs/reference
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -46,7 +47,7 @@ def list_scores() -> dict[str, Column]:
 
 def write_pages() -> dict[str, str]:
     """The page of the metrics by its path below `docs/reference/generated`."""
-    groups = {
+    groups: dict[str, Callable[[str], bool]] = {
         "Classes": lambda name: name in _BEFORE_TARGETS,
         "Targets": lambda name: name in _TARGETS,
         "Out-of-distribution inputs": lambda name: name.startswith("ood"),
