@@ -1,4 +1,4 @@
-"""Servers that survive bad clients: a robust center of the uploads in the place of their mean.
+"""Servers that survive bad clients: a robust center of the uploads instead of their mean.
 
 They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so results do not depend on
 the order of arrival. Each works per model: with K models the n uploads are those of one model in one round.

@@ -121,7 +121,7 @@ class Local:
         gradient: A transformation of the data's gradient, before the affine term; None: it stays.
         step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
             (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
-        windows: What the client sends in the place of its last iterate; None: nothing.
+        windows: What the client sends instead of its last iterate; None: that iterate.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"

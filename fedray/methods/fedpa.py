@@ -53,7 +53,7 @@ def fedpa(setting: Setting) -> Method:
     phase = federated(
         setting,
         assign=permutation,  # the clients that take part, from the broadcast w
-        local=replace(setting.local, windows=sampled),  # local sampling in the place of local descent
+        local=replace(setting.local, windows=sampled),  # local sampling instead of local descent
         compress=dense,
         merge=mean,  # a step by the mean delta, of `server.optimizer` where there is one
     )

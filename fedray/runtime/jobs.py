@@ -1,4 +1,4 @@
-"""The jobs of a block, as a worker trains them.
+"""The jobs of a block, as a worker trains them, and which jobs share a block.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -14,8 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.core import rng
-from fedray.core.types import Flight, IntArray, Plan
+from fedray.core.method import Phase
+from fedray.core.types import Flight, IntArray, Plan, SizedPlan
+from fedray.runtime import flights
 from fedray.runtime.mixture import Shares
+from fedray.simulation.study import Study
+from fedray.training.block import choose_batch_width, split_into_blocks
+from fedray.training.choice import Engine, count_block_jobs
 
 
 class Jobs(NamedTuple):
@@ -45,3 +50,21 @@ class Jobs(NamedTuple):
         flight = None if self.flight is None else self.flight.take(first)
         size, steps, key, row = self.size[first], self.steps[first], self.key[first], self.row[first]
         return Jobs(self.plan.take(first), size, steps, key, row, flight, self.shares)
+
+
+def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
+    """Places of the jobs of each block; a block has one learning rate and one width of its batches.
+
+    Args:
+        study: What is trained.
+        phase: The training that the jobs belong to.
+        jobs: The jobs, `[J]`, with samples and steps.
+        engine: What trains them.
+    """
+    width = choose_batch_width(jobs.size, phase.local.batch_size)
+    kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
+    if jobs.flight is not None:
+        kind = kind * len(kind) + flights.group_versions(phase.local, jobs.flight.version)
+    numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
+    most = count_block_jobs(engine, numbers, study.client_timeout is not None)
+    return split_into_blocks(jobs.steps, kind, most)

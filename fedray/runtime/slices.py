@@ -1,4 +1,4 @@
-"""The blocks of a round, and the engine of each: that of the network, or of the slice that the clients of a tier train.
+"""The engine of each block of a round: that of the network, or of the slice that the clients of a tier train.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -24,11 +24,10 @@ from torch import Tensor
 
 from fedray.core.method import Phase
 from fedray.core.types import IntArray, Net, SizedPlan
-from fedray.runtime import flights
+from fedray.runtime.jobs import split_jobs
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
-from fedray.training import block as lanes
-from fedray.training.choice import Engine, count_block_jobs
+from fedray.training.choice import Engine
 from fedray.training.slices import for_slice
 
 
@@ -91,10 +90,10 @@ def find_engine(whole: Engine, tiers: Sequence[TierEngine | None], phase: Phase,
     return BlockEngine(for_slice(one.engine, one.net, columns), columns)
 
 
-def split_jobs(
+def split_by_tier(
     study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
 ) -> list[IntArray]:
-    """Places of the jobs of each block; a block has one learning rate, one width of its batches and one engine.
+    """Places of the jobs of each block; where tiers train slices, a block has the clients of one of them.
 
     Args:
         study: What is trained.
@@ -104,23 +103,11 @@ def split_jobs(
         tiers: What trains the clients of each tier; empty: all train the whole network.
     """
     if not any(tiers):
-        return _split(study, phase, jobs, whole)
+        return split_jobs(study, phase, jobs, whole)
     tier = study.clients.tier_of(jobs.plan.client)
     blocks: list[IntArray] = []
     for i, one in enumerate(tiers):
         places = np.flatnonzero(tier == i)
         engine = whole if one is None else one.engine
-        blocks += [places[block] for block in _split(study, phase, jobs.take(places), engine)]
+        blocks += [places[block] for block in split_jobs(study, phase, jobs.take(places), engine)]
     return blocks
-
-
-def _split(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """The blocks of jobs that one engine trains."""
-    width = lanes.choose_batch_width(jobs.size, phase.local.batch_size)
-    kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
-    if jobs.flight is not None:
-        kind = kind * len(kind) + flights.group_versions(phase.local, jobs.flight.version)
-    numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
-    return lanes.split_into_blocks(
-        jobs.steps, kind, count_block_jobs(engine, numbers, study.client_timeout is not None)
-    )

@@ -132,7 +132,7 @@ class Worker:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
         attempt = partial(failures.try_jobs, train_block, name, self.study.skip)
-        blocks = slices.split_jobs(self.study, phase, jobs, self.engine, self.tiers)
+        blocks = slices.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
         stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
+from fedray.scenario.slices import SLICE_SPECS
 
 _REGULAR = ("ring", "complete", "torus")
 
@@ -37,7 +38,7 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         value = method.models if limit.key == "models" else method.options.get(limit.key)
         if value == limit.value:
             yield f"method.{limit.key}", limit.value, limit.text
-    if "scaler" in method.options and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
+    if method.name in SLICE_SPECS and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
         other = "FedAvg" if method.models == 1 else "Fed-ensemble"
         yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:

@@ -65,7 +65,7 @@ class Runtime(Protocol):
             state: The models, `[worlds * K, d]`.
             models: K, models of each world.
             worlds: How many worlds are evaluated; None: all.
-            clients: The clients of each world, `[n]` each, in the place of the known ones.
+            clients: The clients of each world, `[n]` each, instead of the known ones.
 
         Returns:
             Mean training loss `[K, n]` of each model on each client's data, by (world, first client of the piece, or

@@ -22,7 +22,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.exact_sum import merge_stats
 from fedray.core.types import State
-from fedray.runtime.slices import split_jobs
+from fedray.runtime.jobs import split_jobs
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import draw_first_state, size_jobs
@@ -115,7 +115,7 @@ def test_the_loop_takes_several_clients_a_block_unless_their_time_is_limited_or_
     jobs = size_jobs(made, made.method.phase, plan)
 
     def count_lanes(study: Study) -> set[int]:
-        return {len(block) for block in split_jobs(study, made.method.phase, jobs, Worker(study).engine, ())}
+        return {len(block) for block in split_jobs(study, made.method.phase, jobs, Worker(study).engine)}
 
     assert max(count_lanes(made)) > 1
     for alone in (replace(made, client_timeout=60.0), replace(made, input_shape=(1, 1 << 10, 1 << 10))):
