@@ -83,13 +83,7 @@ def _keys_of(section: str) -> Iterator[Key]:
         if default is None:  # what follows from other keys is not in the schema
             default = resolved.get(name)
         inside = check is None and _is_section(hints[one.name])
-        meaning = (
-            Meaning("section")
-            if inside
-            else Meaning("mapping")
-            if check is None
-            else describe_check(cast(Check, check))
-        )
+        meaning = Meaning("section" if inside else "mapping") if check is None else describe_check(cast(Check, check))
         yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
 
 

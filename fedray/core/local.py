@@ -200,12 +200,12 @@ class RateSchedule(NamedTuple):
 class Windows(NamedTuple):
     """Local training whose upload is made of means over its iterates, and not of the last one (FedPA).
 
-    The steps behind the first ones are cut into windows of equal length, and the iterates of each are averaged. It
-    trains with SGD, and no other code than a loss.
+    The steps after the first ones are cut into windows of equal length, and the iterates of each are averaged. Clients
+    train with SGD, and with no code of a user but a loss.
 
     Attributes:
         combine: (parameters at the start `[p]`, means of the windows `[l, p]`), float64 -> their change `[p]`.
-        number: l, the windows; a client with fewer steps behind the first ones has as many as these are.
+        number: l, the windows; a client to whom fewer steps remain has a window for each of them.
         mixing: Share of the steps of a local training before its first window, in [0, 1).
         burn_in: Rounds before the first one in which there are windows.
     """

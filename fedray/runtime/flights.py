@@ -38,12 +38,11 @@ def group_versions(local: Local, version: IntArray) -> IntArray:
         local: How the clients train.
         version: The version of its model from which each job starts, `[J]`.
     """
-    same_rate = local.lr_decay == 1.0 and local.schedule is None
-    if not local.has_code and same_rate and local.windows is None:
-        return np.zeros_like(version)
-    each = [(int(v),) if local.has_code else (local.lr_at(int(v)), is_sampled(local, int(v))) for v in version]
-    place: IntArray = np.unique(np.array(each, dtype=np.float64), axis=0, return_inverse=True)[1]
-    return place.reshape(len(version))
+    versions, place = np.unique(version, return_inverse=True)  # few, where there are many jobs
+    kinds = [v if local.has_code else (local.lr_at(v), is_sampled(local, v)) for v in versions.tolist()]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    found: IntArray = np.array([numbers[kind] for kind in kinds], dtype=np.int64)[place]
+    return found
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
