@@ -2,7 +2,7 @@
 
 Example:
     >>> group_versions(Local(lr=0.1, lr_decay=0.5, lr_decay_every=2), np.array([0, 1, 2])).tolist()
-    [1, 1, 0]
+    [0, 0, 1]
 """
 
 from __future__ import annotations
