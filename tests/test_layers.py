@@ -68,7 +68,8 @@ def names_of(node: ast.AST) -> list[str]:
     return []
 
 
-def imports(module: str, inside: bool = False) -> set[str]:
+@cache
+def imports(module: str, inside: bool = False) -> frozenset[str]:
     """Modules that a module imports at its top level; with `inside`, in its functions and for types too."""
     found: set[str] = set()
     todo: list[ast.AST] = [tree_of(module)]
@@ -81,7 +82,7 @@ def imports(module: str, inside: bool = False) -> set[str]:
             continue
         found.update(names_of(node))
         todo += ast.iter_child_nodes(node)
-    return found - {module}
+    return frozenset(found - {module})
 
 
 def room(module: str) -> str:

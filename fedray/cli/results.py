@@ -15,7 +15,7 @@ import click
 from fedray.cli import options
 from fedray.core.errors import BadInput
 from fedray.experiments.phases import log
-from fedray.files.parts import has_file
+from fedray.files.checksums import has_file
 from fedray.files.plain import confirm_writable, make_parent, write_atomically
 from fedray.own_code.user_modules import import_modules
 from fedray.process.quickly import import_quickly

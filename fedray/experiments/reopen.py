@@ -16,7 +16,7 @@ from typing import Any
 from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects, refuse_objects, require_objects
-from fedray.files.parts import has_file, refuse_links
+from fedray.files.checksums import has_file, refuse_links
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.yaml_text import load_yaml

@@ -27,7 +27,7 @@ from fedray.experiments.export import make_state_dicts, write_models
 from fedray.experiments.frames import average_last_rows, to_frame
 from fedray.experiments.predict import Prediction, Predictor
 from fedray.experiments.reopen import reopen_study
-from fedray.files.parts import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_links
+from fedray.files.checksums import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_links
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import SUMMARY_FILE, read_summary
 from fedray.files.sealed import read_sealed
@@ -36,8 +36,8 @@ from fedray.simulation.study import Study
 from fedray.storage import checkpoint, tables
 from fedray.storage.drift import read_drift
 from fedray.storage.failure import read_failure
-from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.places import require_run_directory
+from fedray.storage.study_checkpoint import load_study_checkpoint
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
@@ -179,7 +179,7 @@ class Run:
 
     def _read_state(self) -> State:
         self._require_newest_checkpoint()
-        return load_fitting_checkpoint(self.path, self.study, self._folder)[0].state
+        return load_study_checkpoint(self.path, self.study, self._folder)[0].state
 
     def export(self, out: str | Path | None = None) -> list[Path]:
         """Writes every trained model, as in `models`, as a plain torch state dict in safetensors.
@@ -292,6 +292,6 @@ class Run:
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
-            progress, private = load_fitting_checkpoint(self.path, self.study, self._folder)
+            progress, private = load_study_checkpoint(self.path, self.study, self._folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]

@@ -25,8 +25,8 @@ from fedray.experiments.cells import DONE, train_cells
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.table_text import PUBLISHED_NOTE, Rows, format_latex, format_markdown, list_published
 from fedray.files import plain
+from fedray.files.checksums import refuse_links
 from fedray.files.columns import table_schema
-from fedray.files.parts import refuse_links
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import refuse_unused_address

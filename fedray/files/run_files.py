@@ -30,6 +30,7 @@ from fedray.files.bounded import (
     read_parquet_files,
     say_damaged,
 )
+from fedray.files.checksums import check_parts
 from fedray.files.columns import (
     CLIENT_SCORE_IDS,
     COLUMNS,
@@ -42,7 +43,6 @@ from fedray.files.columns import (
     ROUND_IDS,
     Column,
 )
-from fedray.files.parts import check_parts
 from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from fedray.core.errors import BadInput
 from fedray.core.text import show_line
 from fedray.core.types import FloatArray
 from fedray.files.bounded import RESTORE, is_present, name_file
+from fedray.files.checksums import check_final_file
 from fedray.files.columns import MEMBER_COLUMNS
-from fedray.files.parts import check_final_file
 from fedray.files.run_files import (
     SUMMARY_FILE,
     read_parts,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedray.core.errors import BadInput, Unwritable
-from fedray.files.parts import refuse_links
+from fedray.files.checksums import refuse_links
 from fedray.files.plain import refuse_special, replace_file
 from fedray.report.sheets import PageTable
 

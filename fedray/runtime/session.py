@@ -27,19 +27,19 @@ from fedray.core.errors import FedrayError
 from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
-from fedray.files.parts import FILES_KEY, find_checkpoints, sum_final_files
+from fedray.files.checksums import FILES_KEY, find_checkpoints, sum_final_files
 from fedray.files.sealed import write_sealed
 from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
-from fedray.simulation.ending import collect_values
 from fedray.simulation.interfaces import Progress, Runtime
 from fedray.simulation.rounds import begin_progress, run_rounds
+from fedray.simulation.stopping import collect_values
 from fedray.simulation.study import Study
 from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
 from fedray.storage.drift import write_drift
-from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.partition import describe_partition, write_partition
+from fedray.storage.study_checkpoint import load_study_checkpoint
 
 if TYPE_CHECKING:
     from fedray.storage.loggers import Logger
@@ -156,7 +156,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
         runtime.restore({})
         log.info("training")
         return begin_progress(study, study.method.phase)
-    progress, private = load_fitting_checkpoint(out, study)
+    progress, private = load_study_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
     log.info("training from round %s on", progress.round)

@@ -147,7 +147,7 @@ class Progress:
         wall_seconds: Real seconds since the start, those of earlier processes of a resumed run included.
         metrics: The newest row of metrics of each world; empty before the first evaluation.
         failed: Jobs that were left out because they failed.
-        courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.ending`).
+        courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.stopping`).
         stopped: Why the run ended before its last round; empty where it did not.
         flight: Older versions of models from which jobs in flight started, for a checkpoint (asynchronous training,
             `fedray.simulation.flights.Versions`).

@@ -14,8 +14,8 @@ from typing import Any
 
 from fedray.core.types import FloatArray
 from fedray.metrics.names import reaches_target
-from fedray.simulation.ending import ask_callbacks, find_stop, follow_metrics, read_value
 from fedray.simulation.interfaces import Progress, Recorder, Runtime
+from fedray.simulation.stopping import ask_callbacks, find_stop, follow_metrics, read_value
 from fedray.simulation.study import Evaluation, Study
 
 CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each of the next rounds -> how many pass

@@ -29,9 +29,9 @@ from fedray.core.local import reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
-from fedray.simulation.ending import find_stop
 from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
 from fedray.simulation.measuring import CountRounds, Measuring
+from fedray.simulation.stopping import find_stop
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps, samples_seen
 

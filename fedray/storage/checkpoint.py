@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from fedray.core.errors import Damaged, FedrayError, Unwritable
 from fedray.core.types import State
 from fedray.files.bounded import say_damaged
-from fedray.files.parts import PartSums, find_checkpoints, read_totals
+from fedray.files.checksums import PartSums, find_checkpoints, read_totals
 from fedray.files.plain import hash_tensors, open_plain, sync_to_disk
 from fedray.files.sealed import SEAL, seal_entries, tell_apart
 from fedray.simulation.interfaces import Progress

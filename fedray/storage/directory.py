@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files import plain
+from fedray.files.checksums import BEST_FOLDER, TABLES, find_checkpoints, list_parts, refuse_links
 from fedray.files.locks import hold_lock, is_locked
-from fedray.files.parts import BEST_FOLDER, TABLES, find_checkpoints, list_parts, refuse_links
 from fedray.scenario.identity import IDENTITY_FILE
 
 LOCK = ".lock"

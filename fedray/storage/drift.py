@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray
+from fedray.files.checksums import check_final_file
 from fedray.files.columns import make_table
-from fedray.files.parts import check_final_file
 from fedray.files.run_files import read_drift_file
 from fedray.files.sealed import read_sealed
 from fedray.metrics.drift import Drift

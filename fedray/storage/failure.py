@@ -22,8 +22,8 @@ from shlex import quote
 from fedray.core.errors import FedrayError
 from fedray.core.text import show_line
 from fedray.files.bounded import is_present
+from fedray.files.checksums import find_checkpoints
 from fedray.files.locks import is_locked
-from fedray.files.parts import find_checkpoints
 from fedray.files.plain import write_json
 from fedray.files.run_files import FAILURE_FILE, SUMMARY_FILE
 from fedray.files.sealed import MOST_JSON_BYTES, read_sealed

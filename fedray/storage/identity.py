@@ -27,7 +27,7 @@ from typing import Any
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
 from fedray.core.types import Lanes
-from fedray.files.parts import find_checkpoints, read_totals
+from fedray.files.checksums import find_checkpoints, read_totals
 from fedray.files.plain import write_atomically
 from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.core.errors import Damaged, DamageWarning, Unwritable, warn_user
-from fedray.files.parts import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
+from fedray.files.checksums import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
 from fedray.files.plain import name_kind
 from fedray.files.sealed import read_or_explain, read_sealed
 from fedray.storage.checkpoint import load_checkpoint, read_checkpoint_parts

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.files.checksums import has_file
 from fedray.files.locks import is_locked
-from fedray.files.parts import has_file
 from fedray.storage.directory import LOCK, is_unborn, lock_run_directory, say_written
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.simulation.ending import BEST, collect_values
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
+from fedray.simulation.stopping import BEST, collect_values
 from fedray.simulation.study import Study
 from fedray.storage.tables import read_table
 

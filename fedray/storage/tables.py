@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray, Plan
 from fedray.files import plain
+from fedray.files.checksums import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
 from fedray.files.columns import COLUMNS, arrow_type, make_table, table_schema
-from fedray.files.parts import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
 from fedray.files.run_files import read_parts
 from fedray.simulation import clock
 from fedray.simulation.interfaces import ClientScores, JobTable, Progress

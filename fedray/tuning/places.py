@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedray.core.errors import BadInput
-from fedray.files.parts import has_file
+from fedray.files.checksums import has_file
 
 COPY = "sweep.yaml"  # in the directory of the sweep
 

@@ -27,8 +27,8 @@ from fedray.experiments.frames import to_frame
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files.bounded import RESTORE, is_present, read_parquet_files, say_damaged
+from fedray.files.checksums import refuse_links
 from fedray.files.out_folder import choose_out
-from fedray.files.parts import refuse_links
 from fedray.files.plain import expand_user_path
 from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 from fedray.own_code.user_modules import import_modules

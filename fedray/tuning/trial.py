@@ -44,8 +44,8 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
 from fedray.storage import directory, identity, tables
-from fedray.storage.fitting import load_fitting_checkpoint
 from fedray.storage.mending import mend_run_directory
+from fedray.storage.study_checkpoint import load_study_checkpoint
 from fedray.training.joint import JointTraining
 from fedray.tuning.faults import refuse_fault
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
@@ -280,7 +280,7 @@ def score_models(
     study = build_study(trained, own)
     if identity.read_identity(folder):
         identity.check_identity(folder, describe_study(trained, own, study))
-    progress, private = load_fitting_checkpoint(folder, study)
+    progress, private = load_study_checkpoint(folder, study)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus, scenario.clients.device))
     runtime.restore(private)

@@ -22,7 +22,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.parts import refuse_links
+from fedray.files.checksums import refuse_links
 from fedray.own_code.user_modules import import_modules
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import find_address

@@ -98,8 +98,10 @@ def short(scenario: Scenario) -> Scenario:
 def data_of(scenario: Scenario) -> UserObjects:
     """The data set; where its files are not on this machine, noise of its shape for pictures, and a skip for others.
 
-    Any other complaint is a failure.
+    Any other complaint is a failure. CIFAR-10 is always noise, because it takes longer to unpack than to train on.
     """
+    if scenario.data.name == "cifar10":
+        return UserObjects(data=noise("cifar10"))
     try:
         open_data(scenario, UserObjects())
     except BadInput as error:

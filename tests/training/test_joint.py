@@ -15,7 +15,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Local
-from fedray.files.parts import find_checkpoints
+from fedray.files.checksums import find_checkpoints
 from fedray.models.catalogue import build_net
 from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint

@@ -22,7 +22,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.parts import find_checkpoints
+from fedray.files.checksums import find_checkpoints
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training

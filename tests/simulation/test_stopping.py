@@ -17,7 +17,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.methods import Scored
 from fedray.runtime import session
-from fedray.simulation.ending import Course, follow_course, is_out_of_patience
+from fedray.simulation.stopping import Course, follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 

@@ -3,7 +3,7 @@
 Example:
     >>> import fedray
     >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
-    >>> load_fitting_checkpoint(run.path, run.study)[0].round
+    >>> load_study_checkpoint(run.path, run.study)[0].round
     1
 """
 
@@ -20,7 +20,7 @@ from fedray.simulation.study import Study
 from fedray.storage.checkpoint import load_checkpoint
 
 
-def load_fitting_checkpoint(
+def load_study_checkpoint(
     out: Path, study: Study, folder: str = "checkpoints"
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """The newest checkpoint of a run directory, and the private client state saved with it.
