@@ -8,9 +8,11 @@ often, also where no client can train all of them. Server and client know t, so 
 Deviations:
     1. As in HeteroFL, 1 to 6: networks without normalization and scaler, the plain loss, flattened channels, fixed
        tiers, seconds, and only the whole network answers.
-    2. Uploads weigh the same, as in the authors' code; the paper's mean weighs them by p_n (`server.weighting:
-       examples` weighs them by their rows).
-    3. Channels of a slice keep their order in the layer, where the window wraps as well. What it computes is the same.
+    2. Uploads weigh the same; the paper's mean weighs them by p_n (`server.weighting: examples` weighs them by their
+       rows). In the authors' code those of convolutions weigh the same, and what belongs to the last layer or to a
+       normalization weighs more the more often it was trained so far.
+    3. The window moves up, as the paper says; in the authors' code it moves down, from channel `-t mod c` on.
+    4. Channels of a slice keep their order in the layer, where the window wraps as well. What it computes is the same.
 
 Example:
     >>> import fedray

@@ -11,7 +11,9 @@ Deviations:
        normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
        networks are refused. The paper's scaler (hidden layers divided by r in training) has normalization behind it;
        without it training can diverge, so the scaler acts only with `scaler: true`.
-    2. The loss is that of all classes; the paper's sets the logits of labels that a client does not have to 0.
+    2. The loss is that of all classes, and every upload enters the mean of the last layer. The paper's loss sets the
+       logits of labels that a client does not have to 0, and its code averages what the last layer has of a label over
+       the clients that hold it.
     3. Behind a flattening, a channel of a convolution is all its places. Where the paper's convolutions end in a global
        pooling there is one.
     4. A client stays in its tier (the paper's "fix"); it also draws widths anew in every round ("dynamic").
