@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.simulation import clock
+from fedray.simulation.flown import FlownJobs
 from fedray.simulation.timeline import ServerSteps, Timeline
 
 LEAST_STEPS = 32  # that are computed at once
@@ -112,11 +113,16 @@ class Horizon:
         """The same steps of all worlds."""
         each = [len(steps.jobs.client) for steps in taken]
         world = np.repeat(np.arange(len(taken)), each)
-        flown: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
-        n = len(world)
-        row, loss, error = world * self._models + flown[1], np.full(n, np.nan), np.full(n, None, dtype=object)
-        flown += [world, row, loss, error, flown[7] != clock.OK]
-        jobs = KnownJobs(*flown)
+        columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
+        n, flown = len(world), FlownJobs(*columns)
+        jobs = KnownJobs(
+            *flown,
+            world=world,
+            row=world * self._models + flown.model,
+            loss=np.full(n, np.nan),
+            error=np.full(n, None, dtype=object),
+            trained=flown.status != clock.OK,
+        )
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
 
     def forget(self, t: int) -> None:

@@ -39,11 +39,10 @@ from fedray.core.errors import FedrayError
 from fedray.core.types import FloatArray, IntArray
 from fedray.simulation import clock
 from fedray.simulation.async_rule import AsyncRule
+from fedray.simulation.flown import FlownJobs, StartedJob, count_earlier, to_columns
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
 Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds: until it is available, or of its link
-# What is known of a job when it starts: client, model, turn, version, born, start, arrival, status; see `FlownJobs`.
-StartedJob = tuple[int, int, int, int, int, float, float, int]
 MOST_LOST = 100  # jobs a client that may end without an upload, one after another
 KEPT_TURNS = 64  # of which the models of every client are kept
 _DRAWS = 1024  # random numbers that are drawn at once
@@ -67,36 +66,6 @@ class Pace(NamedTuple):
     ready: NDArray[np.bool_]
     wait: Moment | None = None
     link: Moment | None = None
-
-
-class FlownJobs(NamedTuple):
-    """Jobs that ended, `[J]` each: step by step, model by model, in the order of their arrival.
-
-    Attributes:
-        client: Their clients.
-        model: Their models.
-        turn: How many turns the client had before: in the address of the job it stands for the round.
-        version: How many steps its model had taken when it started.
-        born: After how many server steps that version existed.
-        start: Virtual seconds at which it started.
-        arrival: Virtual seconds at which it arrived, or would have.
-        status: How it ended: an index into `clock.STATUS`.
-        step: The server step that uses it; of a job without an upload, the first one after its end.
-        staleness: How many steps its model took between its start and that step; -1 without an upload.
-        copy: How many uploads of its client that step has of the same model before it.
-    """
-
-    client: IntArray
-    model: IntArray
-    turn: IntArray
-    version: IntArray
-    born: IntArray
-    start: FloatArray
-    arrival: FloatArray
-    status: IntArray
-    step: IntArray
-    staleness: IntArray
-    copy: IntArray
 
 
 class ServerSteps(NamedTuple):
@@ -162,21 +131,11 @@ class Timeline:
         parts = bisect_left(self._parts, (end,))  # arrivals of one instant may cause more steps: they wait
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
         flown = int(number.sum())
-        columns = np.array(self._flown[:flown], dtype=np.float64).reshape(-1, 8).T
-        client, model, turn, version, born, status = columns[[0, 1, 2, 3, 4, 7]].astype(np.int64)
+        columns = to_columns(self._flown[:flown])
         part, now = np.repeat(np.arange(len(number)), number), np.repeat(now, number)
-        jobs = FlownJobs(
-            client,
-            model,
-            turn,
-            version,
-            born,
-            *(columns[5].copy(), columns[6].copy()),
-            status=status,
-            step=step[part],
-            staleness=np.where(now < 0, -1, now - version),
-            copy=count_earlier(part * self._clients + client),
-        )
+        staleness = np.where(now < 0, -1, now - columns["version"])
+        copy = count_earlier(part * self._clients + columns["client"])
+        jobs = FlownJobs(**columns, step=step[part], staleness=staleness, copy=copy)
         times, stepping = self._times[:steps], self._stepping[:steps]
         del self._times[:steps], self._stepping[:steps], self._flown[:flown], self._parts[:parts]
         return ServerSteps(np.array(times), stepping, jobs)
@@ -184,7 +143,7 @@ class Timeline:
     def list_open(self) -> list[tuple[int, int]]:
         """Model and version of each job that has started and whose upload no step that was taken has used."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
-        return [(job[1], job[3]) for job in flying if job is not None and job[7] == clock.OK]
+        return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
         """Goes on until so many steps of the server are known."""
@@ -207,13 +166,13 @@ class Timeline:
                 if job is None:
                     continue
                 self._training -= last
-                if job[7] != ok:
+                if job.status != ok:
                     self._lost.append(job)
                     continue
-                buffer = buffers[job[1]]
+                buffer = buffers[job.model]
                 buffer.append(job)
                 if len(buffer) >= goal:
-                    self._step(now, (job[1],))
+                    self._step(now, (job.model,))
             if semi and any(buffers):
                 self._step(now, tuple(k for k in range(self._models) if buffers[k]))
             self._fill(now)
@@ -270,7 +229,7 @@ class Timeline:
             end = arrival
             if arrival > given_up:
                 end, status = given_up, clock.PAST_DEADLINE
-            job = (client, model, turn, self._versions[model], born[model], now, arrival, status)
+            job = StartedJob(client, model, turn, self._versions[model], born[model], now, arrival, status)
             heapq.heappush(self._queue, (end, client, self._count, job, entry == most))
             self._count += 1
 
@@ -283,18 +242,3 @@ class Timeline:
         """The models of everyone's turn: where each client's begin, `[N + 1]`, and the models."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
-
-
-def count_earlier(who: IntArray) -> IntArray:
-    """How many entries before each one are equal to it, `[J]`.
-
-    Example:
-        >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
-        [0, 0, 1, 2]
-    """
-    order = np.argsort(who, kind="stable")
-    first = np.r_[True, who[order][1:] != who[order][:-1]][: len(who)]
-    began = np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))
-    rank = np.empty_like(who)
-    rank[order] = np.arange(len(who)) - began
-    return rank
