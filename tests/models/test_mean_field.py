@@ -40,7 +40,7 @@ MAKERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_it_begins_and_answers_as_the_network(kind: str) -> None:
-    """The same first weights from the same address, the same answers, and both Gaussians with the deviation asked for."""
+    """The same first weights from the same address, the same answers, both Gaussians as wide as was asked for."""
     make, x = MAKERS[kind]
     plain = net_of(make, kind, "cross_entropy", 4)
     pair = net_of(with_gaussians(make, -2.0, kind), kind, "cross_entropy", 4)
