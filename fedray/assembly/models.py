@@ -12,13 +12,13 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.assembly import memory
+from fedray.assembly.mean_field import add_gaussians
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -26,7 +26,6 @@ from fedray.core.types import Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.dropout import find_dropout
-from fedray.models.mean_field import with_gaussians
 from fedray.models.net import net_of
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.methods import method_spec_of
@@ -55,13 +54,13 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if name == "lstm" and own.model is None and data.kind == "tokens":
         _check_vocabulary(data, options.get("vocabulary") or outputs)
     make = own.model or model_maker(name, shape, outputs, **options)
-    memory.check_network_memory(scenario, _add_gaussians(scenario, own, make), worlds)
+    memory.check_network_memory(scenario, add_gaussians(scenario, own, make), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
     name = own.named()["model"] or name
     if is_own:
         make = guard_factory(make, name)
         try_factory(make, name, scenario.method.models)
-    net = net_of(_add_gaussians(scenario, own, make), name, objective, outputs)
+    net = net_of(add_gaussians(scenario, own, make), name, objective, outputs)
     if scenario.predict.dropout_at_test and not find_dropout(net.module):
         raise BadInput(
             f"predict.dropout_at_test = true, but the network {name} has no layer that drops (torch.nn.Dropout, "
@@ -73,13 +72,6 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if is_own:
         try_training(net, rows)
     return net
-
-
-def _add_gaussians(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes the networks under Gaussians over their weights, where the method trains these; else `make` itself."""
-    if own.method is not None or not method_spec_of(scenario.method.name).mean_field:
-        return make
-    return with_gaussians(make, scenario.method.options["rho"], scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:

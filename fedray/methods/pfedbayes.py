@@ -41,15 +41,20 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting
-from fedray.models.mean_field import OWN, PARTS
+from fedray.models.mean_field import NAMES, OWN, PARTS
 
 
 def pfedbayes(setting: Setting) -> Method:
     """One or K Gaussians over N clients; traffic: 2 p numbers up, and 2 p down (means and rhos).
 
     Raises:
-        BadInput: clients train with an optimizer of their own, with weight decay, or with a pull.
+        BadInput: clients train with an optimizer of their own, with weight decay, or with a pull; or the networks have
+            no Gaussians.
     """
+    if setting.layout.names[:PARTS] != NAMES:
+        raise BadInput(
+            "the networks have no Gaussians over their weights: set method.name = pfedbayes, which makes them"
+        )
     local, options, p = setting.local, setting.options, setting.layout.trainable // PARTS
     _check_local(local)
     steps = learn_posterior(local, options["zeta"], options["personal_steps"], p)  # ClientUpdate: q and w in turns

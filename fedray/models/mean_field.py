@@ -23,7 +23,8 @@ from torch.func import functional_call
 from fedray.models.net import layout_of
 
 OWN = "own"  # the layer of a client's posterior; the prior is the layer behind it
-PARTS = 4  # vectors of p numbers in a row
+NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # of the first vectors of a row
+PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
