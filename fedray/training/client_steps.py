@@ -48,7 +48,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
-    place = next((rule.at for rule in _rules(local) if rule.at is not None), None)
+    place = next((_check_place(rule.name, rule.at) for rule in _rules(local) if rule.at is not None), None)
     if local.step is None:
         optimize = make_optimizer(local, lr, *terms)
     elif not isinstance(local.step, Transform):
@@ -111,6 +111,19 @@ def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:
             f"local.optimizer = {name} returned {made}: return one number for each of {len(now):,} parameters"
         )
     return g, () if state is None else state
+
+
+def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Where a transformation has a step take its gradient, refused if these are no parameters of the network."""
+
+    def place(now: Tensor, noise: Tensor) -> Tensor:
+        found: Any = at(now, noise)
+        if not isinstance(found, Tensor) or found.shape != now.shape:
+            made = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
+            raise BadInput(f"local.optimizer = {name}: its at returned {made}: return {len(now):,} parameters")
+        return found
+
+    return place
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
