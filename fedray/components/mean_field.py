@@ -65,7 +65,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     """
 
     def draw(parameters: Tensor, noise: Tensor) -> Tensor:
-        mean, rho, rest = parameters.split((p, p, 2 * p), dim=-1)
+        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p), dim=-1)
         return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
 
     def init(parameters: Tensor) -> tuple[_Moments, _Moments]:
@@ -75,7 +75,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     def update(
         gradient: Tensor, state: tuple[_Moments, _Moments], parameters: Tensor, context: StepContext
     ) -> tuple[Tensor, tuple[_Moments, _Moments]]:
-        own, prior = parameters.split(2 * p, dim=-1)
+        own, prior = parameters.chunk(2, dim=-1)
         data, weight, count = gradient[..., :p], zeta / context.size, context.step + 1
         spread = data * context.noise * torch.sigmoid(own[..., p:])  # by the chain rule, through the draw
         slope = torch.cat([data, spread], dim=-1) + weight * differentiate_divergence(own, prior).own

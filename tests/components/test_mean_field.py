@@ -75,7 +75,8 @@ def train_by_torch(block: Any, lane: int, local: Local, *, zeta: float, turns: i
         losses = [loss + zeta / size * diverge(own, prior.detach())]
         for optimizer in optimizers[: 2 if (s + 1) % turns == 0 else 1]:
             optimizer.zero_grad()
-            (losses.pop() if losses else zeta / size * diverge(own.detach(), prior)).backward()
+            cost: Any = losses.pop() if losses else zeta / size * diverge(own.detach(), prior)
+            cost.backward()
             optimizer.step()
     return torch.cat([own, prior]).detach()
 

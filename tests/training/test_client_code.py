@@ -135,7 +135,13 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
         Transform(start_empty, same_gradient, noise=True, at=away),
         Transform(start_empty, same_gradient),
     )
-    second, first, here = (models(run(lambda local, one=rule: replace(local, **{place: one}))) for rule in rules)
+
+    def train(rule: Transform) -> Tensor:
+        return models(
+            run(lambda local: replace(local, gradient=rule) if place == "gradient" else replace(local, step=rule))
+        )
+
+    second, first, here = map(train, rules)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
     assert (first - here).abs().max() > 1e-3
 
