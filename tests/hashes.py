@@ -113,6 +113,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "feddyn": {"method": {"name": "feddyn"}},
     "feddyn_ensemble": {"method": {"name": "feddyn_ensemble"}},
+    "pfedbayes": {"method": {"name": "pfedbayes"}, "local": {"lr": 0.01}},
+    "pfedbayes ensemble": {
+        "method": {"name": "pfedbayes", "models": 2, "zeta": 1.0, "rho": -4.0, "personal_steps": 1},
+        "local": {"lr": 0.01, "optimizer": "sgd", "momentum": 0.9}, "participation": {"per_round": 4},
+        "compress": {"kind": "topk", "error_feedback": True},
+    },
     "ditto": {"method": {"name": "ditto"}},
     "ditto passes": {"method": {"name": "ditto", "lambda": [0.1, 1.0]}, "data": {"hold_out": 0.2}},
     "lg_fedavg": {"method": {"name": "lg_fedavg", "shared_layers": 1}},

@@ -23,6 +23,7 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_fuser, make_learner, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
+from fedray.assembly.mean_field import warn_of_few_steps
 from fedray.assembly.models import make_network
 from fedray.assembly.own_keys import refuse_unread_code, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
@@ -212,6 +213,7 @@ def warn_of_limits(study: Study) -> None:
             "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)"
         )
     warn_of_lone_rows(study)
+    warn_of_few_steps(study)
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
             warn_user(

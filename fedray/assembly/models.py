@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedray.assembly import memory
+from fedray.assembly.mean_field import add_gaussians
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -53,13 +54,13 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if name == "lstm" and own.model is None and data.kind == "tokens":
         _check_vocabulary(data, options.get("vocabulary") or outputs)
     make = own.model or model_maker(name, shape, outputs, **options)
-    memory.check_network_memory(scenario, make, worlds)
+    memory.check_network_memory(scenario, add_gaussians(scenario, own, make), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
     name = own.named()["model"] or name
     if is_own:
         make = guard_factory(make, name)
         try_factory(make, name, scenario.method.models)
-    net = net_of(make, name, objective, outputs)
+    net = net_of(add_gaussians(scenario, own, make), name, objective, outputs)
     if scenario.predict.dropout_at_test and not find_dropout(net.module):
         raise BadInput(
             f"predict.dropout_at_test = true, but the network {name} has no layer that drops (torch.nn.Dropout, "

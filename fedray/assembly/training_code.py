@@ -93,7 +93,8 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
             raise BadInput(f"{where} returned {name_type(thing)}: return a fedray.methods.Transform")
     elif options:
         raise BadInput(f"{where} has options, but it is no function of them: register a function that makes it")
-    return Transform(_blame(thing.init, where), _blame(thing.update, where), thing.noise, name)
+    at = None if thing.at is None else _blame(thing.at, where)
+    return thing._replace(init=_blame(thing.init, where), update=_blame(thing.update, where), name=name, at=at)
 
 
 def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -54,7 +54,8 @@ def chain(*rules: Transform | None) -> Transform | None:
             states.append(own)
         return gradient, tuple(states)
 
-    return Transform(init, update, any(rule.noise for rule in known), ", then ".join(rule.name for rule in known))
+    name, at = ", then ".join(rule.name for rule in known), next((rule.at for rule in known if rule.at), None)
+    return Transform(init, update, any(rule.noise for rule in known), name, at=at)
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:

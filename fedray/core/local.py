@@ -95,6 +95,7 @@ class Reading(NamedTuple):
         broadcast: The models that they received, `[W, d]`.
         previous: The models that they trained last, `[W, d]`; None where nothing reads them.
         ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
+        size: Training rows of the clients, `[W]` int64; None in a trial.
     """
 
     round: int
@@ -103,6 +104,7 @@ class Reading(NamedTuple):
     broadcast: Tensor
     previous: Tensor | None = None
     ensemble: Tensor | None = None
+    size: Tensor | None = None
 
 
 class LocalLoss(NamedTuple):
@@ -131,8 +133,9 @@ class StepContext(NamedTuple):
         rows: Rows of the batch, a tensor of one number.
         gradient_at: Parameters `[p]` -> the gradient of the batch's mean loss there, `[p]`.
         sample_gradients: Parameters `[p]` -> the gradient of each row's loss there, `[B, p]`; 0 for padding.
-        noise: Standard normal numbers of this client and step, `[p]`, where the transformation asks for them; else
-            None.
+        noise: Standard normal numbers of this client and step, `[p]` or as many as the transformation says, where it
+            asks for them; else None.
+        size: Training rows of the client, a tensor of one number; 1 in a trial.
     """
 
     round: int
@@ -144,6 +147,7 @@ class StepContext(NamedTuple):
     gradient_at: Callable[[Tensor], Tensor]
     sample_gradients: Callable[[Tensor], Tensor]
     noise: Any = None
+    size: Any = None
 
 
 class Transform(NamedTuple):
@@ -154,12 +158,16 @@ class Transform(NamedTuple):
         update: (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context has noise.
         name: What messages call it.
+        numbers: How many numbers of noise the context has; None: one for each parameter.
+        at: (parameters `[p]`, noise) -> the parameters `[p]` at which a step takes its gradient; None: where it is.
     """
 
     init: Callable[[Tensor], Any]
     update: Callable[[Tensor, Any, Tensor, StepContext], tuple[Tensor, Any]]
     noise: bool = False
     name: str = "its own"
+    numbers: int | None = None
+    at: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 class RateSchedule(NamedTuple):

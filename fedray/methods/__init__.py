@@ -36,6 +36,7 @@ from fedray.methods.heterofl import heterofl
 from fedray.methods.ifca import ifca
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.moon import moon
+from fedray.methods.pfedbayes import pfedbayes
 from fedray.methods.random_walk import random_walk
 from fedray.methods.references import centralized, deep_ensemble, local_only
 from fedray.methods.scaffold import scaffold
@@ -93,6 +94,7 @@ __all__ = [
     "lg_fedavg",
     "local_only",
     "moon",
+    "pfedbayes",
     "preweak_f",
     "random_walk",
     "scaffold",

@@ -21,6 +21,7 @@ from fedray.core.local import Reading, reads_ensemble
 from fedray.core.method import LAYERS, PERSONAL_PREFIX, PREVIOUS, Local, Phase
 from fedray.core.types import Layout, Plan, State
 from fedray.runtime.client_state import Private
+from fedray.runtime.jobs import Jobs
 from fedray.simulation.study import Study
 
 
@@ -65,7 +66,7 @@ def rows_of(models: Tensor, row: Tensor) -> Tensor:
 
 
 def find_reading(
-    private: Private, local: Local, t: int, plan: Plan, broadcast: Tensor, *, state: State, models: int
+    private: Private, local: Local, t: int, jobs: Jobs, broadcast: Tensor, *, state: State, models: int
 ) -> Reading | None:
     """What the code of a local training may read of its clients; None where there is no code.
 
@@ -73,17 +74,19 @@ def find_reading(
         private: The private vectors of a worker.
         local: How the clients train.
         t: The round, from 0.
-        plan: The jobs, `[J]`.
+        jobs: The jobs, `[J]`.
         broadcast: The models that the jobs received, `[J, d]`, with the clients' own layers in them.
         state: The broadcast models; all of them, where a loss reads them.
         models: K.
     """
     if not local.has_code:
         return None
+    plan = jobs.plan
     previous = own_rows(private, PREVIOUS, plan, broadcast) if local.keeps_model else None
     every = _ensembles(state.models, plan, models) if reads_ensemble(local.loss) else None
-    client, model = (torch.from_numpy(column).to(broadcast.device) for column in (plan.client, plan.model))
-    return Reading(t, client, model, broadcast, previous, every)
+    columns = (plan.client, plan.model, jobs.size)
+    client, model, size = (torch.from_numpy(column).to(broadcast.device) for column in columns)
+    return Reading(t, client, model, broadcast, previous, every, size)
 
 
 def _ensembles(rows: Tensor, plan: Plan, models: int) -> Tensor:

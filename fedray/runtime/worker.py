@@ -157,7 +157,7 @@ class Worker:
         block = self._make_block(t, jobs, local, self._deal(jobs, local), start=start, counters=counters)._replace(
             offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
             wants_change=returns_change(engine, local, t) and not phase.private,
-            reading=personal.find_reading(self.private, local, t, jobs.plan, start, state=state, models=phase.models),
+            reading=personal.find_reading(self.private, local, t, jobs, start, state=state, models=phase.models),
         )
         trained = train_block(engine, study.net, block, t)
         delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
@@ -222,7 +222,7 @@ class Worker:
         for p, each in enumerate(phase.personal):
             name, local = f"{PERSONAL_PREFIX}{p}", study.local(each, int(plan.world[0]))
             start = personal.own_rows(self.private, name, plan, broadcast)
-            reads = personal.find_reading(self.private, local, t, plan, broadcast, state=state, models=phase.models)
+            reads = personal.find_reading(self.private, local, t, own, broadcast, state=state, models=phase.models)
             zeros = torch.zeros(len(own.key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
             block = self._make_block(t, own, local, data, start=start, counters=zeros)
             out[name] = self.engine.train(study.net, block._replace(anchor=broadcast, reading=reads)).final

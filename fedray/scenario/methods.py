@@ -21,6 +21,7 @@ from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.client_clusters import CLUSTER_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.fens import FENS_SPECS
+from fedray.scenario.mean_field import MEAN_FIELD_SPECS
 from fedray.scenario.slices import SLICE_SPECS
 from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
 from fedray.scenario.stacking import STACKING_SPECS
@@ -195,6 +196,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         private="personal model",
         own_models=True,
     ),
+    **MEAN_FIELD_SPECS,
     "lg_fedavg": MethodSpec(
         "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
         options={"shared_layers": Option(1, whole(0, 1000))},

@@ -110,6 +110,7 @@ class MethodSpec:
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
             learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
         slices: whether tiers train parts of the network, so that `width` of `clients.tiers` acts.
+        mean_field: whether a model is a pair of Gaussians over the network's weights, whose first rho is an option.
     """
 
     text: str
@@ -138,3 +139,4 @@ class MethodSpec:
     asks: bool = False
     fits: Literal["", "one", "committee", "each"] = ""
     slices: bool = False
+    mean_field: bool = False

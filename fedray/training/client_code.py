@@ -44,12 +44,13 @@ class LaneBatch(NamedTuple):
         y: Targets, `[B]` or `[B, q]`.
         weight: 1 / batch size for each row, 0 for padding, `[B]`.
         steps: Steps of the lane.
-        noise: Standard normal numbers of the step, `[p]`.
+        noise: Standard normal numbers of the step, `[p]` or as many as are asked for.
         client: Id of the client.
         model: Which of the K models it trains.
         broadcast: The model that the client received, `[d]`.
         previous: The model that it trained last, `[d]`.
         ensemble: All models as the round began, `[K, d]`.
+        size: Training rows of the client.
     """
 
     x: Tensor
@@ -62,6 +63,7 @@ class LaneBatch(NamedTuple):
     broadcast: Tensor
     previous: Tensor
     ensemble: Tensor
+    size: Tensor
 
 
 Gradient = Callable[[Tensor, LaneBatch], tuple[Tensor, Tensor]]  # parameters `[p]` -> gradient `[p]`, mean loss
@@ -213,7 +215,7 @@ def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """The last five of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
+    """The last six of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
@@ -226,4 +228,5 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
         found.broadcast if "broadcast" in reads else nothing,
         previous if "previous" in reads else nothing,
         nothing if found.ensemble is None else found.ensemble,
+        torch.ones_like(first) if found.size is None else found.size,
     )

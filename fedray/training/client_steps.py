@@ -48,6 +48,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
+    place = next((_check_place(rule.name, rule.at) for rule in _rules(local) if rule.at is not None), None)
     if local.step is None:
         optimize = make_optimizer(local, lr, *terms)
     elif not isinstance(local.step, Transform):
@@ -56,7 +57,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
         lanes = len(batch.weight)
         now = rows[:lanes]
-        g, loss = over(gradients.step)(now, batch)
+        g, loss = over(gradients.step)(now if place is None else over(place)(now, batch.noise), batch)
         if local.gradient is not None:
             g = transform(local.gradient, g, now, batch, step)
         if isinstance(local.step, Transform):
@@ -85,7 +86,8 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
                 rows=(batch.weight > 0).sum(),
                 gradient_at=lambda p: gradients.again(p, batch)[0],
                 sample_gradients=lambda p: gradients.samples(p, batch),
-                noise=batch.noise if rule.noise else None,
+                noise=batch.noise[: _count_noise(rule, len(now))] if rule.noise else None,
+                size=batch.size,
             )
             return _check_update(rule.name, rule.update(g, state, now, context), now)
 
@@ -111,6 +113,19 @@ def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:
     return g, () if state is None else state
 
 
+def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Where a transformation has a step take its gradient, refused if these are no parameters of the network."""
+
+    def place(now: Tensor, noise: Tensor) -> Tensor:
+        found: Any = at(now, noise)
+        if not isinstance(found, Tensor) or found.shape != now.shape:
+            made = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
+            raise BadInput(f"local.optimizer = {name}: its at returned {made}: return {len(now):,} parameters")
+        return found
+
+    return place
+
+
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
     """An optimizer of torch for a lane alone, `[1, p]`; it starts without memory."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
@@ -134,7 +149,17 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
     """Standard normal numbers of each lane's address and this step, `[W, p]`; `[W, 0]` where nothing asks for them."""
-    rules = (local.gradient, local.step)
-    if not any(rule.noise for rule in rules if isinstance(rule, Transform)):
+    number = max((_count_noise(rule, like.shape[-1]) for rule in _rules(local) if rule.noise), default=0)
+    if number == 0:
         return like.new_zeros(len(keys), 0)
-    return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(keys, _NOISE), step), like.shape[-1])).to(like)
+    return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(keys, _NOISE), step), number)).to(like)
+
+
+def _rules(local: Local) -> list[Transform]:
+    """The transformations of a local training."""
+    return [rule for rule in (local.gradient, local.step) if isinstance(rule, Transform)]
+
+
+def _count_noise(rule: Transform, p: int) -> int:
+    """How many numbers of noise a transformation of p parameters asks for."""
+    return p if rule.numbers is None else rule.numbers

@@ -63,6 +63,6 @@ def cut_block(block: Block, columns: Tensor) -> Block:
     if reading is not None:
         broadcast = cut(reading.broadcast)
         assert broadcast is not None
-        rest = {"previous": cut(reading.previous), "ensemble": cut(reading.ensemble)}
+        rest = {"previous": cut(reading.previous), "ensemble": cut(reading.ensemble), "size": reading.size}
         reading = Reading(reading.round, reading.client, reading.model, broadcast, **rest)
     return block._replace(start=start, anchor=anchor, offset=offset, reading=reading)

@@ -213,6 +213,7 @@ PRIVATE = {
     "ditto": {"name": "ditto", "models": 2, "lambda": [0.1, 1.0]},
     "lg_fedavg": {"name": "lg_fedavg", "shared_layers": 1},
     "scaffold": {"name": "scaffold"},
+    "pfedbayes": {"name": "pfedbayes", "models": 2},
 }
 
 

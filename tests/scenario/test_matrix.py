@@ -116,12 +116,16 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
         {"schedule.rows": "stratum", "participation.fraction": 0.5},
         {"schedule.rows": "client", "participation.fraction": 0.5},
     ],
-    "local.optimizer": [{"local.optimizer": "adam"}],
+    "local.optimizer": [{"local.optimizer": "adam"}, {"local.optimizer": "sgd"}],
     "local.lr": [{"local.lr": 0.02}, {"local.lr": 0.02, "local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
     "local.lr_grid": [{"local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
     "local.lr_decay": [{"local.lr_decay": 0.5, "local.lr_decay_every": 1}],
     "local.lr_decay_every": [{"local.lr_decay_every": 1}, {"local.lr_decay_every": 1, "local.lr_decay": 0.5}],
-    "local.momentum": [{"local.momentum": 0.5}, {"local.momentum": 0.5, "local.optimizer": "adam"}],
+    "local.momentum": [
+        {"local.momentum": 0.5},
+        {"local.momentum": 0.5, "local.optimizer": "adam"},
+        {"local.momentum": 0.5, "local.optimizer": "sgd"},
+    ],
     "local.weight_decay": [{"local.weight_decay": 0.1}],
     "local.batch_size": [{"local.batch_size": 4}],
     "local.epochs": [{"local.epochs": 2}],
@@ -213,7 +217,7 @@ OPTIONS: dict[str, list[Any]] = {
     "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [2],
     "features": ["all", "side_by_side"], "meta_data": ["pooled"],
     "meta_steps": [2], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2], "scaler": [True],
-    "burn_in": [1], "mixing": [0.5],
+    "burn_in": [1], "mixing": [0.5], "zeta": [3.0], "personal_steps": [2],
 }  # fmt: skip
 BESIDE = {"meta_batch": {"method.proxy": 0.4}}  # what an option needs to act on so few rows
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")

@@ -120,6 +120,52 @@ def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
     torch.testing.assert_close(models(known), models(own), rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("place", ["gradient", "step"])
+def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> None:
+    """In the first pass what `gradient_at` gives in a second one; noise says where as well as a number does."""
+
+    def again(_gradient: Tensor, state: Any, parameters: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        return context.gradient_at(parameters + 0.1 * context.noise), state
+
+    def away(parameters: Tensor, noise: Tensor) -> Tensor:
+        return parameters + 0.1 * noise
+
+    rules = (
+        Transform(start_empty, again, noise=True),
+        Transform(start_empty, same_gradient, noise=True, at=away),
+        Transform(start_empty, same_gradient),
+    )
+
+    def train(rule: Transform) -> Tensor:
+        return models(
+            run(lambda local: replace(local, gradient=rule) if place == "gradient" else replace(local, step=rule))
+        )
+
+    second, first, here = map(train, rules)
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+    assert (first - here).abs().max() > 1e-3
+
+
+def test_a_wrong_place_of_the_gradient_is_one_line() -> None:
+    step = Transform(start_empty, same_gradient, at=lambda parameters, _noise: parameters[:-1], name="short")
+    with pytest.raises(FedrayError, match=r"local\.optimizer = short: its at returned a tensor of shape .* parameters"):
+        run(lambda local: replace(local, step=step))
+
+
+def test_the_context_has_as_much_noise_as_is_asked_for_and_the_rows_of_the_client() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def update(gradient: Tensor, state: Any, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        seen.append((int(context.client), int(context.size), len(context.noise)))
+        return gradient, state
+
+    step = Transform(start_empty, update, noise=True, numbers=3)
+    found = run(lambda local: replace(local, step=step), model=batch_norm)
+    jobs = {(job["client"], job["samples"], 3) for job in found.clients.to_pylist()}
+    assert len(jobs) == 3
+    assert set(seen) == jobs | {(0, 1, 3)}  # the trial's
+
+
 def test_rows_that_see_each_other_are_not_padded() -> None:
     """In lanes the padding of a batch would enter the mean."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
+from on_ray import CNN, GAUSSIANS, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
 from small import rows
 
 import fedray
@@ -74,6 +74,7 @@ PACKINGS = {  # how clients are packed into actors, how the scenario is changed,
     "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=slow),
     "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv"),
     "private state": pytest.param({"actors": 2}, {**PRIVATE, **CNN}, "conv-c", marks=slow),
+    "Gaussians of the clients": pytest.param({"actors": 2}, GAUSSIANS, "vmap", marks=slow),
     "walk": pytest.param({"actors": 3}, WALK, "mlp-c", marks=slow),  # test_faults.py walks in two actors
     "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=slow),
     "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=slow),

@@ -1,0 +1,96 @@
+"""A network whose weights have a Gaussian of their own each, beside the Gaussian that is their prior.
+
+A model is a row `[own mean, own rho, prior mean, prior rho]` of p numbers each, and the network's float buffers. The
+standard deviation is `softplus(rho)`. The network answers with the own mean.
+
+Example:
+    >>> pair = MeanField(nn.Linear(3, 2), rho=0.0)
+    >>> {name: tuple(part.shape) for name, part in pair.named_parameters() if part.requires_grad}
+    {'own.mean': (8,), 'own.rho': (8,), 'prior.mean': (8,), 'prior.rho': (8,)}
+    >>> bool((pair.own.mean == pair.prior.mean).all()), pair(torch.ones(5, 3)).shape
+    (True, torch.Size([5, 2]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedray.models.net import layout_of
+
+OWN = "own"  # the layer of a client's posterior; the prior is the layer behind it
+NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # of the first vectors of a row
+PARTS = len(NAMES)
+
+
+class MeanField(nn.Module):
+    """A network under a Gaussian over its p trainable numbers, and the prior of that.
+
+    Attributes:
+        own: The Gaussian that answers.
+        prior: The Gaussian that it is compared with; both are equal at first.
+        net: The network without its trainable parameters, which are read from a row; it has its buffers.
+    """
+
+    def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
+        """Takes the network's first numbers as both means.
+
+        Args:
+            net: The network, freshly initialized.
+            rho: Of both Gaussians, everywhere.
+            name: What messages call it.
+        """
+        nn.Module.__init__(self)
+        layout = layout_of(net, name)
+        self._names = layout.names[: layout.trainable_tensors]
+        self._shapes = layout.shapes[: layout.trainable_tensors]
+        self._sizes = layout.sizes[: layout.trainable_tensors]
+        known = dict(net.named_parameters())
+        mean = torch.cat([known[one].detach().reshape(-1) for one in self._names])
+        self.own, self.prior = _gaussian(mean, rho), _gaussian(mean, rho)
+        self._places = _take_out_parameters(net)
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raw outputs `[n, C]` of the network whose weights are the own mean, from its inputs `[n, ...]`."""
+        parts = zip(self._names, self.own["mean"].split(self._sizes), self._shapes, strict=True)
+        weights = {name: part.reshape(shape) for name, part, shape in parts}
+        out: Tensor = functional_call(self.net, {place: weights[name] for place, name in self._places}, (x,))
+        return out
+
+
+def with_gaussians(make: Callable[[], nn.Module], rho: float, name: str) -> Callable[[], nn.Module]:
+    """A function that makes the networks of another one under Gaussians over their weights.
+
+    Args:
+        make: Makes one freshly initialized network.
+        rho: Of the first Gaussians; their standard deviation is `softplus(rho)`.
+        name: What messages call the network.
+    """
+    return partial(_make, make, rho, name)
+
+
+def _make(make: Callable[[], nn.Module], rho: float, name: str) -> nn.Module:
+    return MeanField(make(), rho, name)
+
+
+def _gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
+    """Mean and rho of a Gaussian, `[p]` each, in this order."""
+    return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
+
+
+def _take_out_parameters(net: nn.Module) -> list[tuple[str, str]]:
+    """Takes the trainable parameters out of a network; each place of one, and the name that it has in a row."""
+    first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
+    every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
+    places = [(place, first[id(part)]) for place, part in every if id(part) in first]
+    for module in net.modules():
+        for name, part in list(module._parameters.items()):
+            if id(part) in first:
+                del module._parameters[name]
+                setattr(module, name, None if part is None else part.detach())
+    return places
