@@ -18,7 +18,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -68,15 +68,17 @@ class Mixtures:
     prior: float
 
     @cached_property
-    def heights(self) -> Tensor:
-        """Logarithms of the weighted densities at the modes, `[N, M]`, without the power of 2 pi; -inf: no mode."""
-        height = 0.5 * self.sure.log().sum(-1) - self.there.sum(1, keepdim=True).double().log()
-        return height.masked_fill(~self.there, -torch.inf)
+    def pulls(self) -> Tensor:
+        """Precisions times optima, `[N, M, p]`."""
+        return self.sure * self.mean
 
-    @property
-    def modes(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Optima and precisions `[M, p]` of one client after another."""
-        return zip(self.mean, self.sure, strict=True)
+    @cached_property
+    def heights(self) -> Tensor:
+        """Logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
+        height = (
+            0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1) - self.there.sum(1, keepdim=True).double().log()
+        )
+        return height.masked_fill(~self.there, -torch.inf)
 
     @property
     def surplus(self) -> float:
@@ -91,17 +93,25 @@ def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
         known: the posteriors.
         w: `[p]` float64.
     """
-    each = known.heights - 0.5 * torch.stack([(sure * (w - mean).square()).sum(-1) for mean, sure in known.modes])
+    each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """The gradient of -log p at w, `[p]`."""
-    share, _ = weigh_modes(known, w)
-    down = -known.surplus * w
-    for client, mode in torch.nonzero(share).tolist():  # most are 0, as densities of many numbers are
-        down += share[client, mode] * known.sure[client, mode] * (w - known.mean[client, mode])
-    return down
+    """The gradient of -log p at w, `[p]`.
+
+    Args:
+        known: the posteriors.
+        w: `[p]` float64.
+    """
+    sure, pull = _add_up(known, weigh_modes(known, w)[0])
+    return sure * w - pull
+
+
+def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The precision of the product with these shares of the modes, and that times its mean, `[p]` each."""
+    sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
+    return sure - known.surplus, pull
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
@@ -119,8 +129,8 @@ def climb(known: Mixtures, w: Tensor) -> Tensor:
         share, _ = weigh_modes(known, w)
         if before is not None and torch.equal(share, before):
             break
-        weight = (share[..., None] * known.sure).where(share[..., None] > 0, 0.0)
-        w = (weight * known.mean).sum((0, 1)) / (weight.sum((0, 1)) - known.surplus)
+        sure, pull = _add_up(known, share)
+        w = pull / sure
         before = share
     return w
 

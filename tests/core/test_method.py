@@ -29,7 +29,7 @@ BY_COLUMN: dict[str, dict[str, Any]] = {
 TOGETHER = {
     "krum": of_method("fedavg", {"server": {"robust": "krum"}}),
     "distillation": of_method("fedbe"),
-    "product of mixtures": of_method("fedbens"),
+    "product of mixtures": of_method("fedbens", {"method": {"temperature": 1e6, "precision": 0.1, "prior": 0.0}}),
 }
 
 
