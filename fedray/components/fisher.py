@@ -9,6 +9,7 @@ optimum at `sum p_k F_k w_k / sum p_k F_k`. Where the F_k are equal, or nothing 
 Example:
     The first client is three times as sure of the first number as the second one, and equally of the second number.
 
+    >>> import numpy as np
     >>> both = np.array([0, 1])
     >>> sent, sure = torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([[3.0, 1.0], [1.0, 1.0]])
     >>> uploads = Uploads(sent, client=both, model=0 * both, world=0 * both, tier=0 * both, size=1 + both, beside=sure)

@@ -21,7 +21,7 @@ Deviations:
 
 Example:
     >>> import fedray
-    >>> scenario = {"data": {"partition": {"name": "classes", "classes": 2}}, "local": {"lr": 0.05, "epochs": 5}}
+    >>> scenario = {"data": {"partition": {"name": "classes", "classes": 2}}, "local": {"epochs": 20, "momentum": 0}}
     >>> for method in ("fedfisher", "fedavg"):
     ...     run = fedray.run(scenario, method=method, rounds=1, clients=5, runtime="inline", report=False)
     ...     print(f"{method} {run.summary['metrics']['accuracy']['mean']:.1f}")

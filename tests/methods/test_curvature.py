@@ -159,6 +159,24 @@ def test_a_method_of_ones_own_may_ask_for_curvature() -> None:
     assert own.rounds.to_pylist()[-1]["up_bytes"] == 2 * plain.rounds.to_pylist()[-1]["up_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"curvature": "model"}, "curvature is a str: give a Curvature"),
+        ({"curvature": Curvature("full")}, r"curvature\.kind = 'full': choose model or empirical"),  # type: ignore[arg-type]
+        ({"curvature": Curvature(rows=0)}, r"curvature\.rows = 0: give a whole number"),
+        ({"up_vectors": 0}, "up_vectors = 0: set it to 1"),
+    ],
+)
+def test_curvature_of_a_method_of_ones_own_is_checked(change: dict[str, Any], said: str) -> None:
+    def compose(setting: Setting) -> Method:
+        phase = replace(federated(setting), curvature=Curvature(), up_vectors=1)
+        return Method("own", replace(phase, **change))
+
+    with pytest.raises(fedray.BadInput, match=said):
+        fedray.run(scenario(ONE), method=compose, report=False)
+
+
 def test_what_cannot_act_or_does_not_combine_is_refused_in_one_line() -> None:
     with pytest.raises(fedray.BadInput, match=r"method\.solver_steps = 5 cannot act, because method\.solver is exact"):
         run("fedfisher", solver_steps=5)
