@@ -89,7 +89,8 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
         def step(g: Tensor) -> Tensor:
             t, first, second = memory[0] + 1, 0.9 * memory[1] + 0.1 * g, 0.999 * memory[2] + 0.001 * g * g
             memory[:] = t, first, second
-            return lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + eps)
+            moved: Tensor = lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + eps)
+            return moved
 
         return step
 

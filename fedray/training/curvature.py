@@ -65,7 +65,8 @@ def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
     """The vectors s of one row, `[j, outputs]`, from its outputs `[outputs]`."""
     if kind == "model":
         return factor_fisher(net.objective, out)
-    return grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)[None]
+    slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)
+    return slope[None]
 
 
 def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
@@ -75,7 +76,7 @@ def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     parameters = {name: views[name] for name in names}
 
     def square(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        out, pull = vjp(lambda given: functional_call(net.module, {**views, **given}, (x[None],))[0], parameters)
+        out, pull = vjp(lambda given: functional_call(net.module, {**views, **given}, (x[None],))[0], parameters)[:2]
         (found,) = vmap(pull)(_find_vectors(net, out, y, kind))
         return {name: value.square().sum(0) for name, value in found.items()}
 

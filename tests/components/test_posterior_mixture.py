@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import MultivariateNormal
 
 from fedray.components.aggregation import Rows
 from fedray.components.fisher import Descent, adam, fisher_mean
@@ -39,7 +39,10 @@ def log_density(known: Mixtures, w: Tensor) -> Tensor:
     """By torch's distributions, up to a constant."""
     total = 0.5 * (len(known.mean) - 1) * known.prior * w.square().sum()
     for mean, sure, there in zip(known.mean, known.sure, known.there, strict=True):
-        total = total + (Normal(mean[there], sure[there].rsqrt()).log_prob(w).sum(-1)).exp().mean().log()
+        each = [
+            MultivariateNormal(mu, precision_matrix=p.diag()) for mu, p in zip(mean[there], sure[there], strict=True)
+        ]
+        total = total + torch.stack([one.log_prob(w).exp() for one in each]).mean().log()  # type: ignore[no-untyped-call]
     return total
 
 
@@ -107,6 +110,22 @@ def test_of_one_mode_and_next_to_no_prior_it_is_fedfishers_optimum(weighting: st
     one = step(mixture_server(Rows(1, 1), weighting, laplace), send(1), 1)  # type: ignore[arg-type]
     other = step(fisher_mean(Rows(1, 1), weighting), send(1), 1)  # type: ignore[arg-type]
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_of_one_mode_it_is_the_mean_by_precision_less_the_priors(weighting: str) -> None:
+    """A precision is `n_k F_k / T + c`, or that of the mean of n_k for all; `(N - 1) c_0` is subtracted once."""
+    uploads, laplace = send(1), Laplace(temperature=4.0, precision=3.0, prior=2.0, trainable=P)
+    size = torch.from_numpy(uploads.size).double()
+    times = size if weighting == "examples" else size.mean().expand(3)
+    assert uploads.beside is not None
+    sure = times[:, None] * uploads.beside[:, :P].double() / 4.0 + 3.0
+    before = torch.arange(P + 1).double() / 9.0
+    wanted = (sure * (before + uploads.delta)[:, :P]).sum(0) / (sure.sum(0) - 2 * 2.0)
+    found = step(mixture_server(Rows(1, 1), weighting, laplace), uploads, 1)[0]  # type: ignore[arg-type]
+    torch.testing.assert_close(found[:P].double(), wanted, rtol=0, atol=1e-6)
+    mean = (times[:, None] * uploads.delta.double()).sum(0) / times.sum()
+    assert float(found[P]) == pytest.approx(float(before[P] + mean[P]))
 
 
 def test_modes_far_from_each_other_are_merged_each_by_itself() -> None:

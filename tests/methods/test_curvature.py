@@ -12,9 +12,10 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import ScenarioWarning
-from fedray.core.types import FloatArray
+from fedray.core.types import FloatArray, Stats, Uploads
 from fedray.data.types import Dataset, Split
 from fedray.methods import Curvature, Method, Setting, federated
+from fedray.training.curvature import sum_curvature
 
 ONE: dict[str, Any] = {"rounds": 1, "local": {"momentum": 0.5}}  # the default of FedAvg is none
 
@@ -145,6 +146,35 @@ def test_the_server_has_rows_of_its_own_only_where_it_descends() -> None:
     apart, first = ((models(free) - models(one)).norm() for one in (whole, run("fedavg", ONE)))
     assert 0 < float(apart) < 0.5 * float(first)  # nearer the optimum than where it began
     assert not torch.equal(models(free), models(run("fedfisher", ONE, solver="descent", validation=0, solver_steps=1)))
+
+
+def test_clients_measure_at_the_models_that_they_have_trained_by_all_of_their_rows() -> None:
+    seen: list[Uploads] = []
+
+    def compose(setting: Setting) -> Method:
+        phase = federated(setting)
+        base = phase.server
+
+        def reduce(uploads: Uploads) -> Stats:
+            seen.append(uploads)
+            return base.reduce(uploads)
+
+        return Method("own", replace(phase, server=base._replace(reduce=reduce), curvature=Curvature(), up_vectors=1))
+
+    study = fedray.run(scenario(ONE), method=compose, report=False).study
+    start, where = models(fedray.run(scenario(ONE, {"rounds": 0}), report=False)), torch.tensor([0])
+    sent = {int(client): (one, j) for one in seen for j, client in enumerate(one.client)}
+    assert len(sent) == 6
+    for client, (uploads, j) in sent.items():
+        fetched = study.shards.fetch(np.array([0]), np.array([client]))
+        rows = fetched.rows[0, : int(fetched.size[0])]
+        x, y = study.shards.normalize(fetched.x[rows][None], where)[0], fetched.labels(rows, 0)
+        began = start[uploads.model[j]]
+        wanted = sum_curvature(study.net, began + uploads.delta[j], x, y, "model") / len(rows)
+        assert uploads.beside is not None
+        torch.testing.assert_close(uploads.beside[j].double(), wanted, rtol=1e-4, atol=1e-8)
+        other = sum_curvature(study.net, began, x, y, "model") / len(rows)
+        assert (other - wanted).abs().max() > 1e-3
 
 
 def test_a_method_of_ones_own_may_ask_for_curvature() -> None:
