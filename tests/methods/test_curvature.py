@@ -30,8 +30,7 @@ def models(one: fedray.Run) -> torch.Tensor:
 
 def fit_line(x: FloatArray, y: FloatArray) -> FloatArray:
     """Slopes and intercept of least squares, `[3]`."""
-    found: FloatArray = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y[:, 0], rcond=None)[0]
-    return found
+    return np.asarray(np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y[:, 0], rcond=None)[0], dtype=np.float64)
 
 
 def lines(sides: tuple[tuple[float, float], ...], same: bool = False) -> tuple[Dataset, FloatArray, FloatArray]:
@@ -82,8 +81,11 @@ def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
 def test_on_quadratic_losses_with_diagonal_hessians_it_is_the_pooled_optimum(method: str) -> None:
     """Least squares of clients with other inputs, targets and sizes; FedAvg ends elsewhere."""
     data, pooled, average = lines(SIDES)
-    exact = {"fedfisher": {"damping": 0}, "fedbens": {"precision": 1e-9, "prior": 0, "models": 2}}[method]
-    found = fit(data, {"name": method, **exact})
+    each: dict[str, dict[str, Any]] = {
+        "fedfisher": {"damping": 0},
+        "fedbens": {"precision": 1e-9, "prior": 0, "models": 2},
+    }
+    found = fit(data, {"name": method, **each[method]})
     np.testing.assert_allclose(found, np.broadcast_to(pooled, found.shape), atol=2e-6)
     np.testing.assert_allclose(fit(data, "fedavg")[0], average, atol=2e-6)
     assert np.abs(average - pooled).max() > 0.05
