@@ -130,6 +130,12 @@ CASES: dict[str, dict[str, Any]] = {
         "method": {"name": "fedpa", "models": 2, "burn_in": 1, "samples": 3}, "local": {"momentum": 0.9},
         "participation": {"per_round": 4}, "compress": {"kind": "topk", "error_feedback": True},
     },
+    "fedfisher": {"method": {"name": "fedfisher"}},
+    "fedfisher descent": {
+        "method": {"name": "fedfisher", "solver": "descent", "fisher": "empirical", "fisher_rows": 9, "models": 2},
+    },
+    "fedbens": {"method": {"name": "fedbens"}, "participation": {"per_round": 4}},
+    "fedbens descent": {"method": {"name": "fedbens", "solver": "descent", "solver_steps": 60, "models": 2}},
     "fedper": {"method": {"name": "fedper"}},
     "fedbn": {"method": {"name": "fedbn"}, "model": {"norm": "layer"}},
     "fedrep": {"method": {"name": "fedrep"}, "local": {"epochs": 3}},

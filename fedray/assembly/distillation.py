@@ -21,7 +21,7 @@ from torch import Tensor
 from fedray.assembly.other_data import open_alike
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.distillation import Distil, train_student
-from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models
+from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models, score_model
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
@@ -55,7 +55,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
             )
         return float(share)
     taught = options.get("server_data", 0.0) if options.get("inputs", WITHHELD) == WITHHELD else 0.0
-    return float(taught + options.get("validation", 0.0))
+    return float(taught + (0.0 if options.get("solver") == "exact" else options.get("validation", 0.0)))
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
@@ -124,7 +124,8 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Ca
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
-        raise BadInput(f"method.server_data = {share:g} leaves the server no rows: raise it")
+        key = "validation" if "solver" in scenario.method.options else "server_data"
+        raise BadInput(f"method.{key} = {share:g} leaves the server no rows: raise it")
 
     @cache
     def read(world: int) -> tuple[Tensor, Tensor]:
@@ -134,6 +135,22 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Ca
         return shards.normalize(x[None], where)[0], shards.targets(y[None], where)[0]
 
     return read
+
+
+def make_score(
+    scenario: Scenario, net: Net, read: Callable[[int], tuple[Tensor, Tensor]], own: UserObjects
+) -> Callable[[int, Tensor], float] | None:
+    """What tells a model `[d]` of a world how well it does on the server's rows; None without such a solver or rows.
+
+    Args:
+        scenario: has the options.
+        net: the network.
+        read: reads the rows of a world.
+        own: the user's objects.
+    """
+    if "solver" not in scenario.method.options or name_own_method(scenario, own) or not share_of_server(scenario):
+        return None
+    return lambda world, row: score_model(net, row.float(), *read(world))
 
 
 def _check_share(scenario: Scenario, shards: Shards) -> None:

@@ -33,6 +33,7 @@ from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine
+from fedray.training.curvature import MAPPED_NUMBERS, count_gradients
 
 SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
@@ -185,7 +186,7 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
     stay *= len(phase.own) - phase.mixture  # a weight is one number
     sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
-    kept = count_kept(phase.fitting, phase.server.keeps, sized)
+    kept = count_kept(phase.fitting, phase.server.keeps, sized * (1 + (phase.curvature is not None)))
     sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),
@@ -220,9 +221,12 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
     sampled = 0 if local.windows is None else min(steps, local.windows.number)
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
+    how = study.method.phase.curvature
+    mapped = 0 if how is None else max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
     return [
         Need(f"{width} models of {d:,} numbers that are trained together", "model", float(LANE * width) * d),
         Need(f"{sampled:,} samples of each of them", "method.samples x model", 8.0 * sampled * (width + 2.0) * d),
+        Need(f"{mapped:,} numbers of gradients by row", "method.fisher x model", 12.0 * mapped),
         Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * samples),
         Need(f"batches of {batch:,} samples", "local.batch_size x model", 12.0 * (width * batch * layers.all + inputs)),
         Need(f"{width} clients of {size:,} rows", "data.samples x data.features", made),

@@ -20,7 +20,7 @@ from fedray.assembly.architectures import make_architectures, refuse_outputs
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.distillation import make_fuser, make_learner, make_server_rows
+from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.mean_field import warn_of_few_steps
@@ -78,6 +78,7 @@ def make_setting(
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
+    server_rows = make_server_rows(scenario, shards, own)
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -88,7 +89,8 @@ def make_setting(
         rows=scenario.schedule.rows,
         local=add_own_code(local, scenario, own.training),
         outputs=partial(compute_raw_outputs, net),
-        server_rows=make_server_rows(scenario, shards, own),
+        server_rows=server_rows,
+        score=make_score(scenario, net, server_rows, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_parts import fit_parts
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
@@ -161,6 +162,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         _check_local(where, local)
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
+    check_curvature(phase, where)
     _require_function(where, "schedule", phase.schedule)
     guarded: dict[str, Any] = {
         **_guard_fields(phase, where, phase_checks(about.worlds, about.clients, phase.models)),

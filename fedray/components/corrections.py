@@ -70,9 +70,9 @@ def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
         return {**base.init(models), CONTROL: torch.zeros_like(models)}
 
     def reduce(uploads: Uploads) -> Stats:
-        assert uploads.change is not None
+        assert uploads.beside is not None
         group = rows.of(uploads)
-        change = exact_sum(uploads.change, group, rows.number, torch.ones_like(group), limbs=2)
+        change = exact_sum(uploads.beside, group, rows.number, torch.ones_like(group), limbs=2)
         return {**base.reduce(uploads), "change": change}
 
     def step(state: State, stats: Stats, t: int) -> State:

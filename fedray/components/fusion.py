@@ -133,7 +133,7 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
     params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
     optimizer = torch.optim.Adam(params, how.lr)
     course = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, how.steps))
-    best, best_step, best_score = start, 0, _score(net, start, rows)
+    best, best_step, best_score = start, 0, score_model(net, start, rows.x, rows.y)
     order, each = torch.empty(0, dtype=torch.int64), min(CHECKED_STEPS, how.patience)
     for step in range(1, how.steps + 1):
         if not len(order):
@@ -147,7 +147,7 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
         course.step()
         if step == how.steps or (len(rows.y) and step % each == 0):
             student = torch.cat([t.detach().reshape(-1) for t in tensors])
-            score = _score(net, student, rows)
+            score = score_model(net, student, rows.x, rows.y)
             if score > best_score or not len(rows.y):
                 best, best_step, best_score = student, step, score
             if step - best_step >= how.patience:
@@ -155,14 +155,22 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
     return best
 
 
-def _score(net: Net, row: Tensor, rows: ServerRows) -> float:
-    """Accuracy of a model on the server's labelled rows, or its loss below 0 in a regression; 0 without such rows."""
-    if not len(rows.y):
+def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor) -> float:
+    """Accuracy of a model on labelled rows, or its loss below 0 in a regression; 0 without rows.
+
+    Args:
+        net: its network.
+        row: the model, `[d]`.
+        x: network inputs, `[v, ...]`.
+        y: labels or targets, `[v, ...]`.
+    """
+    if not len(y):
         return 0.0
-    out = ask_model(net, row, rows.x)
+    net.module.eval()
+    out = ask_model(net, row, x)
     if net.objective == "cross_entropy":
-        return float((out.argmax(-1) == rows.y).double().mean())
-    return -float(per_sample(net.objective, out, rows.y).mean())
+        return float((out.argmax(-1) == y).double().mean())
+    return -float(per_sample(net.objective, out, y).mean())
 
 
 Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round, start [d], teachers [S, d]) -> [d]

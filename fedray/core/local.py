@@ -224,6 +224,21 @@ class Windows(NamedTuple):
     burn_in: int = 0
 
 
+class Curvature(NamedTuple):
+    """What clients measure at the models that they have trained, and send beside them: the diagonal of the Fisher.
+
+    It is the mean over the client's rows of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]` (`model`), or of the
+    squares of the loss's gradient at the row's own label (`empirical`). The loss is the network's own.
+
+    Attributes:
+        kind: Which of the two.
+        rows: How many rows of a client are read, drawn anew in each round; None: all of them.
+    """
+
+    kind: Literal["model", "empirical"] = "model"
+    rows: int | None = None
+
+
 def reads_ensemble(loss: LocalLoss | None) -> bool:
     """Whether a loss reads the outputs of all K models, so that clients need them all."""
     return loss is not None and ENSEMBLE in loss.reads

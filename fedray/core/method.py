@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.fitting import Fitting
-from fedray.core.local import Correction, LocalLoss, RateSchedule, Transform, Windows
+from fedray.core.local import Correction, Curvature, LocalLoss, RateSchedule, Transform, Windows
 from fedray.core.parts import Join
 from fedray.core.slices import Slices
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
@@ -188,6 +188,7 @@ class Phase:
         fitting: What clients fit, where they do not descend; None: they train the network.
         ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
         slices: Which part of the network the clients of each tier train; None: all of it.
+        curvature: What clients measure at the models that they have trained, and send beside them; None: nothing.
     """
 
     models: int
@@ -210,6 +211,7 @@ class Phase:
     fitting: Fitting | None = None
     ask: Callable[[State, Stats], State | None] | None = None
     slices: Slices | None = None
+    curvature: Curvature | None = None
 
     @property
     def own(self) -> tuple[str, ...]:

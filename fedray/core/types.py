@@ -262,7 +262,7 @@ class Uploads(NamedTuple):
         size: Training samples of each client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        change: Change of a private vector that is sent too (SCAFFOLD), `[J, d]`; None where nothing is.
+        beside: What is sent beside it, `[J, d]`: a private vector's change (SCAFFOLD), or curvature; None: nothing.
         key: Address of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
         columns: Which of the d numbers the jobs have trained, `[s]`, rising; the others' change is 0. None: all.
@@ -276,7 +276,7 @@ class Uploads(NamedTuple):
     size: IntArray
     counters: Tensor | None = None
     own: Mapping[str, Tensor] = {}
-    change: Tensor | None = None
+    beside: Tensor | None = None
     key: Any = None
     steps: IntArray | None = None
     columns: Tensor | None = None

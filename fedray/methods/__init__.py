@@ -13,7 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from fedray.core.local import LocalLoss, LossContext, RateSchedule, StepContext, Transform, Windows, start_empty
+from fedray.core.local import (
+    Curvature,
+    LocalLoss,
+    LossContext,
+    RateSchedule,
+    StepContext,
+    Transform,
+    Windows,
+    start_empty,
+)
 from fedray.core.method import Answer, Local, Method, Phase
 from fedray.methods.base import federated, federated_each, federated_slices
 from fedray.methods.bayesian_linear import bayesian_linear
@@ -23,9 +32,11 @@ from fedray.methods.fed_ensemble import fed_ensemble
 from fedray.methods.fedag import fedag
 from fedray.methods.fedavg import fedavg, fedprox
 from fedray.methods.fedbe import fedbe, fedbe_nokd
+from fedray.methods.fedbens import fedbens
 from fedray.methods.feddf import feddf
 from fedray.methods.feddyn import feddyn, feddyn_ensemble
 from fedray.methods.fedem import fedem
+from fedray.methods.fedfisher import fedfisher
 from fedray.methods.fednova import fednova
 from fedray.methods.fedpa import fedpa
 from fedray.methods.fedper import fedbn, fedper, fedrep
@@ -50,6 +61,7 @@ __all__ = [
     "METHODS",
     "Answer",
     "Composition",
+    "Curvature",
     "Local",
     "LocalLoss",
     "LossContext",
@@ -72,6 +84,7 @@ __all__ = [
     "fedavg",
     "fedbe",
     "fedbe_nokd",
+    "fedbens",
     "fedbn",
     "feddf",
     "feddyn",
@@ -81,6 +94,7 @@ __all__ = [
     "federated_bagging",
     "federated_each",
     "federated_slices",
+    "fedfisher",
     "fednova",
     "fedpa",
     "fedper",

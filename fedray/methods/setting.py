@@ -81,6 +81,8 @@ class Setting:
         features: reads `[n, p]` features where the network is linear in its weights and has a closed form; else None.
         distil: (world, start `[d]`, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else
             None.
+        score: (world, model `[d]`) -> how well it does on the server's labelled rows (the share `method.validation`),
+            for methods whose server chooses by it; None where it holds none.
         fuse: (world, students with their uploads, address) -> the students' rows `[d]`, where the server holds inputs
             and students aim at what all uploads say; else None.
         walk: where the models are, if there is no server.
@@ -113,6 +115,7 @@ class Setting:
     features: Callable[[Tensor], Tensor] | None = None
     distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
     fuse: Callable[[int, Sequence[Student], Keys], list[Tensor]] | None = None
+    score: Callable[[int, Tensor], float] | None = None
     walk: Walk | None = None
     stack: Stack | None = None
     ensemble: Ensemble | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -59,6 +60,35 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     if objective == "mse":
         return squares
     raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
+
+
+def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
+    """Vectors `[j, outputs]` whose outer products add up to the Fisher information about the outputs of one sample.
+
+    It is that of the distribution whose negative log likelihood the loss is, up to a constant: of classes it is
+    `diag(p) - p p'`, of `half_mse` the identity, of `mse` twice that, and of a Gaussian head `1 / v` for the mean and
+    `1 / (2 v^2)` for the variance.
+
+    Args:
+        objective: Which loss.
+        outputs: Raw outputs of the sample, `[outputs]`.
+
+    Example:
+        >>> import torch
+        >>> s = factor_fisher("cross_entropy", torch.tensor([0.0, 0.0]))
+        >>> s.T @ s
+        tensor([[ 0.2500, -0.2500],
+                [-0.2500,  0.2500]])
+    """
+    one = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
+    if objective == "cross_entropy":
+        p = outputs.softmax(-1)
+        return p.sqrt()[:, None] * (one - p)
+    if objective == "gaussian_nll":
+        variance = split_gaussian(outputs).variance
+        raw = outputs.chunk(2, dim=-1)[1]
+        return one * torch.cat([variance.rsqrt(), raw.sigmoid() / (math.sqrt(2.0) * variance)])
+    return one * (math.sqrt(2.0) if objective == "mse" else 1.0)
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:

@@ -32,7 +32,7 @@ from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import MIXTURE, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
 from fedray.models import dropout
-from fedray.runtime import failures, flights, personal, slices
+from fedray.runtime import curvature, failures, flights, personal, slices
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs
@@ -90,7 +90,8 @@ class Worker:
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
         self.tiers = slices.choose_tier_engines(given, self.device)
         shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
-        single = self.device.type != "cpu" or study.client_timeout is not None or not shareable
+        calls_module = study.method.phase.curvature is not None  # which holds the weights of one lane at a time
+        single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
@@ -166,13 +167,16 @@ class Worker:
             kept |= stays
         own |= kept | self._train_personal(t, jobs, broadcast, state, phase)
         own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
-        change = None
+        beside = None
+        if phase.curvature is not None:
+            models = start + delta
+            beside = curvature.measure_curvature(study, phase.curvature, t, real.plan, models, move=self.to_device)
         if local.correction is not None:
             name, rate = local.correction.name, torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
             before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
-            change = own[name] - before
+            beside = own[name] - before
         sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        uploads = self._pack_uploads(real, delta, sent, own, change)
+        uploads = self._pack_uploads(real, delta, sent, own, beside)
         return uploads._replace(columns=columns), trained.loss[: len(real.size)]
 
     def _make_block(
@@ -193,7 +197,7 @@ class Worker:
         )
 
     def _pack_uploads(
-        self, jobs: Jobs, delta: Tensor, counters: Tensor, own: dict[str, Tensor], change: Tensor | None
+        self, jobs: Jobs, delta: Tensor, counters: Tensor, own: dict[str, Tensor], beside: Tensor | None
     ) -> Uploads:
         """The uploads of a block in main memory, without the copy that was trained beside a lone job."""
         n = len(jobs.size)
@@ -206,7 +210,7 @@ class Worker:
             size=jobs.size,
             counters=counters[:n],
             own={name: value[:n].cpu() for name, value in own.items()},
-            change=None if change is None else change[:n].cpu(),
+            beside=None if beside is None else beside[:n].cpu(),
             key=jobs.key,
             steps=jobs.steps[:n],
         )

@@ -19,6 +19,7 @@ from typing import Any
 
 from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.client_clusters import CLUSTER_SPECS
+from fedray.scenario.curvature import CURVATURE_SPECS
 from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
 from fedray.scenario.fens import FENS_SPECS
 from fedray.scenario.mean_field import MEAN_FIELD_SPECS
@@ -225,6 +226,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     **STACKING_SPECS,
     **BOOSTING_SPECS,
     **FENS_SPECS,
+    **CURVATURE_SPECS,
     "centralized": MethodSpec(
         "one model on the pooled data: the upper reference",
         module="references",

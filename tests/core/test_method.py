@@ -24,11 +24,12 @@ BY_COLUMN: dict[str, dict[str, Any]] = {
     "server optimizer": of_method("fedavg", {"server": {"optimizer": "yogi"}}),
     "median": of_method("fedavg", {"server": {"robust": "median"}}),
     "memory of clients": of_method("fedavg", {"participation": {"per_round": 3, "selection": "oort"}}),
-    **{name: of_method(name) for name in ("feddyn", "scaffold", "fednova", "fedag")},
+    **{name: of_method(name) for name in ("feddyn", "scaffold", "fednova", "fedag", "fedfisher")},
 }
 TOGETHER = {
     "krum": of_method("fedavg", {"server": {"robust": "krum"}}),
     "distillation": of_method("fedbe"),
+    "product of mixtures": of_method("fedbens", {"method": {"temperature": 1e6, "precision": 0.1, "prior": 0.0}}),
 }
 
 
@@ -96,4 +97,14 @@ def test_every_method_has_said_what_its_server_is() -> None:
     """Of a new method it is asked here which of the two it is."""
     silent = {name for name in METHODS if not build_study(read_scenario(of_method(name))).method.phase.server.columns}
     trees = {"adaboost_f", "distboost_f", "preweak_f", "federated_bagging"}
-    assert silent == trees | {"feddf", "fedbe", "fedbe_nokd", "fedrolex", "fens", "heterofl", "random_walk", "stacking"}
+    assert silent == trees | {
+        "feddf",
+        "fedbe",
+        "fedbens",
+        "fedbe_nokd",
+        "fedrolex",
+        "fens",
+        "heterofl",
+        "random_walk",
+        "stacking",
+    }

@@ -12,7 +12,7 @@ from torch.nn import functional
 from fedray.core.errors import BadInput
 from fedray.core.types import Objective
 from fedray.models import split_gaussian
-from fedray.models.loss import per_sample
+from fedray.models.loss import factor_fisher, per_sample
 
 GENERATOR = torch.Generator().manual_seed(1)
 OUTPUTS = torch.randn(6, 4, generator=GENERATOR)
@@ -63,3 +63,35 @@ def test_lanes_and_vmap_give_the_same_bits(objective: Objective, y: Tensor) -> N
 def test_an_unknown_objective_is_bad_input() -> None:
     with pytest.raises(BadInput, match="half_mse"):
         per_sample("hinge", OUTPUTS, TARGETS)  # type: ignore[arg-type]  # a wrong name on purpose
+
+
+def expected_fisher(objective: Objective, outputs: Tensor) -> Tensor:
+    """The mean over draws of the label, exact for classes and by quadrature else, of the gradient's outer product."""
+    if objective == "cross_entropy":
+        labels, weights = torch.arange(len(outputs))[:, None], outputs.softmax(-1)
+    else:
+        points, given = np.polynomial.hermite_e.hermegauss(12)
+        noise, weight = torch.from_numpy(points), torch.from_numpy(given / given.sum())
+        mean, sd = outputs, torch.ones_like(outputs)
+        if objective == "mse":
+            sd = sd * 0.5**0.5
+        if objective == "gaussian_nll":
+            mean, variance = split_gaussian(outputs)
+            sd = variance.sqrt()
+        grid = torch.cartesian_prod(*[noise] * len(mean)).reshape(-1, len(mean))
+        labels, weights = mean + sd * grid, torch.cartesian_prod(*[weight] * len(mean)).reshape(-1, len(mean)).prod(1)
+    leaf = outputs.expand(len(labels), -1).clone().requires_grad_()
+    y = labels[:, 0] if objective == "cross_entropy" else labels.detach()
+    (g,) = torch.autograd.grad(per_sample(objective, leaf, y).sum(), leaf)
+    return (weights[:, None] * g).T @ g
+
+
+@pytest.mark.parametrize("objective", ["cross_entropy", "half_mse", "mse", "gaussian_nll"])
+def test_the_fisher_of_the_outputs_is_the_mean_of_squared_gradients_under_the_models_own_labels(
+    objective: Objective,
+) -> None:
+    outputs = torch.tensor([0.3, -1.0, 0.9, 0.2], dtype=torch.float64)[: 3 if objective == "cross_entropy" else 4]
+    outputs = outputs if objective != "mse" else outputs[:2]
+    outputs = outputs if objective != "half_mse" else outputs[:2]
+    vectors = factor_fisher(objective, outputs)
+    torch.testing.assert_close(vectors.T @ vectors, expected_fisher(objective, outputs.detach()))

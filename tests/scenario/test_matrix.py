@@ -217,7 +217,9 @@ OPTIONS: dict[str, list[Any]] = {
     "patience": [1], "aggregator": ["client_weights", "voting"], "proxy": [0.3], "width": [3], "meta_batch": [2],
     "features": ["all", "side_by_side"], "meta_data": ["pooled"],
     "meta_steps": [2], "precisions": ["evidence"], "rho": [0.5], "body_epochs": [2], "scaler": [True],
-    "burn_in": [1], "mixing": [0.5], "zeta": [3.0], "personal_steps": [2],
+    "burn_in": [1], "mixing": [0.5], "zeta": [3.0], "personal_steps": [2], "fisher": ["empirical"], "fisher_rows": [3],
+    "damping": [0.1], "precision": [3.0], "prior": [0.5], "solver": ["descent"], "solver_steps": [7],
+    "solver_lr": [0.3],
 }  # fmt: skip
 BESIDE = {"meta_batch": {"method.proxy": 0.4}}  # what an option needs to act on so few rows
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
