@@ -14,8 +14,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
-
 from fedray.assembly.architectures import make_architectures, refuse_outputs
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
@@ -23,7 +21,6 @@ from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
-from fedray.assembly.mean_field import warn_of_few_steps
 from fedray.assembly.models import make_network
 from fedray.assembly.own_keys import refuse_unread_code, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
@@ -201,8 +198,6 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 def warn_of_limits(study: Study) -> None:
     """Warns of what a scenario alone does not tell: a network that makes a method another one, or that is slow."""
     method = study.method
-    if not any(_has_rows(study, world) for world in range(study.worlds)):
-        warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
     windows = method.phase.local.windows
     if windows is not None and 0 < study.rounds <= windows.burn_in:
         warn_user(
@@ -215,7 +210,6 @@ def warn_of_limits(study: Study) -> None:
             "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)"
         )
     warn_of_lone_rows(study)
-    warn_of_few_steps(study)
     for one in [part.study for part in study.parts if part.voter is None] or [study]:
         if mixes_rows(one.net, one.example):
             warn_user(
@@ -228,15 +222,6 @@ def warn_of_limits(study: Study) -> None:
             warn_user(f"model.name = {one.net.name}: {engine.name}: {engine.why}")
     if method.name == "lg_fedavg" and not method.phase.private:
         warn_user("method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it")
-
-
-def _has_rows(study: Study, world: int) -> bool:
-    """Whether a client of a world has training rows; it looks no further than the first that has."""
-    for first in range(0, study.clients.number, 1 << 16):
-        client = np.arange(first, min(first + (1 << 16), study.clients.number))
-        if (study.shards.sizes(np.full_like(client, world), client) > 0).any():
-            return True
-    return False
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:

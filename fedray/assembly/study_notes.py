@@ -9,7 +9,10 @@ Example:
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedray.assembly.devices import warn_of_left_tiers
+from fedray.assembly.mean_field import warn_of_few_steps
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.unseen import warn_of_unseen_classes
 from fedray.assembly.untrained import warn_of_untrained_models
@@ -27,7 +30,9 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
         scenario: what was asked for.
         study: what will train.
     """
+    warn_of_no_rows(study)
     warn_of_limits(study)
+    warn_of_few_steps(study)
     warn_of_left_tiers(scenario, study.clients)
     warn_of_partition_input(scenario, study)
     warn_of_unseen_classes(study)
@@ -48,3 +53,18 @@ def warn_of_partition_input(scenario: Scenario, study: Study) -> None:
             f"data.partition.column = {column} says whose a row is and is an input too: name the inputs in "
             f"data.features without {column}, or with it if the models may know it"
         )
+
+
+def warn_of_no_rows(study: Study) -> None:
+    """Warns where no client has a training row in any world."""
+    if not any(_has_rows(study, world) for world in range(study.worlds)):
+        warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
+
+
+def _has_rows(study: Study, world: int) -> bool:
+    """Whether a client of a world has training rows; it looks no further than the first that has."""
+    for first in range(0, study.clients.number, 1 << 16):
+        client = np.arange(first, min(first + (1 << 16), study.clients.number))
+        if (study.shards.sizes(np.full_like(client, world), client) > 0).any():
+            return True
+    return False

@@ -1,8 +1,7 @@
 """The methods as scenarios know them: one specification each, without torch.
 
-A specification says what a method is called, how many models it trains, which options it has, what its paper sets where
-a scenario sets nothing, and what it combines with. What the method computes stands in `fedray/methods/<module>.py`, in
-the function of the method's name. So a new method is one file there and one entry in `METHOD_SPECS` here.
+A specification says how a method is called, how many models it trains, which options it has, what its paper sets, and
+what it combines with. A new method is one entry in `METHOD_SPECS`, and a function of its name in `fedray/methods/`.
 
 Example:
     >>> METHOD_SPECS["shefl"].defaults["compress"]
