@@ -105,6 +105,7 @@ def test_every_method_has_said_what_its_server_is() -> None:
         "fedrolex",
         "fens",
         "heterofl",
+        "pfedbayes",
         "random_walk",
         "stacking",
     }
