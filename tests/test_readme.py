@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,13 @@ def test_every_command_runs(block: str, workplace: Path) -> None:
 
 @pytest.mark.parametrize("block", both("python"), ids=lambda b: b.split("\n", 1)[0][:60])
 def test_every_python_example_runs(block: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process: a new one imports torch first."""
+    """In this process, because a new one imports torch first. Each ends with a run, and nothing warns."""
     monkeypatch.chdir(workplace)
-    exec(compile(block, "example.md", "exec"), {"__name__": "example"})
+    names: dict[str, Any] = {"__name__": "example"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        exec(compile(block, "example.md", "exec"), names)
+    assert names["run"].error is None and names["run"].summary["rounds"] >= 1
 
 
 def test_the_examples_of_the_page_on_results_run_one_after_another(
@@ -146,7 +151,10 @@ def test_the_python_blocks_of_the_page_on_training_are_one_script(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(workplace)
-    exec(compile("\n".join(blocks("python", page("training"))), "training.md", "exec"), {"__name__": "training"})
+    names: dict[str, Any] = {"__name__": "training"}
+    exec(compile("\n".join(blocks("python", page("training"))), "training.md", "exec"), names)
+    assert names["run"].summary["rounds"] == 2 and "margin" in names["run"].rounds.column_names
+    assert [run.error for run in names["runs"]] == [None, None]
 
 
 PAGES = [TEXT, *(page(name) for name in SCENARIO_PAGES)]

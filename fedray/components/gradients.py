@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.core.local import StepContext, Transform, start_empty
+from fedray.core.local import StepContext, Transform, find_placing, start_empty
 
 _TINY = 1e-12  # under the norm of a gradient that may be 0
 
@@ -39,7 +39,11 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Transformations one after another, the first one on the data's gradient; None where there is none."""
+    """Transformations one after another, the first one on the data's gradient; None where there is none.
+
+    Raises:
+        BadInput: Two of them say where a step takes its gradient.
+    """
     known = [rule for rule in rules if rule is not None]
     if len(known) < 2:
         return known[0] if known else None
@@ -54,8 +58,10 @@ def chain(*rules: Transform | None) -> Transform | None:
             states.append(own)
         return gradient, tuple(states)
 
-    name, at = ", then ".join(rule.name for rule in known), next((rule.at for rule in known if rule.at), None)
-    return Transform(init, update, any(rule.noise for rule in known), name, at=at)
+    asked = [rule.numbers for rule in known if rule.noise]
+    several = None if None in asked else max((number for number in asked if number is not None), default=None)
+    name, placing = ", then ".join(rule.name for rule in known), find_placing(known)
+    return Transform(init, update, bool(asked), name, several, None if placing is None else placing.at)
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:

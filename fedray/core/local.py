@@ -19,8 +19,10 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from fedray.core.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,6 +170,22 @@ class Transform(NamedTuple):
     name: str = "its own"
     numbers: int | None = None
     at: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+def find_placing(rules: Sequence[Transform]) -> Transform | None:
+    """The transformation that says where a step takes its gradient; None where it takes it where it is.
+
+    Args:
+        rules: Those of one local training.
+
+    Raises:
+        BadInput: Two of them say it.
+    """
+    found = [rule for rule in rules if rule.at is not None]
+    if len(found) > 1:
+        names = " and ".join(rule.name for rule in found)
+        raise BadInput(f"{names} both say where a step takes its gradient (at): leave one of them out")
+    return found[0] if found else None
 
 
 class RateSchedule(NamedTuple):

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import StepContext, Transform
+from fedray.core.local import StepContext, Transform, find_placing
 from fedray.core.method import Local
 from fedray.core.types import Layout
 from fedray.own_code.user_code import name_type
@@ -48,7 +48,8 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
-    place = next((_check_place(rule.name, rule.at) for rule in _rules(local) if rule.at is not None), None)
+    placing = find_placing(_rules(local))
+    place = None if placing is None or placing.at is None else _check_place(placing.name, placing.at)
     if local.step is None:
         optimize = make_optimizer(local, lr, *terms)
     elif not isinstance(local.step, Transform):

@@ -221,7 +221,10 @@ OPTIONS: dict[str, list[Any]] = {
     "damping": [0.1], "precision": [3.0], "prior": [0.5], "solver": ["descent"], "solver_steps": [7],
     "solver_lr": [0.3],
 }  # fmt: skip
-BESIDE = {"meta_batch": {"method.proxy": 0.4}, "samples": {"local.epochs": 6}}  # what an option needs on so few rows
+BESIDE: dict[str, dict[str, Any]] = {
+    "meta_batch": {"method.proxy": 0.4},
+    "samples": {"local.epochs": 6},
+}  # what an option needs on so few rows
 TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress.resource_ratio")
 
 

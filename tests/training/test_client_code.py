@@ -13,7 +13,8 @@ from small import scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
-from fedray.core.errors import FedrayError
+from fedray.components.gradients import chain
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
 from fedray.core.method import Local
 from fedray.methods import Method, Setting, federated
@@ -234,3 +235,14 @@ def test_a_wrong_loss_is_one_line(loss: Any, line: str) -> None:
     with pytest.raises(FedrayError, match=line) as told:
         run(lambda local: replace(local, loss=LocalLoss(loss)))
     assert "\n" not in str(told.value)
+
+
+def test_two_rules_that_say_where_the_gradient_is_taken_are_refused() -> None:
+    """Of two, the second was left out without a word; and of chained rules the noise that they ask for."""
+    one, other = (Transform(start_empty, same_gradient, name=name, at=lambda p, _: p) for name in ("one", "other"))
+    with pytest.raises(BadInput, match="one and other both say where a step takes its gradient"):
+        chain(one, other)
+    with pytest.raises(BadInput, match="one and other both say where a step takes its gradient"):
+        run(lambda local: replace(local, gradient=one, step=other))
+    noisy = chain(one, other._replace(at=None, noise=True, numbers=7))
+    assert noisy is not None and (noisy.noise, noisy.numbers, noisy.at) == (True, 7, one.at)
