@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from fedray.assembly.other_data import open_alike
+from fedray.assembly.students import choose_students
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.distillation import Distil, train_student
 from fedray.components.fusion import Fusion, ServerRows, Student, fuse_models, score_model
 from fedray.core import rng
 from fedray.core.errors import BadInput
+from fedray.core.student import StudentEngine
 from fedray.core.text import quote_value
 from fedray.core.types import Net
 from fedray.data.scaling import Scaling
@@ -76,7 +78,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         return None
     _check_share(scenario, shards)
     if "distil_epochs" in options:
-        return _learn_from_average(net, shards, options)
+        return _learn_from_average(net, shards, options, choose_students(scenario.lanes)(net))
     fuse = make_fuser(scenario, shards, seeds, own)
     assert fuse is not None
     return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
@@ -108,7 +110,8 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
     how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
-    return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key)
+    engine_of = choose_students(scenario.lanes)
+    return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key, engine_of=engine_of)
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Callable[[int], tuple[Tensor, Tensor]]:
@@ -165,13 +168,13 @@ def _check_share(scenario: Scenario, shards: Shards) -> None:
         raise BadInput(f"method.{key} = {options[key]} leaves the server no rows: raise it")
 
 
-def _learn_from_average(net: Net, shards: Shards, options: Mapping[str, Any]) -> Learn:
+def _learn_from_average(net: Net, shards: Shards, options: Mapping[str, Any], engine: StudentEngine) -> Learn:
     """FedBE's student, which starts at the first of its teachers."""
     how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
         x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
-        return train_student(net, how, x, teachers, key)
+        return train_student(net, how, x, teachers, key, engine=engine)
 
     return learn
 

@@ -20,13 +20,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
+from fedray.components.student import TORCH, ask_model
 from fedray.core import rng
-from fedray.core.types import EVALUATED_ROWS, Net
-from fedray.models.loss import per_sample
-
-MOMENTUM = 0.9  # Chen and Chao 2021, appendix
+from fedray.core.student import Ask, StudentEngine, Teaching
+from fedray.core.types import Net
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,9 @@ class Distil:
     temperature: float = 0.5
 
 
-def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+def train_student(
+    net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
+) -> Tensor:
     """The distilled row `[d]`.
 
     Args:
@@ -55,30 +55,22 @@ def train_student(net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.K
         x: inputs without labels, `[n, ...]`.
         teachers: `[S, d]`; the first is the start.
         key: the address of the order of the inputs.
+        engine: computes teachers and student.
     """
-    net.module.eval()
-    target = average_teachers(net, how, x, teachers)
-    tensors = [view.clone() for view in net.layout.views(teachers[0]).values()]
-    params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
-    velocity = [torch.zeros_like(p) for p in params]
+    target = average_teachers(net, how, x, teachers, ask=engine.ask)
+    train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))
     total, kept = torch.zeros_like(teachers[0], dtype=torch.float64), 0
     for epoch in range(how.epochs):
         order = torch.from_numpy(rng.permutations(rng.fresh(key, epoch), len(x)))
-        for a in range(0, len(x), how.batch_size):
-            batch = order[a : a + how.batch_size]
-            out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (x[batch],))
-            grads = torch.autograd.grad(loss_to_teachers(net, out, target[batch]), params)
-            with torch.no_grad():
-                torch._foreach_mul_(velocity, MOMENTUM)
-                torch._foreach_add_(velocity, list(grads))
-                torch._foreach_add_(params, velocity, alpha=-how.lr)
+        batches = torch.split(order, how.batch_size)
+        student = train(batches, [how.lr] * len(batches))
         if epoch >= how.epochs // 2:
-            total += torch.cat([t.detach().reshape(-1) for t in tensors]).double()
+            total += student.double()
             kept += 1
     return (total / kept).to(teachers.dtype) if kept else teachers[0]
 
 
-def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tensor:
+def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
     """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs.
 
     Args:
@@ -86,34 +78,14 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor) -> Tens
         how: has the temperature.
         x: inputs `[n, ...]`.
         teachers: `[S, d]`.
+        ask: (network, model, inputs) -> raw outputs.
     """
     total = torch.zeros(len(x), net.outputs, dtype=torch.float64)
     for row in teachers:
-        out = ask_model(net, row, x)
+        out = ask(net, row, x)
         total += out.softmax(-1) if net.objective == "cross_entropy" else out
     mean = total / len(teachers)
     if net.objective == "cross_entropy":
         mean = mean.pow(1.0 / how.temperature)
         mean /= mean.sum(-1, keepdim=True)
     return mean.to(teachers.dtype)
-
-
-def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without gradients."""
-    views = net.layout.views(row)
-    with torch.no_grad():
-        parts = [functional_call(net.module, views, (part,)) for part in torch.split(x, EVALUATED_ROWS)]
-    return torch.cat(parts).double()
-
-
-def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
-    """What a student minimizes on a batch: its cross entropy to the teachers' probabilities, or half the squared error.
-
-    Args:
-        net: the network.
-        out: raw outputs of the student, `[B, C]`.
-        target: probabilities or outputs of the teachers, `[B, C]`.
-    """
-    if net.objective == "cross_entropy":
-        return -(target * out.log_softmax(-1)).sum(-1).mean()
-    return per_sample("half_mse", out, target).mean()

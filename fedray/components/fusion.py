@@ -17,19 +17,21 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedray.components.aggregation import Rows, group_uploads, keep_uploads
-from fedray.components.distillation import ask_model, loss_to_teachers
+from fedray.components.student import ask_model, use_torch
 from fedray.core import rng
 from fedray.core.method import Server
 from fedray.core.parts import Join, PartStep
+from fedray.core.student import Ask, EngineOf, StudentEngine, Teaching
 from fedray.core.types import Net, State, Stats, Uploads
 from fedray.models.loss import per_sample
 
@@ -83,20 +85,21 @@ class Student(NamedTuple):
     uploads: Tensor
 
 
-def combine_teachers(kind: str, x: Tensor, students: Sequence[Student]) -> Tensor:
+def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
     """What students aim at, `[n, C]`: the uploads' joint probabilities, or their mean outputs in a regression.
 
     Args:
         kind: `mean_logits` or `confidence`, which is for classes.
         x: inputs `[n, ...]`.
         students: with the uploads of each architecture; at least one upload in all.
+        engine_of: what computes the models of a network.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
     for student in students:
-        student.net.module.eval()
+        ask = engine_of(student.net).ask
         for row in student.uploads:
-            out = ask_model(student.net, row, x)
+            out = ask(student.net, row, x)
             sure = out.var(-1, correction=0, keepdim=True) + 1e-12 if kind == "confidence" else torch.ones_like(weights)
             total += sure * out
             weights += sure
@@ -104,7 +107,9 @@ def combine_teachers(kind: str, x: Tensor, students: Sequence[Student]) -> Tenso
     return (mean.softmax(-1) if net.objective == "cross_entropy" else mean).to(dtype)
 
 
-def fuse_models(how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys) -> list[Tensor]:
+def fuse_models(
+    how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys, engine_of: EngineOf = use_torch
+) -> list[Tensor]:
     """The distilled row `[d]` of each student, who learn one after another.
 
     Args:
@@ -112,12 +117,18 @@ def fuse_models(how: Fusion, students: Sequence[Student], *, rows: ServerRows, k
         students: with their teachers; all learn what all of these say together.
         rows: of the server.
         key: the address of the order of the inputs, which is the same for all students.
+        engine_of: what computes the models of a network.
     """
-    target = combine_teachers(how.teacher, rows.inputs, students)
-    return [follow_teacher(student.net, how, student.start, target, rows=rows, key=key) for student in students]
+    target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
+    return [
+        follow_teacher(one.net, how, one.start, target, rows=rows, key=key, engine=engine_of(one.net))
+        for one in students
+    ]
 
 
-def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys) -> Tensor:
+def follow_teacher(
+    net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
+) -> Tensor:
     """A student's row `[d]` behind its training; buffers of normalization layers stay the start's, and dropout is off.
 
     Args:
@@ -127,35 +138,35 @@ def follow_teacher(net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows
         target: what it aims at on the inputs of the server, `[n, C]`.
         rows: of the server.
         key: the address of the order of the inputs.
+        engine: computes it.
     """
-    net.module.eval()
-    tensors = [view.clone() for view in net.layout.views(start).values()]
-    params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
-    optimizer = torch.optim.Adam(params, how.lr)
-    course = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, how.steps))
-    best, best_step, best_score = start, 0, score_model(net, start, rows.x, rows.y)
-    order, each = torch.empty(0, dtype=torch.int64), min(CHECKED_STEPS, how.patience)
-    for step in range(1, how.steps + 1):
-        if not len(order):
-            order = torch.from_numpy(rng.permutations(rng.fresh(key, step), len(target)))
-        batch, order = order[: how.batch_size], order[how.batch_size :]
-        out = functional_call(net.module, dict(zip(net.layout.names, tensors, strict=True)), (rows.inputs[batch],))
-        grads = torch.autograd.grad(loss_to_teachers(net, out, target[batch]), params)
-        for param, grad in zip(params, grads, strict=True):
-            param.grad = grad
-        optimizer.step()
-        course.step()
-        if step == how.steps or (len(rows.y) and step % each == 0):
-            student = torch.cat([t.detach().reshape(-1) for t in tensors])
-            score = score_model(net, student, rows.x, rows.y)
-            if score > best_score or not len(rows.y):
-                best, best_step, best_score = student, step, score
-            if step - best_step >= how.patience:
-                break
+    train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
+    batches, has_labels = _deal_batches(how, len(target), key), len(rows.y) > 0
+    best, best_step, best_score = start, 0, score_model(net, start, rows.x, rows.y, ask=engine.ask)
+    each = min(CHECKED_STEPS, how.patience) if has_labels else max(1, how.steps)
+    for first in range(0, how.steps, each):
+        step = min(first + each, how.steps)
+        rates = [how.lr * (1 + math.cos(math.pi * s / how.steps)) / 2 for s in range(first, step)]
+        student = train(list(islice(batches, len(rates))), rates)
+        score = score_model(net, student, rows.x, rows.y, ask=engine.ask)
+        if score > best_score or not has_labels:
+            best, best_step, best_score = student, step, score
+        if step - best_step >= how.patience:
+            break
     return best
 
 
-def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor) -> float:
+def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
+    """Batches of one order of all inputs after another."""
+    order = torch.empty(0, dtype=torch.int64)
+    for step in range(1, how.steps + 1):
+        if not len(order):
+            order = torch.from_numpy(rng.permutations(rng.fresh(key, step), inputs))
+        yield order[: how.batch_size]
+        order = order[how.batch_size :]
+
+
+def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
     """Accuracy of a model on labelled rows, or its loss below 0 in a regression; 0 without rows.
 
     Args:
@@ -163,11 +174,11 @@ def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor) -> float:
         row: the model, `[d]`.
         x: network inputs, `[v, ...]`.
         y: labels or targets, `[v, ...]`.
+        ask: computes its outputs.
     """
     if not len(y):
         return 0.0
-    net.module.eval()
-    out = ask_model(net, row, x)
+    out = ask(net, row, x)
     if net.objective == "cross_entropy":
         return float((out.argmax(-1) == y).double().mean())
     return -float(per_sample(net.objective, out, y).mean())

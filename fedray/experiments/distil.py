@@ -27,9 +27,10 @@ import torch
 from torch import Tensor
 
 from fedray.assembly.models import make_network
+from fedray.assembly.students import choose_students
 from fedray.assembly.user_objects import UserObjects
-from fedray.components.distillation import ask_model
 from fedray.components.fusion import Fusion, ServerRows, follow_teacher
+from fedray.components.student import ask_model
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, Net
@@ -107,7 +108,8 @@ def teach_network(
     start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
     rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
     target = torch.from_numpy(np.asarray(lesson.answers)).to(start.dtype)
-    row = follow_teacher(net, how, start, target, rows=rows, key=rng.keys(seed, "distilled"))
+    engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
+    row = follow_teacher(net, how, start, target, rows=rows, key=key, engine=engine)
     return Distilled(study, lesson.world, net, row)
 
 

@@ -30,7 +30,7 @@ from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
-from fedray.runtime.worker_info import name_lanes, warn_if_dependent, worker_facts
+from fedray.runtime.worker_info import describe_lanes, warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Runtime
@@ -203,7 +203,7 @@ def run_inline(
     with opened as (runtime, facts):
         warn_if_dependent(facts)
         watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-        digests = describe_study(scenario, own, study) | {"engine": {"lanes": name_lanes(facts)}}
+        digests = describe_study(scenario, own, study) | describe_lanes(study, facts)
         return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.students import has_compiled_students
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local
 from fedray.data.forms.rows import GIVEN_ROW
@@ -94,7 +95,8 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     if spec.averages:
         yield "server", _describe_server(scenario)
     if distilled := _count_distilling(scenario, study):
-        yield "distilling", f"{distilled} a round at the server, one after another, for each model of each world"
+        by = ", compiled" if has_compiled_students(study) else ""
+        yield "distilling", f"{distilled} a round at the server, one after another, for each model of each world{by}"
 
 
 def _count_distilling(scenario: Scenario, study: Study) -> str:

@@ -31,7 +31,7 @@ from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Snapshot, run_session
-from fedray.runtime.worker_info import name_lanes, worker_facts
+from fedray.runtime.worker_info import describe_lanes, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
@@ -152,7 +152,7 @@ def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
 
     study = build_study(scenario, trial.own)
     with _open_runtime(trial, scenario, study) as (runtime, facts):
-        digests = describe_study(scenario, trial.own, study) | {"engine": {"lanes": name_lanes(facts)}}
+        digests = describe_study(scenario, trial.own, study) | describe_lanes(study, facts)
         measure = partial(make_evaluator, test=False)
         run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)
 

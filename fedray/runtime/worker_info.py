@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedray.assembly.students import has_compiled_students
 from fedray.core import native
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.types import Net
 from fedray.runtime.worker import Worker
+from fedray.simulation.study import Study
 from fedray.training.choice import COMPILED, Engine
 from fedray.training.selftest import check_invariance
 
@@ -62,15 +64,16 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
     return {"engine": engines[0], **more, "lanes_independent": independent, **({"kernels": kernels} if kernels else {})}
 
 
-def name_lanes(facts: dict[str, Any]) -> str:
-    """Whether compiled kernels train anything in a run, "compiled" or "torch", for its identity.
+def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Whether compiled kernels train anything in a run, clients or a student, "compiled" or "torch": for its identity.
 
-    Example:
-        >>> name_lanes({"engine": {"name": "mlp-c"}}), name_lanes({"engine": {"name": "vmap"}})
-        ('compiled', 'torch')
+    Args:
+        study: The run's.
+        facts: On its workers.
     """
     engines = facts.get("engines", [facts["engine"]])
-    return "compiled" if any(engine["name"] in COMPILED for engine in engines) else "torch"
+    compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
+    return {"engine": {"lanes": "compiled" if compiled else "torch"}}
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:

@@ -29,10 +29,9 @@ from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
 from fedray.training.compiled_outputs import run_kernel
-from fedray.training.layers import read_shape
+from fedray.training.layers import has_plain_layers, read_shape
 from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
-from fedray.training.trace import find_changed_call
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
@@ -127,7 +126,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     """The engine of a network of plain layers; None for any other network."""
-    if not _has_plain_layers(net):
+    if not has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
     if may_compile and compiled.is_covered(net):
@@ -254,24 +253,6 @@ def _loop_engine(d: int, why: str) -> Engine:
     """The engine that runs every module of d parameters, and why no other one does."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
-
-
-def _has_plain_layers(net: Net) -> bool:
-    """Whether a row holds exactly the layers' weights and biases, in order and once each.
-
-    Nothing is frozen, shared or reparametrized, there are no buffers, and no hook or replaced `forward` changes what a
-    layer computes.
-    """
-    named = [(name, part) for name, part in net.module._modules.items() if part is not None]
-    wanted = [
-        f"{name}.{kind}"
-        for name, part in named
-        if isinstance(part, nn.Linear | nn.Conv2d)
-        for kind in ("weight", "bias")
-        if getattr(part, kind, None) is not None
-    ]
-    plain = list(net.layout.names) == wanted and not net.layout.counters
-    return plain and find_changed_call(net.module) is None
 
 
 def _name_faster(net: Net) -> str:

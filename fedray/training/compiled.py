@@ -85,8 +85,15 @@ class _Piece(NamedTuple):
 
 def is_covered(net: Net) -> bool:
     """Whether the kernel computes what a network of plain layers computes."""
+    return find_mlp_kernel(net) is not None
+
+
+def find_mlp_kernel(net: Net) -> Kernel | None:
+    """The kernel of linear layers, for a network of plain layers; None where it is not covered."""
     shape = read_shape(net.module)
-    return shape is not None and len(shape.layers) <= MOST_LAYERS
+    if shape is None or len(shape.layers) > MOST_LAYERS:
+        return None
+    return Kernel("mlp", shape.prefix, not any(type(part) is RBF for part in shape.prefix), _describe_perceptron)
 
 
 def train_compiled_mlp(net: Net, block: Block) -> Trained:
@@ -96,10 +103,9 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
         net: A network that is covered.
         block: The lanes, `[W, d]`, in main memory.
     """
-    shape = read_shape(net.module)
-    assert shape is not None
-    reads_flat = not any(type(part) is RBF for part in shape.prefix)
-    return train_compiled(Kernel("mlp", shape.prefix, reads_flat, _describe_perceptron), net, block)
+    kernel = find_mlp_kernel(net)
+    assert kernel is not None
+    return train_compiled(kernel, net, block)
 
 
 def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:

@@ -33,7 +33,7 @@ class LaneTask(ctypes.Structure):
         *((name, ctypes.c_int32 * MOST_LAYERS) for name in ("activation", "bias")),
         *((name, ctypes.c_int32) for name in ("optimizer", "batch", "lanes", "first_step", "end_step", "keeps_state")),
         ("momentum", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "steps")),
+        *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "step_rate", "steps")),
         *((name, ctypes.c_int64) for name in ("d", "start_row", "anchor_row", "offset_row", "gives_change")),
         *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
         *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs", "still_from")),

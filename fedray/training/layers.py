@@ -22,7 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedray.core.types import Net
 from fedray.models.mlp import RBF
+from fedray.training.trace import find_changed_call
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 _PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules that are known to work on each sample alone
@@ -134,3 +136,21 @@ def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> l
 def _apply_layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """`x w + b`, `[W, B, out]`."""
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
+
+
+def has_plain_layers(net: Net) -> bool:
+    """Whether a row holds exactly the layers' weights and biases, in order and once each.
+
+    Nothing is frozen, shared or reparametrized, there are no buffers, and no hook or replaced `forward` changes what a
+    layer computes.
+    """
+    named = [(name, part) for name, part in net.module._modules.items() if part is not None]
+    wanted = [
+        f"{name}.{kind}"
+        for name, part in named
+        if isinstance(part, nn.Linear | nn.Conv2d)
+        for kind in ("weight", "bias")
+        if getattr(part, kind, None) is not None
+    ]
+    plain = list(net.layout.names) == wanted and not net.layout.counters
+    return plain and find_changed_call(net.module) is None

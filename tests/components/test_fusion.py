@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from fedray.components.distillation import ask_model
 from fedray.components.fusion import Fusion, ServerRows, Student, combine_teachers, fuse_models
+from fedray.components.student import ask_model
 from fedray.core import rng
+from fedray.core.student import StudentEngine, Teaching, Train
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
 
@@ -101,14 +104,23 @@ def test_the_best_student_on_the_rows_of_the_server_stays_and_nothing_worse_than
     assert right[1] > right[0]
 
 
-def test_it_stops_when_nothing_gets_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_when_nothing_gets_better() -> None:
     net, x = small_net(), inputs(40)
-    steps: list[None] = []
+    steps: list[float] = []
     start, teachers = net.init(0), net.init(1)[None]
-    count = torch.optim.lr_scheduler.CosineAnnealingLR.step
-    monkeypatch.setattr(torch.optim.lr_scheduler.CosineAnnealingLR, "step", lambda self: steps.append(count(self)))
-    fuse(net, Fusion(steps=500, patience=30), start, teachers, rows=rows_of(net, x, start))
-    assert len(steps) == 30 + 1  # the scheduler counts its start
+
+    def begin(_net: Net, row: torch.Tensor, _teaching: Teaching) -> Train:
+        return lambda _batches, rates: steps.extend(rates) or row  # type: ignore[func-returns-value]
+
+    how, rows = Fusion(steps=500, patience=30, lr=0.5), rows_of(net, x, start)
+    counting = StudentEngine(ask_model, begin)
+    fuse_models(how, [Student(net, start, teachers)], rows=rows, key=KEY, engine_of=lambda _net: counting)
+    assert len(steps) == 30
+    assert steps == sorted(steps, reverse=True) and steps[0] == 0.5  # along a cosine
+    steps.clear()
+    whole = ServerRows(x, x[:0], torch.empty(0, dtype=torch.int64))
+    fuse_models(how, [Student(net, start, teachers)], rows=whole, key=KEY, engine_of=lambda _net: counting)
+    assert steps == pytest.approx([0.25 + 0.25 * math.cos(math.pi * s / 500) for s in range(500)])
 
 
 def test_statistics_of_normalization_layers_stay_those_of_the_start() -> None:

@@ -20,7 +20,7 @@
 #define MOST_STAGES 8
 #define NEAR (1 << 20)    /* bytes of data that stay in the cache by themselves */
 #define MOST_FETCHED 1024 /* bytes of a sample; the processor sees by itself how a longer one goes on */
-enum { CROSS_ENTROPY, HALF_MSE, MSE, GAUSSIAN_NLL };
+enum { CROSS_ENTROPY, HALF_MSE, MSE, GAUSSIAN_NLL, SOFT_CROSS_ENTROPY }; /* the last one's targets are probabilities */
 enum { LINEAR, RELU, TANH };
 enum { SGD, MOMENTUM, ADAM };
 enum { FLOATS, BYTES, DOUBLES };
@@ -40,6 +40,7 @@ typedef struct {
     int32_t optimizer, batch, lanes, first_step, end_step, keeps_state;
     double momentum;
     const double *rate, *decay, *pull; /* of each lane, [W] */
+    const double *step_rate;           /* of each step, [steps], for all lanes; NULL: `rate` */
     const int64_t *steps;              /* of each lane, [W] */
     int64_t d, start_row, anchor_row, offset_row; /* how far apart the rows lie; 0: all lanes have the same */
     int64_t gives_change;                         /* whether `final` gets the difference to `start` */
@@ -305,6 +306,20 @@ static void cross_entropy(const Places *p, const real *z, real *g, int row, int 
     for (int b = 0; b < rows; b += LANES) store(p->cost + b, log_of(load(p->total + b)) - load(p->cost + b));
 }
 
+/* `cross_entropy` where the target of a sample is a probability for each class. */
+static void soft_cross_entropy(const Places *p, const real *z, real *g, int row, int classes, int rows) {
+    const real *y = p->target;
+    for (int b = 0; b < rows; b++, z += row, g += row, y += classes) {
+        real most = z[0], total = 0, mass = 0, meant = 0;
+        for (int c = 1; c < classes; c++) most = z[c] <= most ? most : z[c];
+        for (int c = 0; c < row; c += LANES)
+            store(g + c, choose(below_count(classes - c), exp_of(load(z + c) - most), all((real)0)));
+        for (int c = 0; c < classes; c++) total += g[c], mass += y[c], meant += y[c] * (z[c] - most);
+        for (int c = 0; c < classes; c++) g[c] = (g[c] / total * mass - y[c]) * p->weight[b];
+        p->cost[b] = mass * log_of(all(total))[0] - meant;
+    }
+}
+
 static void squares(const Places *p, const real *z, real *g, int row, int outputs, int rows, real factor) {
     const real *y = p->target;
     for (int b = 0; b < rows; b++, z += row, g += row, y += outputs) {
@@ -352,6 +367,7 @@ static void find_output_gradient(const LaneTask *t, const Places *p, int rows, r
     const int last = t->layers - 1, row = p->row[last], outputs = t->width[t->layers];
     const real *z = p->h[t->layers];
     if (t->objective == CROSS_ENTROPY) cross_entropy(p, z, g, row, outputs, rows);
+    else if (t->objective == SOFT_CROSS_ENTROPY) soft_cross_entropy(p, z, g, row, outputs, rows);
     else if (t->objective == GAUSSIAN_NLL) gaussian(p, z, g, row, outputs / 2, rows);
     else squares(p, z, g, row, outputs, rows, t->objective == HALF_MSE ? (real)1 : (real)2);
 }
@@ -481,11 +497,11 @@ static void run_backward(const LaneTask *t, const Places *p, int k, int rows, co
 }
 
 /* Momentum and Adam, after all gradients are known. `powers`: of Adam's two factors, for this step. */
-static void move(const LaneTask *t, const Places *p, int64_t lane, int pulled, const double *powers) {
-    const vec rate = all((real)t->rate[lane]), keep = all((real)(t->decay[lane] + t->pull[lane]));
+static void move(const LaneTask *t, const Places *p, int64_t lane, double by, int pulled, const double *powers) {
+    const vec rate = all((real)by), keep = all((real)(t->decay[lane] + t->pull[lane]));
     const vec momentum = all((real)t->momentum), share = all((real)(1.0 - 0.9)), rest = all((real)0.999);
     const vec more = all((real)(1.0 - 0.999)), tiny = all((real)1e-8);
-    const vec step = all((real)(t->rate[lane] / (1.0 - powers[0])));
+    const vec step = all((real)(by / (1.0 - powers[0])));
     const vec correct = all((real)__builtin_sqrt(1.0 - powers[1]));
     for (int64_t i = 0; i < p->size; i += LANES) {
         vec w = load(p->w + i), g = load(p->gradient + i);
@@ -505,12 +521,14 @@ static void move(const LaneTask *t, const Places *p, int64_t lane, int pulled, c
     }
 }
 
-INLINE void descend(const LaneTask *t, const Places *p, int k, int rows, int64_t lane, int pulled, const real *g) {
+INLINE void descend(
+    const LaneTask *t, const Places *p, int k, int rows, int64_t lane, double by, int pulled, const real *g
+) {
     real *to = t->optimizer == SGD ? p->w : p->gradient;
     Product task = {
         .a = p->h[k], .a_row = p->input_row[k], .b = g, .b_row = p->row[k], .c = to + p->at[k], .c_row = p->row[k],
         .rows = t->width[k] + t->bias[k], .columns = t->width[k + 1], .depth = rows, .outer = 1,
-        .rate = (real)t->rate[lane], .keep = (real)(t->decay[lane] + t->pull[lane]), .shift = p->shift + p->at[k],
+        .rate = (real)by, .keep = (real)(t->decay[lane] + t->pull[lane]), .shift = p->shift + p->at[k],
     };
     if (t->optimizer != SGD) product(&task, GRADIENT);
     else if (pulled) product(&task, DESCEND_PULL);
@@ -519,8 +537,8 @@ INLINE void descend(const LaneTask *t, const Places *p, int k, int rows, int64_t
 
 #ifdef FEATURES
 /* Plain SGD for the convolutions: their gradients are sums over samples, and known only now. */
-static void move_plainly(const LaneTask *t, const Places *p, int64_t lane, int pulled) {
-    const vec rate = all((real)t->rate[lane]), keep = all((real)(t->decay[lane] + t->pull[lane]));
+static void move_plainly(const LaneTask *t, const Places *p, int64_t lane, double by, int pulled) {
+    const vec rate = all((real)by), keep = all((real)(t->decay[lane] + t->pull[lane]));
     for (int64_t i = 0; i < p->features.size; i += LANES) {
         vec w = load(p->w + i), g = load(p->gradient + i);
         if (pulled) g = FMA(keep, w, g) + load(p->shift + i);
@@ -562,11 +580,11 @@ static void run_still_forward(const LaneTask *t, const Places *p, int rows) {
 }
 
 /* Gradient g of the first layer's outputs -> where these move. */
-static void descend_still(const LaneTask *t, const Places *p, int rows, int64_t lane, const real *g) {
+static void descend_still(const LaneTask *t, const Places *p, int rows, double by, const real *g) {
     const int row = p->row[0];
     Product task = { /* the Gram matrix is symmetric to the bit, so it may be read with rows side by side */
         .a = p->gram, .a_row = p->gram_row, .b = g, .b_row = row, .c = p->z, .c_row = row, .rows = rows,
-        .columns = t->width[1], .depth = rows, .outer = 1, .rate = (real)t->rate[lane],
+        .columns = t->width[1], .depth = rows, .outer = 1, .rate = (real)by,
     };
     multiply_descend(&task);
     for (int64_t i = 0; i < (int64_t)rows * row; i += LANES) store(p->sum + i, load(p->sum + i) + load(g + i));
@@ -589,6 +607,7 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
     }
     for (int s = t->first_step; s < last; s++) {
         powers[0] *= 0.9, powers[1] *= 0.999;
+        const double by = t->step_rate ? t->step_rate[s - t->first_step] : t->rate[lane];
 #ifndef FEATURES
         if (still) {
             if (s == 0 && (rows = gather(t, p, s, lane)) > 0) begin_still(t, p, rows);
@@ -611,21 +630,21 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
                 drop(p, k, t->width[k], rows, below, round_up(t->width[k]));
             }
 #ifndef FEATURES
-            if (k == 0 && still) descend_still(t, p, rows, lane, g);
+            if (k == 0 && still) descend_still(t, p, rows, by, g);
             else
 #endif
-                descend(t, p, k, rows, lane, pulled, g);
+                descend(t, p, k, rows, lane, by, pulled, g);
             real *other = g;
             g = below, below = other;
         }
 #ifdef FEATURES
         descend_features(t->stage, t->stages, &p->features, p->w, p->gradient, rows, g, round_up(t->width[0]));
-        if (t->optimizer == SGD) move_plainly(t, p, lane, pulled);
+        if (t->optimizer == SGD) move_plainly(t, p, lane, by, pulled);
 #endif
-        if (t->optimizer != SGD) move(t, p, lane, pulled, powers);
+        if (t->optimizer != SGD) move(t, p, lane, by, pulled, powers);
     }
 #ifndef FEATURES
-    if (still && last) descend(t, p, 0, rows, lane, 0, p->sum);
+    if (still && last) descend(t, p, 0, rows, lane, t->rate[lane], 0, p->sum);
 #endif
     t->loss[lane] += loss;
     if (t->steps[lane] <= t->end_step && (t->steps[lane] > t->first_step || t->first_step == 0)) {

@@ -46,7 +46,7 @@ from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.seats import PATIENCE, wait_for_resources
 from fedray.runtime.ray.sending import prepare_objects
 from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
-from fedray.runtime.worker_info import name_lanes
+from fedray.runtime.worker_info import describe_lanes
 from fedray.scenario.schema import Scenario
 from fedray.storage.identity import keep_lanes
 from fedray.storage.loggers import build_loggers
@@ -87,10 +87,13 @@ class Coordinator:
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
+            if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
+                scenario = replace(scenario, lanes=runtime.lanes)
+                study = build_study(scenario, self.own)
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
             watch = set_gauges(watch, self.out.name, runtime.counts)
-            digests = describe_study(scenario, self.own, study) | {"engine": {"lanes": name_lanes(facts)}}
+            digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
 
     def _keep_phase(self, record: logging.LogRecord) -> bool:

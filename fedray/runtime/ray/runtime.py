@@ -23,7 +23,7 @@ from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.local import reads_ensemble
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
+from fedray.core.types import FloatArray, IntArray, Lanes, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
 from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.chunks import cut_chunks
@@ -81,6 +81,11 @@ class RayRuntime:
     def actors(self) -> list[Any]:
         """The client actors, by number."""
         return self.clients.actors
+
+    @property
+    def lanes(self) -> Lanes:
+        """Whether compiled kernels may train: torch, where the scenario leaves it and the nodes do not agree."""
+        return self.clients.scenario.lanes
 
     def _start_actors(self) -> None:
         self.clients.start()
