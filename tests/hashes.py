@@ -125,6 +125,12 @@ CASES: dict[str, dict[str, Any]] = {
         "local": {"lr": 1e-4, "optimizer": "sgd", "momentum": 0.9}, "participation": {"per_round": 4},
         "compress": {"kind": "topk", "error_feedback": True},
     },
+    "ivon_admm": {"method": {"name": "ivon_admm"}, "local": {"lr": 1e-4, "epochs": 2}},
+    "ivon_admm ensemble": {
+        "method": {"name": "ivon_admm", "models": 2, "dual_step": 0.1, "server_step": 0.5, "prior": 10.0, "samples": 0},
+        "local": {"lr": 1e-4, "epochs": 1, "batch_size": 16}, "participation": {"per_round": 4},
+        "compress": {"kind": "topk", "error_feedback": True},
+    },
     "ditto": {"method": {"name": "ditto"}},
     "ditto passes": {"method": {"name": "ditto", "lambda": [0.1, 1.0]}, "data": {"hold_out": 0.2}},
     "lg_fedavg": {"method": {"name": "lg_fedavg", "shared_layers": 1}},

@@ -115,22 +115,22 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
     return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
 
 
-def refine_sites(damping: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
+def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
     """What clients send and keep of what they have trained (`Local.finish`): by what their factors change.
 
     With D the change of the posterior's natural parameters in local training, the first 2 p numbers change by
-    `damping D`, which is sent, and so does the client's factor.
+    `sent D`, and the client's factor by `kept D`. With PVI both are the damping.
 
     Args:
-        damping: Share of the change that is applied, in (0, 1].
+        kept: Share of the change by which the factor changes, at least 0.
+        sent: Share of the change that is sent, above 0.
         prior: Precision of the prior.
         p: Weights of the network.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
-        learned = to_natural(final[:, :p], final[:, p : 2 * p])
-        change = damping * (learned - find_posterior(start, prior, p))
-        both = start[:, : 4 * p].double() + torch.cat([change, change], dim=1)
+        change = to_natural(final[:, :p], final[:, p : 2 * p]) - find_posterior(start, prior, p)
+        both = start[:, : 4 * p].double() + torch.cat([sent * change, kept * change], dim=1)
         return torch.cat([both.to(final.dtype), final[:, 4 * p :]], dim=1)
 
     return finish
@@ -149,19 +149,36 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
-        natural = torch.zeros(rows.number, 2 * p, dtype=torch.float64)
-        natural[:, p:] = prior
-        return {**base.init(models), NATURAL: natural}
+        return {**base.init(models), NATURAL: make_prior(rows.number, prior, p)}
 
     def step(state: State, stats: Stats, t: int) -> State:
-        after, trained = base.step(state, stats, t), stats["weight"].total[:, None] > 0
         natural = state.extra[NATURAL] + stats["sum"].value()[:, : 2 * p]
-        models = torch.where(trained, after.models, state.models)
-        models[:, : 2 * p] = torch.where(trained, from_natural(natural), state.models[:, : 2 * p])
-        models[:, 4 * p] = torch.where(trained[:, 0], 0.0, state.models[:, 4 * p])
-        return after._replace(models=models, extra={**after.extra, NATURAL: natural})
+        return place_posteriors(state, base.step(state, stats, t), natural, stats["weight"].total > 0)
 
     return Server(init, base.reduce, step)
+
+
+def make_prior(number: int, prior: float, p: int) -> Tensor:
+    """Natural parameters of the prior N(0, 1 / prior) in so many rows, `[number, 2 p]`; float64."""
+    natural = torch.zeros(number, 2 * p, dtype=torch.float64)
+    natural[:, p:] = prior
+    return natural
+
+
+def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
+    """The next state, of which models that were trained have new Gaussians, and are no prior any more.
+
+    Args:
+        state: Before the server's step.
+        after: Behind that of the mean, of which float buffers are.
+        natural: The posteriors' natural parameters, `[R K, 2 p]` float64; where nobody trained they are as before.
+        trained: Which models were trained, `[R K]`.
+    """
+    p, trained = natural.shape[1] // 2, trained[:, None]
+    models = torch.where(trained, after.models, state.models)
+    models[:, : 2 * p] = torch.where(trained, from_natural(natural), state.models[:, : 2 * p])
+    models[:, 4 * p] = torch.where(trained[:, 0], 0.0, state.models[:, 4 * p])
+    return after._replace(models=models, extra={**after.extra, NATURAL: natural})
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:

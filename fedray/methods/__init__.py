@@ -47,6 +47,7 @@ from fedray.methods.fedsam import fedsam
 from fedray.methods.fens import fens
 from fedray.methods.heterofl import heterofl
 from fedray.methods.ifca import ifca
+from fedray.methods.ivon_admm import ivon_admm
 from fedray.methods.lg_fedavg import lg_fedavg
 from fedray.methods.moon import moon
 from fedray.methods.pfedbayes import pfedbayes
@@ -110,6 +111,7 @@ __all__ = [
     "fens",
     "heterofl",
     "ifca",
+    "ivon_admm",
     "lg_fedavg",
     "local_only",
     "moon",

@@ -63,7 +63,7 @@ def pvi(setting: Setting) -> Method:
             local,
             step=learn_from_cavity(local, prior, p),  # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
             momentum=0.0,
-            finish=refine_sites(rho, prior, p),  # t_k <- t_k (q_k / q)^rho
+            finish=refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
         ),
         compress=dense,
     )

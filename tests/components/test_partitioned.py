@@ -143,7 +143,7 @@ class Federation:
         g = torch.Generator().manual_seed(4)
         precision = 30.0 * torch.rand(clients, p, generator=g, dtype=torch.float64)
         self.p, self.likelihood = p, torch.cat([precision * torch.randn(clients, p, generator=g), precision], dim=1)
-        self.finish = refine_sites(damping, PRIOR, p)
+        self.finish = refine_sites(damping, damping, PRIOR, p)
         rows = Rows(1, 1)
         self.server = add_sites(mean(rows), rows, PRIOR, p)
         first = row_of(torch.randn(p, generator=g), torch.full((p,), -3.44), torch.zeros(2 * p), 1.0)[None]

@@ -106,6 +106,7 @@ def test_every_method_has_said_what_its_server_is() -> None:
         "fens",
         "beta_predbayes",
         "heterofl",
+        "ivon_admm",
         "pfedbayes",
         "pvi",
         "random_walk",

@@ -42,6 +42,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small sce
     "dsvgd": {"method": {"models": 3, "factor_steps": 5}, "local": {"lr": 0.01}},
     "pfedbayes": {"local": {"lr": 0.01, "epochs": 5}},
     "pvi": {"local": {"lr": 0.01}},
+    "ivon_admm": {"local": {"lr": 1e-4}},
 }
 CLOCK = ("wall_seconds",)  # columns that differ between two runs of one scenario
 

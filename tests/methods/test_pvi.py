@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conjugate import lines
 from small import copy_run, scenario, train_rounds
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -17,10 +18,7 @@ from fedray.assembly.memory import estimate_study
 from fedray.assembly.study import build_study
 from fedray.components.partitioned import NATURAL, find_posterior
 from fedray.core.errors import ScenarioWarning
-from fedray.core.types import FloatArray
-from fedray.data.types import Dataset, Split
 from fedray.methods import pvi
-from fedray.methods.bayesian_linear import posterior
 from fedray.scenario.loader import read_scenario
 
 CALM: dict[str, Any] = {"local": {"lr": 0.01}}
@@ -65,25 +63,6 @@ def test_one_round_of_half_the_damping_moves_the_posterior_half_as_far() -> None
 def test_the_default_damping_is_one_over_the_clients() -> None:
     assert torch.equal(train(2)[0], train(2, damping=1 / 6)[0])
     assert not torch.equal(train(2)[0], train(2, damping=0.1)[0])
-
-
-def lines() -> tuple[Dataset, FloatArray, FloatArray]:
-    """Four clients whose inputs are uncorrelated, and the exact posterior's mean and variance, bias last.
-
-    With unit noise and a standard normal prior it is a product of Gaussians of each weight.
-    """
-    generator = np.random.default_rng(0)
-    corners = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)
-    inputs = [np.tile(corners * side, (n, 1)) for side, n in (((1.5, 0.5), 1), ((0.6, 1.4), 2), ((1, 1), 1))]
-    targets = [x @ generator.normal(size=(2, 1)) + generator.normal(size=(len(x), 1)) for x in inputs]
-    x, y = np.concatenate(inputs), np.concatenate(targets)
-    exact = posterior(np.column_stack([x, np.ones(len(x))]), y[:, 0], 1.0, 1.0)
-    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
-    owner = np.repeat(np.arange(3), [len(part) for part in inputs])
-    train = Split(x.astype(np.float32), y.astype(np.float32), owner)
-    test = Split(train.x[:4], train.y[:4])
-    data = Dataset("lines", train, test, 0, (), zero, one, zero[:, :1], one[:, :1])
-    return data, exact.mean, np.diag(exact.covariance)
 
 
 @pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")  # of the damping

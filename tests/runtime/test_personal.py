@@ -215,6 +215,7 @@ PRIVATE = {
     "scaffold": {"name": "scaffold"},
     "pfedbayes": {"name": "pfedbayes", "models": 2},
     "pvi": {"name": "pvi", "models": 2},
+    "ivon_admm": {"name": "ivon_admm", "models": 2},
 }
 
 

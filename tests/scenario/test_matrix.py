@@ -221,7 +221,7 @@ OPTIONS: dict[str, list[Any]] = {
     "damping": [0.3], "precision": [3.0], "prior": [0.5], "solver": ["descent"], "solver_steps": [7],
     "solver_lr": [0.3], "bandwidth": [0.2], "factor_steps": [3], "decay": ["none"],
     "cycles": [2], "samples_per_cycle": [3], "exploration": [0.1], "beta_epochs": [2], "beta_lr": [0.1],
-    "beta_batch": [7],
+    "beta_batch": [7], "penalty": [1.0], "dual_step": [0.5], "server_step": [0.7], "beta1": [0.5], "beta2": [0.9],
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     "meta_batch": {"method.proxy": 0.4},
