@@ -171,7 +171,8 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
     Args:
         rows: the rows of the state.
-        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all, the mean of n_k in its world.
+        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all of a world,
+            the mean of their n_k.
         laplace: how uploads become Gaussians.
         how: the steps by which a model goes there; None: it goes to the mode (`climb`).
     """
