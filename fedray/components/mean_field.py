@@ -43,12 +43,22 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
         own: q, means mu and rhos, `[2 p]`.
         prior: w, means nu and rhos, `[2 p]`.
     """
-    (mean, sigma, slope), (other, tau, other_slope) = _read_gaussian(own), _read_gaussian(prior)
+    (mean, sigma, _), (other, tau, slope) = _read_gaussian(own), _read_gaussian(prior)
     away, ratio = (mean - other) / tau, sigma / tau
-    pull = away / tau
-    spread = (ratio / tau - 1.0 / sigma) * slope
-    widen = (1.0 - ratio.square() - away.square()) / tau * other_slope
-    return Slopes(torch.cat([pull, spread], dim=-1), torch.cat([-pull, widen], dim=-1))
+    widen = (1.0 - ratio.square() - away.square()) / tau * slope
+    return Slopes(differentiate_in_own(own, other, tau), torch.cat([-away / tau, widen], dim=-1))
+
+
+def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
+    """The gradient of `KL(q || w)` for q alone, `[2 p]`; 0 where q is w, to the bit.
+
+    Args:
+        own: q, means and rhos, `[2 p]`.
+        other: means of w, `[p]`.
+        tau: standard deviations of w, `[p]`.
+    """
+    mean, sigma, slope = _read_gaussian(own)
+    return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
 
 
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
@@ -78,7 +88,8 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
         own, prior = parameters.chunk(2, dim=-1)
         data, weight, count = gradient[..., :p], zeta / context.size, context.step + 1
         spread = data * context.noise * torch.sigmoid(own[..., p:])  # by the chain rule, through the draw
-        slope = torch.cat([data, spread], dim=-1) + weight * differentiate_divergence(own, prior).own
+        away = differentiate_in_own(own, prior[..., :p], softplus(prior[..., p:]))
+        slope = torch.cat([data, spread], dim=-1) + weight * away
         change, moments = find_step(local, slope, state[0], count)
         if count % personal_steps:
             return torch.cat([change, torch.zeros_like(prior)], dim=-1), (moments, state[1])

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from fedray.components.aggregation import Rows
-from fedray.components.mean_field import Moments, find_step
+from fedray.components.mean_field import Moments, differentiate_in_own, find_step
 from fedray.core import rng
 from fedray.core.local import StepContext, Transform
 from fedray.core.method import Answer, Local, Server
@@ -36,10 +36,11 @@ NATURAL = "natural"  # the posterior's natural parameters in the state
 
 
 class _Learned(NamedTuple):
-    """What local training remembers: the optimizer's memory, and the cavity's natural parameters, `[2 p]`."""
+    """What local training remembers: the optimizer's memory, and the cavity's means and deviations, `[p]` each."""
 
     moments: Moments
-    cavity: Tensor
+    mean: Tensor
+    tau: Tensor
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
@@ -98,19 +99,16 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
     def init(parameters: Tensor) -> _Learned:
         zero = torch.zeros_like(parameters[..., : 2 * p])
-        return _Learned((zero, zero), find_cavity(parameters, prior, p).to(parameters.dtype))
+        mean, rho = from_natural(find_cavity(parameters, prior, p)).to(parameters.dtype).chunk(2, dim=-1)
+        return _Learned((zero, zero), mean, softplus(rho))
 
     def update(gradient: Tensor, state: _Learned, parameters: Tensor, context: StepContext) -> tuple[Tensor, _Learned]:
-        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p + 1), dim=-1)
-        linear, precision = state.cavity.chunk(2, dim=-1)
-        sigma, slope, data = softplus(rho), torch.sigmoid(rho), gradient[..., :p]
-        away = precision * mean - linear  # of KL(q || cavity), in the mean
-        spread = (precision * sigma - 1.0 / sigma) * slope
-        by_rho = data * context.noise * slope + spread / context.size  # the loss by the chain rule, through the draw
-        step, moments = find_step(
-            local, torch.cat([data + away / context.size, by_rho], dim=-1), state.moments, context.step + 1
-        )
-        return torch.cat([step, torch.zeros_like(rest)], dim=-1), _Learned(moments, state.cavity)
+        q, rest = parameters.split_with_sizes((2 * p, 2 * p + 1), dim=-1)
+        data = gradient[..., :p]
+        spread = data * context.noise * torch.sigmoid(q[..., p:])  # by the chain rule, through the draw
+        away = differentiate_in_own(q, state.mean, state.tau) / context.size
+        step, moments = find_step(local, torch.cat([data, spread], dim=-1) + away, state.moments, context.step + 1)
+        return torch.cat([step, torch.zeros_like(rest)], dim=-1), state._replace(moments=moments)
 
     return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
 

@@ -171,7 +171,8 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
     Args:
         rows: the rows of the state.
-        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all, the mean of n_k.
+        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all of a world,
+            the mean of their n_k.
         laplace: how uploads become Gaussians.
         how: the steps by which a model goes there; None: it goes to the mode (`climb`).
     """
@@ -188,8 +189,9 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
     def step(state: State, stats: Stats, t: int) -> State:
         after = base.step(state, stats, t)
         models = after.models.clone()
-        each = stats["rows"].total.sum() / stats["weight"].total.sum().clamp(min=1)
-        for world, sent in _find_sent(rows, state, stats, 1.0 if weighting == "examples" else float(each)).items():
+        size, jobs = (stats[name].total.view(rows.worlds, -1).sum(1) for name in ("rows", "weight"))
+        each = torch.ones(rows.worlds) if weighting == "examples" else size.double() / jobs.clamp(min=1)
+        for world, sent in _find_sent(rows, state, stats, each.tolist()).items():
             known = laplace.gather(sent)
             for mode in sorted({one.mode for one in sent}):
                 row = world * rows.models + mode
@@ -200,14 +202,14 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
     return Server(base.init, reduce, step, keeps=True)
 
 
-def _find_sent(rows: Rows, state: State, stats: Stats, times: float) -> dict[int, list[SentMode]]:
-    """What was sent, by world, in the order of models and of clients; the curvature is multiplied by `times`."""
+def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
+    """What was sent, by world, in the order of models and of clients; the curvature of each world has its factor."""
     found: dict[int, list[SentMode]] = {}
     curvature = stats["curvature"].rows
     for row, each in group_uploads(rows, stats["uploads"]).items():
         world, mode = divmod(row, rows.models)
         for client, delta in each:
-            sure = times * curvature[world, mode, client]
+            sure = times[world] * curvature[world, mode, client]
             found.setdefault(world, []).append(SentMode(client, mode, state.models[row] + delta, sure))
     return found
 

@@ -27,28 +27,20 @@ from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.missing_values import refuse_unknown_nulls
 from fedray.scenario.names import NameKind
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rules import check_scenario
 from fedray.scenario.schema import CellKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.shipped import find_scenario_file
+from fedray.scenario.spelling import NESTED, spell_sections
 
-__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "spell_sections", "to_plain"]
+__all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
-_SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
-    "method": "name",
-    "data": "name",
-    "data.partition": "name",
-    "participation.selection": "name",
-    "model": "name",
-    "clients": "number",
-    "local.schedule": "kind",
-}
 _NAMED = {"selection": {"name": "uniform"}}  # what a nested section is called without a name
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
-_NESTED: dict[str, NameKind] = {"data": "partition", "participation": "selection"}  # sections with names in others
 _OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name, beside the nested ones
 _MOST_CELLS = 1000
 
@@ -82,12 +74,13 @@ def read_scenario(
         BadInput: one line with the key, its value and the remedy.
     """
     file, changes = _tree(source), _overrides(overrides)
+    refuse_unknown_nulls([file, changes], own)
     given = merge_keys(merge_keys({}, file), changes)
     base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     if len(outer.table) > _MOST_CELLS:
         raise BadInput(f"table has {len(outer.table)} cells: give {_MOST_CELLS} at most, or split the file")
-    cells = [_read_cell(cell, given) for cell in outer.table]
+    cells = [_read_cell(cell, given, own) for cell in outer.table]
     table = [_cell(cell, base, place.scenario) for cell, place in zip(outer.table, cells, strict=True)]
     for i, cell in enumerate(table):
         if cell.name.lower() in {other.name.lower() for other in table[:i]}:
@@ -124,7 +117,7 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
     for section in _OBJECT_SECTIONS:
         if "object" in out[section]:  # no name says what a Python object is
             del out[section]["name"]
-    for outer, inner in _NESTED.items():
+    for outer, inner in NESTED.items():
         if "object" in out[outer][inner]:
             del out[outer][inner]["name"]
     usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", _NAMED["selection"])
@@ -153,38 +146,13 @@ def refuse_scenario(where: str, tree: Any) -> None:
         raise BadInput(f"{quote_value(where, 200)[1:-1]} is a scenario, not a sweep: use `fedray run`")
 
 
-def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """The keys with every section spelled out that is one word or one number.
-
-    Args:
-        tree: plain values, nested or with dotted keys.
-        path: where they stand.
-
-    Example:
-        >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
-        {'method': {'name': 'fedavg'}, 'data': {'partition': {'name': 'iid'}}, 'clients': {'number': 50}}
-        >>> spell_sections({"method": "fedprox", "method.mu": 0.1})
-        {'method': {'name': 'fedprox'}, 'method.mu': 0.1}
-    """
-    out: Tree = {}
-    for key, value in tree.items():
-        short = _SHORT.get(f"{path}{key}")
-        if isinstance(value, Mapping):
-            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" in (*_NESTED, "local") else value
-        elif short is not None and isinstance(value, int | float if short == "number" else str):
-            out[key] = {short: value}
-        else:
-            out[key] = value
-    return out
-
-
 def _scenario(given: Mapping[str, Any]) -> Scenario:
     tree = with_defaults(_name_objects(given))
     kinds: tuple[NameKind, ...] = ("method", "model", "data")
     for kind in kinds:
         if isinstance(tree[kind], Mapping):
             tree[kind] = fold_options(kind, kind, tree[kind], section_fields(kind))
-    for outer, inner in _NESTED.items():
+    for outer, inner in NESTED.items():
         section = tree[outer].get(inner) if isinstance(tree.get(outer), Mapping) else None
         if isinstance(section, Mapping):
             named = {"name": section["object"], **section} if section.get("object") is not None else section
@@ -220,10 +188,11 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
     return {key: value for key, value in tree.items() if key not in _TABLE}
 
 
-def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
+def _read_cell(cell: CellKeys, given: Mapping[str, Any], objects: Collection[str]) -> Place:
     """A cell: what it sets, and the scenario it makes."""
     try:
         own = expand(spell_sections(cell.overrides))
+        refuse_unknown_nulls([given, own], objects)
         if set(own) & set(_TABLE):
             raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
         merged = merge_keys(_without_table(given), own)

@@ -25,7 +25,7 @@ _KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a 
     ("participation", "selection"): (),
     ("model",): ("objective",),
 }
-_DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
+DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
     ("method",): "fed_ensemble",
     ("data",): "digits",
     ("data", "partition"): "iid",
@@ -128,7 +128,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> 
         over: the keys that win.
         path: where both stand.
     """
-    names = base.get("name", _DEFAULT_NAMES.get(path)), over.get("name")
+    names = base.get("name", DEFAULT_NAMES.get(path)), over.get("name")
     return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 

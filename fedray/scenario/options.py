@@ -37,16 +37,34 @@ def fold_options(
         raise BadInput(_explain_unknown_name(kind, path, name))
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
+    known = None if is_object else list_keys(kind, name, fields)
+    for key in given:
+        if known is not None and key not in known:
+            raise BadInput(explain_unknown_key(path, key, known, (kind, name)))
     if is_object or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
         return {**out, "options": given}
-    table, takes_more = _list_options(kind, name)
-    for key in given:
-        if key not in table and not takes_more:
-            keys = ("name", *(field for field in fields if field not in ("name", "object")), *table)
-            raise BadInput(explain_unknown_key(path, key, keys, (kind, name)))
+    table, _ = _list_options(kind, name)
     options = {key: _option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
+
+
+def list_keys(kind: names.NameKind, name: str, fields: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The keys of a section that names something: its fields and the options of the name; None: any.
+
+    Args:
+        kind: what the section names.
+        name: one that is known.
+        fields: the section's keys beside its options.
+
+    Example:
+        >>> list_keys("method", "fedprox", ("name", "object", "models"))
+        ('name', 'models', 'mu')
+    """
+    table, takes_more = _list_options(kind, name)
+    if takes_more or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
+        return None
+    return ("name", *(field for field in fields if field not in ("name", "object")), *table)
 
 
 def _explain_unknown_name(kind: names.NameKind, path: str, name: Any) -> str:

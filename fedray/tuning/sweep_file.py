@@ -15,9 +15,11 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import refuse_scenario, spell_sections
+from fedray.scenario.loader import refuse_scenario
+from fedray.scenario.missing_values import refuse_unknown_nulls
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.shipped import find_scenario_file
+from fedray.scenario.spelling import spell_sections
 from fedray.scenario.validators import Check, label, maybe, one_of, whole
 from fedray.tuning.objectives import SweepObjective, read_objective
 from fedray.tuning.space import read_space
@@ -145,8 +147,9 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     own = given["overrides"] or {}
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
-    tree = merge_keys({"data": {"hold_out": HOLD_OUT}}, spell_sections(to_plain_values(wanted)))
-    tree = merge_keys(tree, expand(spell_sections(to_plain_values(own))))
+    keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
+    refuse_unknown_nulls([keys, changes])
+    tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 
 

@@ -27,7 +27,7 @@ from fedray.components.partitioned import (
     to_natural,
 )
 from fedray.core.exact_sum import merge_stats
-from fedray.core.local import Reading
+from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local
 from fedray.core.types import State, Uploads
 from fedray.models.flat_weights import wrap_networks
@@ -134,6 +134,18 @@ def test_local_training_is_variational_inference_with_the_cavity_as_its_prior(
         assert (wanted - block.start[lane, : 2 * P]).abs().max() > 1e-3
         torch.testing.assert_close(found[lane, : 2 * P], wanted, rtol=0, atol=3e-5)
         assert torch.equal(found[lane, 2 * P :], block.start[lane, 2 * P :])
+
+
+@pytest.mark.parametrize("local", [Local(optimizer="adam", lr=0.01), Local(lr=0.05)], ids=["adam", "sgd"])
+def test_rounding_moves_no_gaussian_that_is_its_cavity(local: Local) -> None:
+    """Without a factor and without data the gradient is 0 to the bit; Adam made a whole step of what rounding left."""
+    g, p = torch.Generator().manual_seed(0), 203
+    mean, rho = 3.0 * torch.randn(3, p, generator=g), 4.0 * torch.randn(3, p, generator=g) - 3.0
+    rows, rule = torch.cat([mean, rho, torch.zeros(3, 2 * p + 1)], dim=1), learn_from_cavity(local, PRIOR, p)
+    one, none = torch.tensor([7.0]), torch.zeros_like
+    context = StepContext(0, one, 0, one, local.lr, one, none, none, torch.randn(p, generator=g), one)
+    step, _ = torch.vmap(lambda row: rule.update(none(row), rule.init(row), row, context))(rows)
+    assert (step == 0.0).all()
 
 
 class Federation:

@@ -133,6 +133,15 @@ def test_what_a_client_measures_does_not_depend_on_the_jobs_beside_it(method: st
     assert not torch.equal(models(alone), models(run(method, {"rounds": 2}, models=2)))
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_fedbens_counts_the_rows_of_a_worlds_own_clients(weighting: str) -> None:
+    """Replicates whose participants have other numbers of rows: each has the bits that it has alone."""
+    few: dict[str, Any] = {**ONE, "participation": {"per_round": 2}, "server": {"weighting": weighting}}
+    both = models(run("fedbens", few, {"replicates": 2}, models=2)).split(2)
+    for seed, found in enumerate(both):
+        assert torch.equal(found, models(run("fedbens", few, {"seed": seed}, models=2)))
+
+
 def test_more_rows_than_a_client_has_are_all_of_them() -> None:
     assert torch.equal(models(run("fedfisher", ONE, fisher_rows=10**6)), models(run("fedfisher", ONE)))
 
