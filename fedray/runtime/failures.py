@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -30,10 +30,11 @@ from torch import Tensor
 
 from fedray.assembly.lone_rows import REMEDY, is_refused
 from fedray.core.errors import BadInput, Diverged, FedrayError
-from fedray.core.types import IntArray, Net, Stats
+from fedray.core.types import IntArray, Net, Plan, Stats
 from fedray.models.catalogue import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
 from fedray.own_code.user_code import blame_user_code, describe_exception
+from fedray.scenario.methods import method_spec_of
 from fedray.training.choice import Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback
@@ -170,6 +171,24 @@ def explain_no_client(split: str, skip: bool) -> Iterator[None]:
             f"{error}: on_client_error: skip leaves out clients that fail in training; it cannot leave out {split} "
             "rows, which belong to no client"
         ) from error.__cause__
+
+
+def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
+    """The error of a round in which training diverged: at which clients, and which rate their method has by default.
+
+    Args:
+        scenario: in plain types.
+        t: the round, from 0.
+        plan: of the jobs.
+        jobs: those that diverged.
+    """
+    names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
+    method, lr = scenario.get("method", {}).get("name"), scenario.get("local", {}).get("lr")
+    usual = method_spec_of(method).defaults.get("local", {}).get("lr")
+    default = f" (the default of {method} is {usual:g})" if usual is not None and lr is not None and lr > usual else ""
+    return Diverged(
+        f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr{default}"
+    )
 
 
 def is_gpu_full(error: BaseException) -> bool:

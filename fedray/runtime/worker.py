@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.errors import Diverged, Overflow
+from fedray.core.errors import Overflow
 from fedray.core.exact_sum import check_finite, merge_stats
 from fedray.core.method import MIXTURE, PARTICLES, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
@@ -252,10 +252,7 @@ class Worker:
             received = uploads._replace(delta=sent.delta)
             stats = phase.server.reduce(received if jobs.flight is None else flights.to_groups(received, jobs.flight))
         except Overflow as overflow:
-            names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in overflow.rows)
-            raise Diverged(
-                f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr"
-            ) from None
+            raise failures.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
         for name, value in {**uploads.own, **sent.own}.items():
             self.private.write(name, plan, value)
         return stats

@@ -268,3 +268,13 @@ def test_jobs_that_need_each_other_fail_together_and_are_tried_together() -> Non
     assert all(len(jobs) % 3 == 0 and jobs[0] % 3 == 0 for jobs in tried)
     with pytest.raises(FedrayError, match="^3 failed: ValueError"):
         failures.try_jobs(work, str, False, np.arange(9), atom=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "end"), [("pvi", "lower local.lr (the default of pvi is 0.002)"), ("fedavg", "lower local.lr")]
+)
+def test_divergence_names_the_rate_that_its_method_has_by_default(method: str, end: str) -> None:
+    keys = of_method(method, {"local": {"lr": 1e30}, "rounds": 2})
+    with pytest.raises(Diverged) as caught:
+        fedray.run(keys)
+    assert str(caught.value).endswith(end)
