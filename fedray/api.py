@@ -32,7 +32,7 @@ from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.out_folder import choose_out
 from fedray.files.plain import expand_user_path
-from fedray.own_code.user_code import explain_misfit
+from fedray.own_code.user_code import explain_uncallable
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
@@ -111,7 +111,7 @@ def _check_objects(
         ("model", model, "", "that makes the network, without arguments"),
         ("method", method, "setting", "(setting) that composes the method from a Setting"),
     ):
-        wrong = None if value is None else explain_misfit(value, arguments, classes=key == "model")
+        wrong = None if value is None else explain_uncallable(value, arguments, classes=key == "model")
         if wrong is not None:
             raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
     reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})

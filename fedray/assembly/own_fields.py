@@ -14,7 +14,7 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.core.local import RateKind, RateSchedule
-from fedray.own_code.user_code import explain_misfit, name_type
+from fedray.own_code.user_code import explain_uncallable, name_type
 
 
 def require(where: str, part: str, value: Any, kind: type) -> None:
@@ -25,7 +25,7 @@ def require(where: str, part: str, value: Any, kind: type) -> None:
 
 def require_function(where: str, part: str, value: Any, arguments: str) -> None:
     """Refuses a field that cannot be called with some arguments, such as "state, stats, t"."""
-    wrong = explain_misfit(value, arguments)
+    wrong = explain_uncallable(value, arguments)
     if wrong is not None:
         raise BadInput(f"{where}: {part} {wrong}: give a function ({arguments})")
 

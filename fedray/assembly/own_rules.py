@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput
 from fedray.data.flower import is_partitioner
 from fedray.data.own_partition import wants_columns
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import explain_misfit
+from fedray.own_code.user_code import explain_uncallable
 
 _KEYS = {"partition": "data.partition", "selection": "participation.selection", "schedule": "schedule"}
 _OR = {"partition": " or a partitioner of flwr_datasets"}
@@ -36,7 +36,7 @@ def explain_rule(kind: str, thing: Any) -> str | None:
         thing: the user's object.
     """
     keywords = ["columns"] if kind == "partition" and wants_columns(thing) else []
-    return explain_misfit(thing, ARGUMENTS[kind], keywords, classes=kind == "schedule")
+    return explain_uncallable(thing, ARGUMENTS[kind], keywords, classes=kind == "schedule")
 
 
 def take_rules(given: Mapping[str, Any], keys: dict[str, Any] | None = None) -> dict[str, Any]:

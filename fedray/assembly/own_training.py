@@ -21,7 +21,7 @@ from torch import nn
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import explain_misfit, takes_positional
+from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario import names
 from fedray.scenario.evaluation import OwnKeys
 from fedray.scenario.schema import Scenario
@@ -106,7 +106,7 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = ()) -
     if kind == "optimizer":
         wrong = _explain_transform(thing, options)
     else:
-        wrong = explain_misfit(_find_function(thing), _ARGUMENTS[kind], options)
+        wrong = explain_uncallable(_find_function(thing), _ARGUMENTS[kind], options)
     if wrong is not None:
         raise BadInput(f"{where}: it {wrong}: give {WANTED[kind]}")
     if isinstance(thing, LocalLoss) and not set(thing.reads) <= set(READS):
@@ -124,10 +124,10 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
-        found = ((name, explain_misfit(function, each[name])) for name, function in functions.items())
+        found = ((name, explain_uncallable(function, each[name])) for name, function in functions.items())
         return next((f"has an {name} that {wrong}" for name, wrong in found if wrong is not None), None)
-    alone = explain_misfit(thing, "", options, classes=True)
-    return alone and explain_misfit(thing, "parameters", ["lr", *options], classes=True)
+    alone = explain_uncallable(thing, "", options, classes=True)
+    return alone and explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:

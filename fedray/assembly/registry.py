@@ -23,7 +23,7 @@ from fedray.core.errors import BadInput
 from fedray.data import catalogue
 from fedray.data.own_partition import register_partition
 from fedray.methods import METHODS
-from fedray.own_code.user_code import explain_misfit
+from fedray.own_code.user_code import explain_uncallable
 from fedray.scenario import names
 
 _FUNCTIONS: dict[str, Callable[[str, Any], None]] = {  # kind -> who keeps its functions
@@ -91,7 +91,7 @@ def _explain_function(kind: str, thing: Any) -> str | None:
     if kind in own_rules.ARGUMENTS:
         return own_rules.explain_rule(kind, thing)
     keywords = _list_needed(thing, _ARGUMENTS[kind]) if kind in ("model", "data") and callable(thing) else []
-    return explain_misfit(thing, _ARGUMENTS[kind], keywords, classes=kind == "model")
+    return explain_uncallable(thing, _ARGUMENTS[kind], keywords, classes=kind == "model")
 
 
 def _list_needed(thing: Callable[..., Any], arguments: str) -> list[str]:

@@ -117,7 +117,9 @@ def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[
     return True
 
 
-def explain_misfit(thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False) -> str | None:
+def explain_uncallable(
+    thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
+) -> str | None:
     """Why a user's function cannot be called as fedray does, behind the words "it" or its name; None where it can.
 
     Args:
@@ -127,9 +129,9 @@ def explain_misfit(thing: Any, arguments: str, keywords: Iterable[str] = (), *, 
         classes: Whether a class will do, whose objects are what is wanted.
 
     Example:
-        >>> explain_misfit(lambda outputs, targets: ..., "outputs, targets, context")
+        >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
         'does not take (outputs, targets, context)'
-        >>> explain_misfit(int, "scored"), explain_misfit(print, "round, scores, models")
+        >>> explain_uncallable(int, "scored"), explain_uncallable(print, "round, scores, models")
         ('is the class int', None)
     """
     if not callable(thing) or (isinstance(thing, type) and not classes):

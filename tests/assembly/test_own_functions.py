@@ -19,7 +19,7 @@ from fedray.assembly.own_methods import ARGUMENTS, phase_checks
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction
 from fedray.methods import LocalLoss, Method, Setting, Transform, federated, start_empty
-from fedray.own_code.user_code import explain_misfit, takes_positional
+from fedray.own_code.user_code import explain_uncallable, takes_positional
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
 KEYS["participation"] = {"per_round": 2}
@@ -172,8 +172,8 @@ def weigh(outputs: Any, targets: Any, context: Any, *, by: float) -> Any:
     return by * loss(outputs, targets, context)
 
 
-def scale(by: float) -> Transform:
-    return Transform(start_empty, lambda gradient, state, _parameters, _context: (by * gradient, state))
+def scale(to: float) -> Transform:
+    return Transform(start_empty, lambda gradient, state, _parameters, _context: (to * gradient, state))
 
 
 def test_registered_functions_are_checked_when_they_are_registered() -> None:
@@ -189,12 +189,23 @@ def test_registered_functions_are_checked_when_they_are_registered() -> None:
         fedray.register("model", "one_more", lambda _shape, outputs, width: nn.Linear(width, outputs))
         fedray.register("data", "two_more", lambda _root, path, *, target: (path, target))
         fedray.register("loss", "weighed", weigh, options={"by": 2.0})
-        fedray.register("optimizer", "scaled", scale, options={"by": 0.5})
+        fedray.register("optimizer", "scaled", scale, options={"to": 0.5})
         both = {**KEYS["local"], "loss": "weighed", "optimizer": "scaled"}
         plain = fedray.run(KEYS, lanes="torch").progress.state.models
         torch.testing.assert_close(
             fedray.run({**KEYS, "local": both}).progress.state.models, plain, rtol=1e-4, atol=1e-5
         )
+
+
+def test_an_option_of_both_a_loss_and_an_optimizer_had_the_value_of_the_second_in_both() -> None:
+    with forgetting_names("no_module"):
+        fedray.register("loss", "weighed", weigh, options={"by": 2.0})
+        fedray.register("optimizer", "scaled", lambda by=0.5: scale(by))
+        both = {**KEYS["local"], "loss": "weighed", "optimizer": "scaled"}
+        with pytest.raises(
+            BadInput, match=r"^local\.by is an option of loss weighed and of optimizer scaled: give it an"
+        ):
+            fedray.run({**KEYS, "local": both})
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -248,7 +259,7 @@ def test_an_ingredient_of_a_method_with_other_arguments_was_found_out_while_it_t
 
 
 def test_what_does_not_say_what_it_takes_is_taken() -> None:
-    assert takes_positional(iter, 5) and explain_misfit(iter, "a, b, c") is None
+    assert takes_positional(iter, 5) and explain_uncallable(iter, "a, b, c") is None
     assert not takes_positional(lambda x: x, 1, ["y"]) and takes_positional(
         lambda x, **_more: x, 1, ["number", "thing"]
     )
