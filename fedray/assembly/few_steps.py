@@ -51,8 +51,8 @@ def _tell_fit(study: Study, keys: Mapping[str, Any]) -> None:
     if steps * keys["beta_lr"] < _WAY:
         rate = keys["beta_lr"]
         warn_user(
-            f"method.beta = fit makes {steps} steps of {rate:g} on the {rows:,} rows of the server, and comes no farther "
-            f"than {steps * rate:.2g} from {_WAY}: raise method.beta_lr or method.beta_epochs"
+            f"method.beta = fit makes {steps} steps of {rate:g} on the {rows:,} rows of the server, and comes no "
+            f"farther than {steps * rate:.2g} from {_WAY}: raise method.beta_lr or method.beta_epochs"
         )
 
 
