@@ -32,6 +32,7 @@ from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.out_folder import choose_out
 from fedray.files.plain import expand_user_path
+from fedray.own_code.user_code import explain_uncallable
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
@@ -106,10 +107,13 @@ def _check_objects(
     if isinstance(model, nn.Module):
         kind = type(model).__name__
         raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
-    for key, value in (("model", model), ("method", method)):
-        if value is not None and not callable(value):
-            made = "makes the network" if key == "model" else "composes the method from a Setting"
-            raise BadInput(f"{key} is a {type(value).__name__}: give a function that {made}, or {key}__name")
+    for key, value, arguments, made in (
+        ("model", model, "", "that makes the network, without arguments"),
+        ("method", method, "setting", "(setting) that composes the method from a Setting"),
+    ):
+        wrong = None if value is None else explain_uncallable(value, arguments, classes=key == "model")
+        if wrong is not None:
+            raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
     reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
     dataset = None if data is None else adapt(data, **reading)
     said = {key: value for key, value in reading.items() if is_plain(value)}

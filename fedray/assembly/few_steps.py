@@ -1,4 +1,4 @@
-"""Clients that make fewer steps in a round than what they send is made of: pFedBayes's turns, FedPA's samples.
+"""Fewer steps than a method is made of: pFedBayes's turns, FedPA's samples, the fit of β-Predictive Bayes.
 
 Example:
     Four clients with 1, 3, 5 and 0 steps, of whom four are asked.
@@ -8,6 +8,9 @@ Example:
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +23,18 @@ from fedray.training.windows import steps_in_windows
 
 _SENDS_PRIOR = "and a client that does sends the global Gaussian back as it came"
 _TAKES_FEWER = "such a client takes a sample a step"
+_WAY = 0.5  # where a fit of beta begins, and how far 0 and 1 are from there
 _MOST = 1 << 20  # clients that are looked at; of a larger population the first ones
 
 
 def warn_of_few_steps(study: Study) -> None:
-    """Warns where clients make fewer steps than their upload waits for.
+    """Warns where clients make fewer steps than their upload waits for, and servers than a fit needs.
 
     Args:
         study: what will run.
     """
+    if study.scenario["method"].get("beta") == "fit":
+        _tell_fit(study, study.scenario["method"])
     windows = study.method.phase.local.windows
     if method_spec_of(study.method.name).mean_field == "prior":
         _tell("method.personal_steps", study.scenario["method"]["personal_steps"], _steps(study), _SENDS_PRIOR)
@@ -36,6 +42,18 @@ def warn_of_few_steps(study: Study) -> None:
         key = "method.samples" if "samples" in study.scenario["method"] else "Windows.number"
         text = f"behind the share of {windows.mixing:g} that is passed over; {_TAKES_FEWER}"
         _tell(key, windows.number, steps_in_windows(_steps(study), windows), text)
+
+
+def _tell_fit(study: Study, keys: Mapping[str, Any]) -> None:
+    """Warns where beta cannot come from 0.5 to 0 or 1: a step of Adam is about as long as its rate."""
+    rows = min(len(study.shards.server(world)[1]) for world in range(study.worlds))
+    steps = keys["beta_epochs"] * -(-rows // keys["beta_batch"])
+    if steps * keys["beta_lr"] < _WAY:
+        rate = keys["beta_lr"]
+        warn_user(
+            f"method.beta = fit makes {steps} steps of {rate:g} on the {rows:,} rows of the server, and comes no "
+            f"farther than {steps * rate:.2g} from {_WAY}: raise method.beta_lr or method.beta_epochs"
+        )
 
 
 def _tell(key: str, wanted: int, steps: IntArray, then: str) -> None:

@@ -10,23 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from fedray.assembly import own_results as results
 from fedray.assembly.own_curvature import check_curvature
+from fedray.assembly.own_fields import check_course, require, require_function, require_number
 from fedray.assembly.own_parts import fit_parts
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
-from fedray.core.local import Correction, LocalLoss, RateKind, RateSchedule, Transform
+from fedray.core.local import Correction, LocalLoss, Transform
 from fedray.core.method import Compress, Local, Method, Phase, Server
 from fedray.core.types import State
 from fedray.models.stacking import Stack
 from fedray.own_code.user_code import blame_user_code, name_type
 
 Check = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it
+
+
+ARGUMENTS = {  # of the functions of a method and of a phase
+    "answer": "state",
+    "prepare": "state, pooled",
+    "join": "t, steps",
+    "explain_end": "state",
+    "schedule": "t, state",
+    "choose": "plan, losses",
+    "sizes": "plan",
+    "steps": "plan, sizes",
+    "traffic": "t, plan",
+    "remember": "t, state, plan, loss",
+    "ask": "state, stats",
+}
 
 
 class _Method(NamedTuple):
@@ -58,8 +73,8 @@ def guard_method(
         raise BadInput(f"{where} returned {name_type(method)}: return a fedray.methods.Method")
     if not isinstance(method.name, str) or not method.name:
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
-    _require(where, "phase", method.phase, Phase)
-    _require(where, "parts", method.parts, tuple)
+    require(where, "phase", method.phase, Phase)
+    require(where, "parts", method.parts, tuple)
     if method.one_model_per_client and isinstance(method.phase, Phase) and method.phase.models != clients:
         raise BadInput(
             f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
@@ -67,7 +82,7 @@ def guard_method(
         )
     about = _Method(where, worlds, clients, layers)
     for i, part in enumerate(method.parts):
-        _require(where, f"parts[{i}]", part, Phase)
+        require(where, f"parts[{i}]", part, Phase)
     fitted: Method = fit_parts(method, stack, where)
     phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
     fields = _guard_fields(fitted, where, method_checks(worlds, phase.models))
@@ -118,7 +133,7 @@ def _guard_fields(thing: Any, where: str, checks: Mapping[str, Check]) -> dict[s
     """The functions of a method or a phase that are there, each guarded by its check."""
     there = {name: getattr(thing, name) for name in checks if getattr(thing, name) is not None}
     for name, function in there.items():
-        _require_function(where, name, function)
+        require_function(where, name, function, ARGUMENTS[name])
     return {name: _guard(where, name, function, checks[name]) for name, function in there.items()}
 
 
@@ -146,10 +161,10 @@ def _guard(where: str, part: str, function: Callable[..., Any], check: Check) ->
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
     """A phase whose fields can be used and whose functions are checked."""
     where = about.where
-    _require_number(where, "models", phase.models, least=1, whole=True)
-    _require_number(where, "down_vectors", phase.down_vectors, whole=True)
-    _require_number(where, "up_vectors", phase.up_vectors, whole=True)
-    _require(where, "private", phase.private, tuple)
+    require_number(where, "models", phase.models, least=1, whole=True)
+    require_number(where, "down_vectors", phase.down_vectors, whole=True)
+    require_number(where, "up_vectors", phase.up_vectors, whole=True)
+    require(where, "private", phase.private, tuple)
     for layer in phase.private:
         if layer not in about.layers:
             known = ", ".join(about.layers)
@@ -158,14 +173,14 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
             )
     if not set(phase.memory) <= set(phase.private):
         raise BadInput(f"{where}: memory = {phase.memory!r}: name layers of private, {phase.private!r}")
-    _require(where, "personal", phase.personal, tuple)
+    require(where, "personal", phase.personal, tuple)
     _check_local(where, phase.local)
     for local in phase.personal:
         _check_local(where, local)
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
     check_curvature(phase, where)
-    _require_function(where, "schedule", phase.schedule)
+    require_function(where, "schedule", phase.schedule, ARGUMENTS["schedule"])
     guarded: dict[str, Any] = {
         **_guard_fields(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
         "local": _guard_local(phase.local, where),
@@ -177,9 +192,9 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:
     """A server whose three functions are checked."""
-    _require(where, "server", server, Server)
-    for name in ("init", "reduce", "step"):
-        _require_function(where, f"server.{name}", getattr(server, name))
+    require(where, "server", server, Server)
+    for name, arguments in (("init", "models"), ("reduce", "uploads"), ("step", "state, stats, t")):
+        require_function(where, f"server.{name}", getattr(server, name), arguments)
     shared = None if correction is None else correction.shared
 
     def check_init(found: Any, _models: Any) -> str | None:
@@ -196,9 +211,9 @@ def _guard_server(server: Server, where: str, correction: Correction | None) -> 
 
 def _guard_compress(compress: Compress, where: str) -> Compress:
     """A compression whose two functions are checked."""
-    _require(where, "compress", compress, Compress)
-    for name in ("bytes", "apply"):
-        _require_function(where, f"compress.{name}", getattr(compress, name))
+    require(where, "compress", compress, Compress)
+    for name, arguments in (("bytes", "client, tier"), ("apply", "uploads")):
+        require_function(where, f"compress.{name}", getattr(compress, name), arguments)
 
     def check_bytes(found: Any, client: Any, _tier: Any) -> str | None:
         return results.check_counts(found, len(client), "bytes")
@@ -232,65 +247,31 @@ def _guard_local(local: Local, where: str) -> Local:
 
 def _check_local(where: str, local: Any) -> None:
     """How clients train, as engines can read it."""
-    _require(where, "local", local, Local)
+    require(where, "local", local, Local)
     if local.optimizer not in ("sgd", "adam"):
         raise BadInput(f"{where}: local.optimizer = {local.optimizer!r}: choose sgd or adam")
     for name in ("lr", "lr_decay", "momentum", "weight_decay", "pull"):
-        _require_number(where, f"local.{name}", getattr(local, name))
-    _require_number(where, "local.lr_decay_every", local.lr_decay_every, least=1, whole=True)
+        require_number(where, f"local.{name}", getattr(local, name))
+    require_number(where, "local.lr_decay_every", local.lr_decay_every, least=1, whole=True)
     for name in ("batch_size", "epochs", "steps"):
         if getattr(local, name) is not None:
-            _require_number(where, f"local.{name}", getattr(local, name), least=1, whole=True)
+            require_number(where, f"local.{name}", getattr(local, name), least=1, whole=True)
     if (local.epochs is None) == (local.steps is None):
         both = f"local.epochs = {local.epochs} and local.steps = {local.steps}"
         raise BadInput(f"{where}: {both}: give one of them, and None for the other")
     if local.correction is not None:
-        _require(where, "local.correction", local.correction, Correction)
+        require(where, "local.correction", local.correction, Correction)
+        require_function(where, "local.correction.offset", local.correction.offset, "own, shared")
+        require_function(where, "local.correction.update", local.correction.update, "own, shared, delta, length")
     if local.schedule is not None:
-        _check_course(where, local.schedule)
+        check_course(where, local.schedule)
     if local.loss is not None:
-        _require(where, "local.loss", local.loss, LocalLoss)
+        require(where, "local.loss", local.loss, LocalLoss)
         check_code("loss", f"{where}: local.loss", local.loss)
     if local.gradient is not None:
-        _require(where, "local.gradient", local.gradient, Transform)
+        require(where, "local.gradient", local.gradient, Transform)
+        check_code("optimizer", f"{where}: local.gradient", local.gradient)
     if local.step is not None:
         check_code("optimizer", f"{where}: local.step", local.step)
     if local.finish is not None:
-        _require_function(where, "local.finish", local.finish)
-
-
-def _check_course(where: str, rule: Any) -> None:
-    """A course of the learning rate that is known, has its length, and turns no step around."""
-    _require(where, "local.schedule", rule, RateSchedule)
-    kinds = get_args(RateKind)
-    if rule.kind not in kinds:
-        raise BadInput(f"{where}: local.schedule.kind = {rule.kind!r}: choose {', '.join(kinds)}")
-    if rule.kind in ("cosine", "linear"):
-        _require_number(where, "local.schedule.rounds", rule.rounds, least=1, whole=True)
-    for name in ("floor", "gamma"):
-        _require_number(where, f"local.schedule.{name}", getattr(rule, name))
-    _require_number(where, "local.schedule.warmup", rule.warmup, whole=True)
-    if not isinstance(rule.at, tuple | list):
-        raise BadInput(f"{where}: local.schedule.at is {name_type(rule.at)}: give a tuple of rounds")
-    for number in rule.at:
-        _require_number(where, "local.schedule.at", number, whole=True)
-
-
-def _require(where: str, part: str, value: Any, kind: type) -> None:
-    """Refuses a field of another type."""
-    if not isinstance(value, kind):
-        raise BadInput(f"{where}: {part} is {name_type(value)}: give a {kind.__name__}")
-
-
-def _require_function(where: str, part: str, value: Any) -> None:
-    """Refuses a field that cannot be called."""
-    if not callable(value):
-        raise BadInput(f"{where}: {part} is {name_type(value)}: give a function")
-
-
-def _require_number(where: str, part: str, value: Any, *, least: float = 0, whole: bool = False) -> None:
-    """Refuses a field that is no finite number of at least `least`."""
-    kinds = int if whole else int | float
-    fits = isinstance(value, kinds) and not isinstance(value, bool)
-    if not fits or not bool(torch.isfinite(torch.tensor(float(value)))) or value < least:
-        raise BadInput(f"{where}: {part} = {value!r}: give a {'whole ' if whole else ''}number of at least {least:g}")
+        require_function(where, "local.finish", local.finish, "start, final")

@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import nn
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import name_type
+from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario import names
 from fedray.scenario.evaluation import OwnKeys
 from fedray.scenario.schema import Scenario
@@ -29,11 +29,12 @@ from fedray.scenario.schema import Scenario
 KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "metric", "callback")
 WANTED = {
     "loss": "a function (outputs, targets, context) -> the loss of each row, or a fedray.methods.LocalLoss",
-    "optimizer": "a fedray.methods.Transform, a function of options that makes one, or one (parameters, lr) -> "
+    "optimizer": "a fedray.methods.Transform, a function of options that makes one, or one (parameters, lr=...) -> "
     "torch.optim.Optimizer",
     "metric": "a function of a fedray.methods.Scored -> a number",
     "callback": "a function (round, scores, models) -> whether to stop",
 }
+_ARGUMENTS = {"loss": "outputs, targets, context", "metric": "scored", "callback": "round, scores, models"}
 _PLAIN = bool | int | float | str
 _registered: dict[tuple[str, str], Any] = {}
 
@@ -84,8 +85,7 @@ def functions_of(thing: Any) -> list[Any]:
 
 
 def keep_code(kind: str, name: str, thing: Any) -> None:
-    """Keeps what a user registered under a name."""
-    check_code(kind, f"{kind}.name = {name!r}", thing)
+    """Keeps what a user registered under a name, which `check_code` has seen."""
     _registered[kind, name] = thing
 
 
@@ -94,32 +94,40 @@ def find_code(kind: str, name: str) -> Any:
     return _registered[kind, name]
 
 
-def check_code(kind: str, where: str, thing: Any) -> None:
+def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = ()) -> None:
     """Refuses what cannot be a loss, an optimizer, a metric or a callback.
 
     Args:
         kind: one of `KINDS`.
         where: what messages begin with.
         thing: the user's object.
+        options: names of keywords that a scenario gives it.
     """
-    also = {"loss": LocalLoss, "optimizer": Transform}.get(kind)
-    if not callable(thing) and not (also is not None and isinstance(thing, also)):
-        raise BadInput(f"{where}: it is {name_type(thing)}: give {WANTED[kind]}")
-    if kind == "loss" and not _takes_three(thing.function if isinstance(thing, LocalLoss) else thing):
-        raise BadInput(f"{where}: it does not take (outputs, targets, context): give {WANTED[kind]}")
+    if kind == "optimizer":
+        wrong = _explain_transform(thing, options)
+    else:
+        wrong = explain_uncallable(_find_function(thing), _ARGUMENTS[kind], options)
+    if wrong is not None:
+        raise BadInput(f"{where}: it {wrong}: give {WANTED[kind]}")
     if isinstance(thing, LocalLoss) and not set(thing.reads) <= set(READS):
         raise BadInput(f"{where}: it reads {', '.join(map(str, thing.reads))}: choose among {', '.join(READS)}")
 
 
-def _takes_three(loss: Callable[..., Any]) -> bool:
-    """Whether a loss can be called with outputs, targets and a context; True where its signature is unknown."""
-    try:
-        inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(None, None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
+def _find_function(thing: Any) -> Any:
+    """The function of a loss, a metric or a callback; torch's modules are called by their `forward`."""
+    thing = thing.function if isinstance(thing, LocalLoss) else thing
+    return thing.forward if isinstance(thing, nn.Module) else thing
+
+
+def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
+    """Why something is no optimizer, behind the word "it"; None where it can be one."""
+    if isinstance(thing, Transform):
+        each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
+        functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
+        found = ((name, explain_uncallable(function, each[name])) for name, function in functions.items())
+        return next((f"has an {name} that {wrong}" for name, wrong in found if wrong is not None), None)
+    alone = explain_uncallable(thing, "", options, classes=True)
+    return alone and explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
@@ -136,13 +144,9 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind in only and isinstance(p.default, _PLAIN)}
 
 
-def makes_transform(thing: Any) -> bool:
-    """Whether a function can be called without positional arguments: then it makes a transformation."""
-    try:
-        inspect.signature(thing).bind()
-    except TypeError:
-        return False
-    return True
+def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
+    """Whether a function can be called with its options alone: then it makes a transformation."""
+    return takes_positional(thing, 0, options)
 
 
 def drop_watchers(scenario: Scenario, own: OwnTraining) -> tuple[Scenario, OwnTraining]:
@@ -199,7 +203,8 @@ def check_training(loss: Any, optimizer: Any, metrics: Any, callbacks: Any) -> O
     """
     made = OwnTraining(loss, optimizer, _name_metrics(metrics), tuple(_list(callbacks)))
     for kind, thing in made.things():
-        check_code(kind, kind, thing)
+        several = kind in ("metric", "callback") and callable(thing)
+        check_code(kind, f"{kind} {name_thing(thing)}" if several else kind, thing)
     return made
 
 

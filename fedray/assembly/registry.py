@@ -16,24 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from fedray import models
-from fedray.assembly import own_training
+from fedray.assembly import own_rules, own_training
 from fedray.components.schedule import register_schedule
 from fedray.components.selection import register_selection
 from fedray.core.errors import BadInput
 from fedray.data import catalogue
 from fedray.data.own_partition import register_partition
 from fedray.methods import METHODS
-from fedray.own_code.user_code import name_type
+from fedray.own_code.user_code import explain_uncallable
 from fedray.scenario import names
 
-_FUNCTIONS: dict[str, tuple[str, Callable[[str, Any], None]]] = {  # kind -> what its function is, who keeps it
-    "method": ("method(setting)", METHODS.__setitem__),
-    "model": ("model(input_shape, outputs)", models.register_model),
-    "data": ("data(root)", catalogue.register_data),
-    "partition": ("partition(labels, clients, generator, options)", register_partition),
-    "selection": ("selection(known, number, generator, options)", register_selection),
-    "schedule": ("schedule(models, rows)", register_schedule),
+_FUNCTIONS: dict[str, Callable[[str, Any], None]] = {  # kind -> who keeps its functions
+    "method": METHODS.__setitem__,
+    "model": models.register_model,
+    "data": catalogue.register_data,
+    "partition": register_partition,
+    "selection": register_selection,
+    "schedule": register_schedule,
 }
+_ARGUMENTS = {"method": "setting", "model": "input_shape, outputs", "data": "root", **own_rules.ARGUMENTS}
 
 
 def register(
@@ -66,13 +67,13 @@ def register(
     known = (*_FUNCTIONS, *own_training.KINDS)
     if kind not in known:
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(known)}")
-    if kind in own_training.KINDS:
-        own_training.check_code(kind, f"{kind} {name!r}", thing)
-        options = own_training.declare_options(kind, thing) if options is None else options
-    elif not callable(thing):
-        raise BadInput(f"{kind}.name = {name!r}: it is {name_type(thing)}: give a function {_FUNCTIONS[kind][0]}")
     if models is not None and kind != "method":
         raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
+    if kind in own_training.KINDS:
+        own_training.check_code(kind, f"{kind} {name!r}", thing, options if isinstance(options, Mapping) else ())
+        options = own_training.declare_options(kind, thing) if options is None else options
+    elif (wrong := _explain_function(kind, thing)) is not None:
+        raise BadInput(f"{kind}.name = {name!r}: it {wrong}: give a function {kind}({_ARGUMENTS[kind]})")
     if kind == "method":
         names.describe_method(name, models, options if isinstance(options, Mapping) else None)
     origin = _find_origin(sys._getframe(1).f_globals)
@@ -82,7 +83,25 @@ def register(
     if kind in own_training.KINDS:
         own_training.keep_code(kind, name, thing)
     else:
-        _FUNCTIONS[kind][1](name, thing)
+        _FUNCTIONS[kind](name, thing)
+
+
+def _explain_function(kind: str, thing: Any) -> str | None:
+    """Why something is no function of a kind, behind the word "it"."""
+    if kind in own_rules.ARGUMENTS:
+        return own_rules.explain_rule(kind, thing)
+    keywords = _list_needed(thing, _ARGUMENTS[kind]) if kind in ("model", "data") and callable(thing) else []
+    return explain_uncallable(thing, _ARGUMENTS[kind], keywords, classes=kind == "model")
+
+
+def _list_needed(thing: Callable[..., Any], arguments: str) -> list[str]:
+    """The arguments behind the first ones that a function needs: options that every scenario has to give."""
+    try:
+        further = list(inspect.signature(thing).parameters.values())[len(arguments.split(", ")) :]
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in further if p.kind in kinds and p.default is p.empty]
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:

@@ -85,7 +85,7 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
     """A user's optimizer with its options: a transformation, or a function (parameters, lr=...) -> torch optimizer."""
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
-        if not makes_transform(thing):
+        if not makes_transform(thing, options):
             return named_factory(_blame(partial(thing, **options), where), name)
         with blame_user_code(where):
             thing = thing(**options)
@@ -126,7 +126,10 @@ def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[...
     named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
     for name in (found := {**named, **own.metrics}):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
-            raise BadInput(f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_'")
+            raise BadInput(
+                f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_', as in "
+                "metrics={'gap': function}"
+            )
         if is_fedrays(name):
             raise BadInput(
                 f"evaluate.metrics = {name} is a column of fedray's own, or begins like some ({', '.join(PREFIXES)}): "

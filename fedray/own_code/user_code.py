@@ -11,11 +11,12 @@ Example:
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,73 @@ def name_type(value: Any) -> str:
         return f"the class {value.__name__}"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
+def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
+    """Whether a thing can be called with so many positional arguments, and keywords; True where nothing says it.
+
+    Args:
+        thing: A function, a class, a partial, or an object that can be called.
+        number: Of positional arguments.
+        keywords: Names of further arguments.
+
+    Example:
+        >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
+        (True, False)
+    """
+    try:
+        inspect.signature(thing).bind(*[None] * number, **dict.fromkeys(keywords))
+    except TypeError:
+        return False
+    except ValueError:  # a built-in function does not say what it takes
+        return True
+    return True
+
+
+def explain_uncallable(
+    thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
+) -> str | None:
+    """Why a user's function cannot be called as fedray does, behind the words "it" or its name; None where it can.
+
+    Args:
+        thing: What stands in the place of the function.
+        arguments: What it is called with, such as "state, stats, t"; empty: nothing.
+        keywords: Names of further arguments.
+        classes: Whether a class will do, whose objects are what is wanted.
+
+    Example:
+        >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
+        'does not take (outputs, targets, context)'
+        >>> explain_uncallable(int, "scored"), explain_uncallable(print, "round, scores, models")
+        ('is the class int', None)
+    """
+    if not callable(thing) or (isinstance(thing, type) and not classes):
+        return f"is {name_type(thing)}"
+    called = _find_called(thing)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        return "has a yield, so that it returns a generator"
+    if inspect.iscoroutinefunction(called):
+        return "is async, so that it returns a coroutine"
+    names, known = arguments.split(", ") if arguments else [], list(keywords)
+    if takes_positional(thing, len(names), known):
+        return None
+    needed = [p.name for p in _list_parameters(thing) if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if needed and takes_positional(thing, len(names), {*needed, *known}):
+        missing = " and ".join(f"{name}=" for name in needed if name not in known)
+        return f"needs {missing}, which nobody gives it (functools.partial does)"
+    names += [f"{name}=..." for name in known]
+    return f"does not take ({', '.join(names)})" if names else "cannot be called without arguments"
+
+
+def _find_called(thing: Any) -> Any:
+    """The function or method that runs when a thing is called."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing).__call__
+
+
+def _list_parameters(thing: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(thing).parameters.values())
 
 
 @cache

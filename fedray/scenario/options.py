@@ -104,10 +104,17 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         >>> names.allow_name("loss", "smooth", options={"smoothing": 0.1})
         >>> fold_local_options({"lr": 0.1, "loss": "smooth", "smoothing": 0.2}, ("lr", "loss", "optimizer"))
         {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
+
+    Raises:
+        BadInput: an option is unknown or wrong, or both have one of the same name.
     """
     kinds: tuple[names.NameKind, ...] = ("loss", "optimizer")
     own = [(kind, name) for kind in kinds if isinstance(name := section.get(kind), str)]
-    declared = {key: value for one in own for key, value in (names.declared_options(*one) or {}).items()}
+    each = [names.declared_options(*one) or {} for one in own]
+    for key in sorted(set.intersection(*map(set, each))) if len(each) > 1 else ():
+        both = " and of ".join(f"{kind} {name}" for kind, name in own)
+        raise BadInput(f"local.{key} is an option of {both}: give it another name in one of them")
+    declared = {key: value for options in each for key, value in options.items()}
     table = {key: Option(default, alike(default)) for key, default in declared.items() if key not in fields}
     options = {key: _option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}

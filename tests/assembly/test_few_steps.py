@@ -31,6 +31,19 @@ def test_fedpa_tells_of_clients_with_fewer_steps_than_samples(samples: int, mixi
             run("fedpa", samples=samples, mixing=mixing)
 
 
+@pytest.mark.parametrize(("rate", "told"), [(0.01, True), (0.06, False)])
+def test_a_fit_of_beta_that_could_not_come_to_its_optimum_was_called_one(rate: float, *, told: bool) -> None:
+    """48 rows at the server are one batch: ten steps of Adam, which move beta by 0.1 where 0.6 were needed."""
+    keys = scenario({"method": {"name": "beta_predbayes", "samples": 2, "cycles": 1, "beta_lr": rate}, "rounds": 1})
+    keys["local"]["epochs"] = 5
+    with warnings.catch_warnings(record=True) as all_of_them:
+        warnings.simplefilter("always")
+        beta = float(fedray.run(keys, report=False).progress.state.models[0, -1])
+    text = "beta = fit makes 10 steps of 0.01 on the 48 rows of the server, and comes no farther than 0.1 from 0.5"
+    assert told == any(text in str(one.message) for one in all_of_them)
+    assert (beta < 0.61) if told else (beta > 0.9)
+
+
 @pytest.mark.parametrize(("turns", "told"), [(5, False), (6, True)])
 def test_pfedbayes_tells_of_clients_with_fewer_steps_than_turns(turns: int, *, told: bool) -> None:
     with warnings.catch_warnings(record=True) as all_of_them:

@@ -90,7 +90,7 @@ def test_what_a_function_returns_wrongly_is_one_line(name: str, found: Any, give
 
 @pytest.mark.parametrize("name", sorted({*phase_checks(1, 6, 1), *method_checks(1, 1)}))
 def test_what_a_function_raises_is_one_line(name: str) -> None:
-    guarded = guard(**{name: lambda: 1 / 0})
+    guarded = guard(**{name: lambda *_: 1 / 0})
     function = getattr(guarded.phase if name in phase_checks(1, 6, 1) else guarded, name)
     with pytest.raises(FedrayError, match=f"^method mine: {name} raised ZeroDivisionError"):
         function()

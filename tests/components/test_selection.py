@@ -202,7 +202,7 @@ def test_own_rules_choose_deal_and_assign_and_are_in_the_identity_of_the_run(tmp
         ("schedule", lambda *_: None, "it returned None: return a function"),
         ("schedule", lambda *_: lambda *_: ([0, 0], [1, 1]), "its assignment returned a job twice"),
         ("partition", lambda *_: 1 / 0, "raised ZeroDivisionError"),
-        ("partition", 3, "partition is an int: give a function"),
+        ("partition", 3, "partition: it is an int: give a function"),
     ],
 )
 def test_own_rules_that_return_something_else_are_one_line(kind: str, function: Any, message: str) -> None:
