@@ -1,4 +1,4 @@
-"""Warns of classes that the test rows have and no client's training rows.
+"""Warns of classes that the test rows have and no client's training rows, and of rows that teach nothing.
 
 Example:
     >>> counts, tested = np.array([[3, 1, 0], [2, 0, 0]]), np.array([0, 0, 1, 2])
@@ -27,7 +27,10 @@ def warn_of_unseen_classes(study: Study) -> None:
         study: What will run. Generated clients are not looked at.
     """
     data = study.shards.data
-    if not study.classes or data.population is not None:
+    if data.population is not None:
+        return
+    if not study.classes:
+        _warn_of_one_target(data)
         return
     for world in range(study.worlds):
         counts, tested = _count_rows(study, world), _read_tested(study, world)
@@ -41,6 +44,14 @@ def warn_of_unseen_classes(study: Study) -> None:
         only = data.class_names[int(counts.argmax())]
         text = f"data {data.name}: all training rows are of class {only}, so that there is nothing to learn: "
         warn_user(f"{text}choose another data.target, or give rows of other classes")
+
+
+def _warn_of_one_target(data: Dataset) -> None:
+    """Warns of a regression whose training rows all have the same target."""
+    y = data.train.y
+    if len(y) > 1 and y[0] == y[1] and (y == y[:1]).all():
+        text = f"data {data.name}: all training rows have the target {float(y.flat[0]):g}, so that there is nothing to "
+        warn_user(f"{text}learn: choose another data.target")
 
 
 def find_unseen(counts: IntArray, tested: IntArray) -> IntArray:

@@ -28,6 +28,7 @@ from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
 from fedray.cli.traces import traces_group
 from fedray.cli.tune import tune_command
+from fedray.cli.usage import explain_usage
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.phases import log, show_phases
 from fedray.process.notes import show_notes
@@ -106,9 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
             if "\n" in text:  # a group without a command: its help
                 click.echo(text, err=True)
                 sys.exit(2)
-            raise BadInput(
-                f"{text.rstrip('.')}: see `{error.ctx.command_path if error.ctx else 'fedray'} --help`"
-            ) from None
+            raise BadInput(explain_usage(error)) from None
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
@@ -229,6 +229,21 @@ _ALIAS = {
 }
 
 
+def find_key(word: str, keys: Collection[str] = ()) -> str | None:
+    """The key that a word stands for: one of `keys` as it is, or where a setting of another name is; None: none.
+
+    Args:
+        word: what somebody wrote, with dashes or underscores.
+        keys: those that are there.
+
+    Example:
+        >>> find_key("batch-size"), find_key("rounds", ("rounds",)), find_key("color")
+        ('local.batch_size', 'rounds', None)
+    """
+    plain = word.lower().replace("-", "_")
+    return plain if plain in keys else _ALIAS.get(plain)
+
+
 def explain_unknown_key(
     path: str, key: str, keys: tuple[str, ...], owner: tuple[names.NameKind, str] | None = None
 ) -> str:
@@ -248,7 +263,7 @@ def explain_unknown_key(
         users = [name for name, spec in names.SPECS[owner[0]].items() if key in spec.options]
         if users:
             return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
-    alias = _ALIAS.get(key.lower().replace("-", "_"))
+    alias = find_key(key)
     last = alias.split(".")[-1] if alias else None
     if last in keys:
         remedy = f"did you mean {lead}{last}?"

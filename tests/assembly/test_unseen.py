@@ -47,6 +47,13 @@ def test_training_rows_of_one_class_are_said() -> None:
         fedray.run(KEYS, data=(X, np.full(60, "a")))
 
 
+def test_a_regression_whose_targets_are_all_equal_was_run_in_silence() -> None:
+    with pytest.warns(
+        ScenarioWarning, match=r"all training rows have the target 2\.5, so that there is nothing to learn"
+    ):
+        fedray.run(KEYS, data=(X, np.full(60, 2.5)))
+
+
 def test_nothing_is_said_of_data_that_can_be_learned() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -25,6 +25,13 @@ HUB = datasets.Dataset.from_dict({"a": X[:, 0], "b": X[:, 1], "kind": Y})
 NAN = np.where(X > 2, np.nan, X)
 
 
+def at_row_50(values: np.ndarray[Any, Any], wrong: float) -> np.ndarray[Any, Any]:
+    """A copy with a wrong number, of which another row was named: that of the withheld test rows."""
+    out = values.copy()
+    out[50, 0] = wrong
+    return out
+
+
 class Dicts(torch.utils.data.Dataset[dict[str, int]]):
     """Items that are no pairs."""
 
@@ -43,6 +50,17 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
     ((NAN, Y), {}, r"\d of 60 rows have missing inputs \(the first is row \d+\): write data.missing: mean, or drop"),
     (((X, Y), (NAN, Y)), {}, r"of 60 test rows have missing inputs \(the first is row \d+\): write data.missing"),
     (((NAN, Y), (X, Y)), {}, r"of 60 training rows have missing inputs \(the first is row \d+\): write data.mis"),
+    ((at_row_50(X, np.inf), Y), {}, r"^data: 1 of 60 rows have infinite inputs \(the first is row 50\): correct them"),
+    (
+        (at_row_50(X, np.inf), Y),
+        {"missing": "drop"},
+        r"^data: 1 of 60 rows have infinite inputs \(the first is row 50\)",
+    ),
+    (
+        (X, at_row_50(X, -np.inf)[:, 0]),
+        {},
+        r"^data: 1 of 60 rows have infinite labels \(the first is row 50\): correct",
+    ),
     (
         (X, np.array(["a", None, "b"] * 20, dtype=object)),
         {},

@@ -13,7 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,6 +218,12 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     """
     if len(part.x) != len(part.y):
         raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
+    for what, values in (("inputs", part.x), ("labels", part.y)):
+        if (wrong := _find_infinite(values)).any():
+            raise BadInput(
+                f"data: {wrong.sum()} of {len(wrong)} {word}rows have infinite {what} (the first is row "
+                f"{wrong.argmax()}): correct them, or leave those rows out"
+            )
     no_label = _find_gaps(part.y)
     no_input = _find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
     if no_label.any() and reading.missing != "drop":
@@ -241,12 +247,22 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 def _find_gaps(values: Array) -> Array:
     """Which rows have a number that is NaN, or an object that stands for nothing, `[n]`."""
     if values.dtype.kind == "f":
-        found = [np.isnan(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)]
-        return np.concatenate(found) if found else np.zeros(0, bool)
+        return _find_rows(values, np.isnan)
     if values.dtype.kind == "O":
         gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
         return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), -1).any(axis=1))
     return np.zeros(len(values), bool)
+
+
+def _find_infinite(values: Array) -> Array:
+    """Which rows have an infinite number, `[n]`."""
+    return _find_rows(values, np.isinf) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+
+
+def _find_rows(values: Array, wrong: Callable[[Array], Array]) -> Array:
+    """Which rows of real numbers have a wrong one, `[n]`."""
+    found = [wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)]
+    return np.concatenate(found) if found else np.zeros(0, bool)
 
 
 def _mean_of_columns(x: Array) -> Array:
