@@ -21,7 +21,7 @@ table() { # a folder below OUT, a file, and what `fedray table` gets beside them
 small="fedag_table2 fedag_references fedag_fig2_cubic fedag_fig3 fed_ensemble_table1 fed_ensemble_table1_bias fed_ensemble_fig2
        fed_ensemble_printers shefl_learning_rate_fmnist shefl_rounds_fmnist fed_ensemble_table2_mnist_proxy
        stacking_table4_readings stacking_table5_readings stacking_table4_mnist fed_ensemble_table3_femnist fed_ensemble_table2_shakespeare fedag_table2_protein fed_ensemble_fig6
-       ifca_rotated_mnist pfedbayes_mnist dsvgd_kin8nm dsvgd_mnist pvi_mnist"
+       ifca_rotated_mnist pfedbayes_mnist dsvgd_kin8nm dsvgd_mnist pvi_mnist ivon_admm_rates_fmnist ivon_admm_fmnist"
 for name in $small; do table "$name" "$name"; done
 
 if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it took, on processors of different speed

@@ -129,7 +129,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ivon_admm ensemble": {
         "method": {"name": "ivon_admm", "models": 2, "dual_step": 0.1, "server_step": 0.5, "prior": 10.0, "samples": 0},
         "local": {"lr": 1e-4, "epochs": 1, "batch_size": 16}, "participation": {"per_round": 4},
-        "compress": {"kind": "topk", "error_feedback": True},
+        "compress": {"kind": "int8", "error_feedback": True},
     },
     "ditto": {"method": {"name": "ditto"}},
     "ditto passes": {"method": {"name": "ditto", "lambda": [0.1, 1.0]}, "data": {"hold_out": 0.2}},

@@ -24,7 +24,8 @@ Deviations:
     6. A precision of q that is not above 0 is taken for 1e-6. Theirs would be a NaN.
     7. One draw of the weights a step. Ten draws from q answer (`samples`), or its mean, as theirs (which report both,
        with 32 draws).
-    8. With compression a client's factor changes by what it computed, and the server's sum by what was sent.
+    8. With int8 a factor changes by what its client computed, and the server by what was sent. Sparse uploads are
+       refused: a linear term that comes without its precision throws the mean away.
     9. With K > 1 there are K posteriors, and each client has a factor of each.
     10. Running statistics of normalization layers are averaged as in FedAvg.
 

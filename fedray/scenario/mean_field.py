@@ -74,6 +74,7 @@ MEAN_FIELD_SPECS = {
         averages=False,
         coefficients=False,
         samples=True,
+        sparse=False,
         in_rounds="mixes the mean of a round's posteriors with all factors",
         mean_field="site",
         private="factor of the posterior",

@@ -80,11 +80,17 @@ def _check_tiers(scenario: Scenario) -> None:
 
 
 def _check_server(scenario: Scenario) -> None:
-    """Servers that contradict each other, or that the method does not have."""
+    """Servers that contradict each other, or that the method does not have; uploads that it cannot read."""
     keys, name, spec = scenario.server, scenario.method.name, method_spec_of(scenario.method.name)
     for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
         if value != "none" and not (spec.robust if key == "robust" else spec.optimizer):
             raise BadInput(f"server.{key} = {value}, but {name} has a server step of its own: leave it at none")
+    kind = scenario.compress.kind
+    if kind in ("topk", "randomk") and not spec.sparse:
+        raise BadInput(
+            f"compress.kind = {kind}, but a part of what clients of {name} send says nothing without the rest: "
+            "set it to int8 or dense"
+        )
     if keys.coefficients == "paper_eq2" and keys.weighting != "uniform":
         raise BadInput(
             f"server.weighting = {keys.weighting}, but server.coefficients is paper_eq2, which weighs every upload by "

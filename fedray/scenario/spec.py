@@ -112,6 +112,7 @@ class MethodSpec:
         slices: whether tiers train parts of the network, so that `width` of `clients.tiers` acts.
         mean_field: what a model has beside a Gaussian over the network's weights, whose first rho is an option: its
             `prior`, or a client's `site`; empty: it is a network.
+        sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: whether a model is several samples of a client's posterior, whose number is an option.
     """
 
@@ -142,4 +143,5 @@ class MethodSpec:
     fits: Literal["", "one", "committee", "each"] = ""
     slices: bool = False
     mean_field: Literal["", "prior", "site"] = ""
+    sparse: bool = True
     sampled: bool = False

@@ -32,6 +32,8 @@ def combined(method: str, kind: str = "permutation", /, **changes: Any) -> dict[
     sparse: dict[str, Any] = {"kind": "topk", "ratio": 0.5, "error_feedback": served}
     if method == "dsvgd":  # one client a round, whose uploads are whole
         with_server, sparse = {}, {}
+    elif not METHOD_SPECS[method].sparse:
+        sparse = {"kind": "int8", "error_feedback": True}
     return of_method(
         method,
         {"method": {**several, **OPTIONS.get(method, {})}, "rounds": 2, **with_server},

@@ -137,7 +137,7 @@ def test_draws_answer_and_with_none_the_mean_weights() -> None:
     "change",
     [
         {"method": {"models": 2}, "participation": {"per_round": 3}},
-        {"compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True}},
+        {"compress": {"kind": "int8", "error_feedback": True}},
         {"model": {"norm": "batch"}, "local": {"batch_size": 9}},
         {"local": {"schedule": {"kind": "cosine", "rounds": 3}}},
         {
@@ -146,7 +146,7 @@ def test_draws_answer_and_with_none_the_mean_weights() -> None:
             "clients": {"number": 3},
         },
     ],
-    ids=["ensemble", "top-k", "batch norm", "a rate that falls to 0", "regression"],
+    ids=["ensemble", "int8", "batch norm", "a rate that falls to 0", "regression"],
 )
 def test_it_combines_and_resumes_in_the_same_bits(change: dict[str, Any], tmp_path: Path) -> None:
     whole = fedray.run(keys(change, dual_step=0.1), report=False, out=tmp_path / "whole")
@@ -161,6 +161,14 @@ def test_a_replicate_has_the_bits_of_its_own_run() -> None:
     two, one = (fedray.run(keys({"replicates": n, "rounds": 2}), report=False).progress.state for n in (2, 1))
     assert torch.equal(two.models[:1], one.models)
     assert torch.equal(two.extra[SITES][:1], one.extra[SITES])
+
+
+def test_eight_bits_learn_nearly_as_much() -> None:
+    """Linear terms and precisions are quantized each by themselves, also from the wide prior of the first round."""
+    local: dict[str, Any] = {"rounds": 8, "local": {"epochs": 3}}
+    dense, int8 = (fedray.run(keys(local, change), report=False) for change in ({}, {"compress": {"kind": "int8"}}))
+    scores = [one.summary["metrics"]["accuracy"]["mean"] for one in (dense, int8)]
+    assert scores[0] > 0.6 and abs(scores[0] - scores[1]) < 0.05
 
 
 def test_of_clients_that_know_two_digits_each_it_learns_all_ten() -> None:
@@ -181,6 +189,9 @@ def test_what_does_not_combine_is_refused_in_one_line() -> None:
         fedray.run(keys({"local": {"momentum": 0.9}}), report=False)
     with pytest.raises(fedray.BadInput, match=r"method\.penalty = 0"):
         fedray.run(keys(penalty=0), report=False)
+    for kind in ("topk", "randomk"):
+        with pytest.raises(fedray.BadInput, match=rf"compress\.kind = {kind}, but .* ivon_admm .* int8 or dense"):
+            fedray.run(keys({"compress": {"kind": kind}}), report=False)
     with pytest.raises(fedray.BadInput, match=r"async"):
         fedray.run(keys({"participation": {"mode": "async", "concurrency": 3}}), report=False)
     with pytest.raises(fedray.BadInput, match=r"server\.robust = median"):

@@ -217,13 +217,14 @@ PRIVATE = {
     "pvi": {"name": "pvi", "models": 2},
     "ivon_admm": {"name": "ivon_admm", "models": 2},
 }
+CHANGED: dict[str, dict[str, Any]] = {"ivon_admm": {"compress": {"kind": "int8"}, "local": {"lr": 1e-4}}}
 
 
 @pytest.mark.parametrize("method", PRIVATE)
 def test_private_state_resumes(method: str, tmp_path: Path) -> None:
-    """With sparse uploads and their residuals, too: same models, same private state."""
+    """With compressed uploads and their residuals, too: same models, same private state."""
     tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2},
-                     "compress": {"kind": "topk", "error_feedback": True}})  # fmt: skip
+                     "compress": {"kind": "topk", "error_feedback": True}}, CHANGED.get(method, {}))  # fmt: skip
     run = fedray.run(tree, out=tmp_path / "run")
     again = fedray.resume(copy_run(run, tmp_path / "copy", 2))
     for name in ("model_hash", "state_hash", "metrics"):
