@@ -2,7 +2,7 @@
 # The tables of the papers, one after another. The same command goes on where it stopped: finished cells are kept.
 #
 #   FEDRAY_DATA=... sh bench/papers.sh [OUT]             # the small tables: about four hours of a core. OUT: runs/papers
-#   FEDRAY_DATA=... sh bench/papers.sh --measured [OUT]  # and every other table of docs/results, at the size that it has there
+#   FEDRAY_DATA=... sh bench/papers.sh --measured [OUT]  # and every other table of scenarios/papers, at the size that it has in docs/results
 #   FEDRAY_DATA=... sh bench/papers.sh --all [OUT]       # and all files at the papers' size: days of a core, or a GPU
 #   JOBS=2 sh bench/papers.sh                            # two cells at a time
 set -euf

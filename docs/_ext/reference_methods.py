@@ -12,6 +12,7 @@ import yaml
 from md_pieces import begin_sentence, cut_docstring, write_table
 from reference_keys import write_options
 
+from fedray.scenario.asynchronous import explain_rounds
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.spec import MethodSpec
 
@@ -49,8 +50,7 @@ def write_method(name: str, title: str) -> str:
 
 
 def _facts(spec: MethodSpec) -> list[list[str]]:
-    answer = "models of their own" if spec.own_models else "the models, weighed by `predict.gamma`"
-    yes = {True: "yes", False: "no"}
+    yes, needs_rounds = {True: "yes", False: "no"}, explain_rounds(spec)
     return [
         ["models", MODELS[spec.models]],
         ["`schedule.kind`", "any" if spec.schedules else "its own"],
@@ -58,10 +58,22 @@ def _facts(spec: MethodSpec) -> list[list[str]]:
         ["`server.optimizer`", yes[spec.optimizer]],
         ["`server.coefficients`", yes[spec.coefficients]],
         ["`local.private`", yes[spec.splits]],
-        ["`participation.mode` without rounds", f"no: it {spec.in_rounds}" if spec.in_rounds else "yes"],
+        ["`participation.mode` without rounds", f"no: it {needs_rounds}" if needs_rounds else "yes"],
         ["state of a client", spec.private or "none"],
-        ["known clients answer with", answer],
+        ["known clients answer with", _find_answer(spec)],
     ]
+
+
+def _find_answer(spec: MethodSpec) -> str:
+    """What answers the clients of a run, in words."""
+    if spec.fits or spec.parts or not spec.trains:
+        return "what new clients are answered with"
+    if spec.all_models and spec.own_models:
+        return "the models, with weights of their own"
+    if spec.own_models:
+        return "models of their own"
+    several = "" if spec.models == "any" or spec.samples else ", if they are several"
+    return f"the models, weighed by `predict.gamma`{several}"
 
 
 def write_pages() -> dict[str, str]:

@@ -12,7 +12,23 @@ from fedray.core.text import quote_value
 from fedray.scenario.clients import ParticipationKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
+from fedray.scenario.spec import MethodSpec
 from fedray.scenario.stacks import is_stack
+
+
+def explain_rounds(spec: MethodSpec) -> str:
+    """Why a method cannot train without rounds, to be read behind its name; empty if it can.
+
+    Example:
+        >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
+        ('has no server', '')
+    """
+    return (
+        "has no server" if spec.walks
+        else "trains on the pooled data, as one client" if spec.pooled
+        else "trains every client by itself" if spec.models == "clients"
+        else spec.in_rounds
+    )  # fmt: skip
 
 
 def check_asynchronous(scenario: Scenario) -> None:
@@ -20,14 +36,7 @@ def check_asynchronous(scenario: Scenario) -> None:
     keys, name, spec = scenario.participation, scenario.method.name, method_spec_of(scenario.method.name)
     if keys.mode == "sync":
         return
-    why = (
-        "has no server" if spec.walks
-        else "trains on the pooled data, as one client" if spec.pooled
-        else "trains every client by itself" if spec.models == "clients"
-        else spec.in_rounds
-        or ("with several networks trains in rounds" if is_stack(scenario) else "")
-    )  # fmt: skip
-    if why:
+    if why := explain_rounds(spec) or ("with several networks trains in rounds" if is_stack(scenario) else ""):
         raise BadInput(f"participation.mode = {keys.mode}, but {name} {why}: set it to sync")
     mode, plain = f"participation.mode is {keys.mode}", ParticipationKeys()
     for key in ("per_round", "fraction", "overcommit"):

@@ -31,6 +31,7 @@ _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; 
 _BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the paper weighs each upload by n_i
 _HEAD: dict[str, Any] = {"local": {"private": ["head"]}}
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"))}
+_CORRECTED = "has corrections that are made of rounds in which clients and server meet"
 _SAMPLER = {"sampler": Option("gaussian", one_of("gaussian", "dirichlet")), "samples": Option(10, whole(1, 10**4))}
 _TIERS: dict[str, Any] = {
     "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
@@ -166,6 +167,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         options=_ALPHA,
         defaults=_ONE,
         optimizer=False,
+        in_rounds=_CORRECTED,
         private="correction",
     ),
     "feddyn_ensemble": MethodSpec(
@@ -173,6 +175,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         module="feddyn",
         options=_ALPHA,
         optimizer=False,
+        in_rounds=_CORRECTED,
         private="correction",
         limits=(Limit("models", 1, "FedDyn (feddyn_ensemble of one model)"),),
     ),
@@ -195,6 +198,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
     "scaffold": MethodSpec(
         "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
         defaults=_ONE,
+        in_rounds=_CORRECTED,
         private="control variate",
     ),
     **CLUSTER_SPECS,

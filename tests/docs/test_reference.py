@@ -15,8 +15,12 @@ import reference_api
 import reference_keys
 import reference_methods
 import reference_metrics
+from small import of_method
 
+from fedray.assembly.study import build_study
+from fedray.core.errors import BadInput
 from fedray.metrics.catalogue import SCORES
+from fedray.scenario.asynchronous import explain_rounds
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
@@ -92,6 +96,24 @@ def test_every_method_has_its_algorithm_options_and_deviations(name: str) -> Non
     assert all(f"| `{option}` |" in part for option in METHOD_SPECS[name].options)
     assert "## Deviations\n\n1." in page
     assert f"method-{name}>`" in pages()["methods/index.md"]
+
+
+@pytest.mark.parametrize("name", METHOD_SPECS)
+def test_the_reference_said_that_walks_and_corrections_can_do_without_rounds(name: str) -> None:
+    """Each page says what a scenario of the method does; `participation.mode` is refused where it says no."""
+    part = pages()[f"methods/{reference_methods.module_of(name)}.md"].partition(f"(method-{name})=\n")[2]
+    (says,) = re.findall(r"^\| `participation.mode` without rounds \| (\w+)", part.partition("\n(method-")[0], re.M)
+    try:
+        build_study(read_scenario(of_method(name, {"participation": {"mode": "semi"}})))
+        assert says == "yes"
+    except BadInput as refused:
+        assert says == "no" and str(refused).startswith("participation.mode = semi, but"), refused
+
+
+def test_the_page_on_training_without_rounds_names_what_needs_rounds() -> None:
+    text = (reference_methods.ALGORITHMS.parents[1] / "how-to" / "asynchronous.md").read_text()
+    refused = text.partition("## What combines")[2].partition("\n## ")[0]
+    assert all(f"`{name}`" in refused for name, spec in METHOD_SPECS.items() if explain_rounds(spec))
 
 
 def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:

@@ -7,6 +7,7 @@ command line, and a few in the actors of Ray.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -146,3 +147,11 @@ def test_a_network_that_no_other_process_can_have_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(BadInput, match=r"model = .*locked: it cannot be sent to the actors of Ray \(TypeError"):
         fedray.run(SCENARIO | {"runtime": "ray"}, out=tmp_path / "run", data=good_data(), model=locked)
+
+
+def test_the_page_on_what_may_fail_counts_these_objects() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    for kind, row in {"data": "data sets", "model": "networks", "method": "methods"}.items():
+        (counts,) = re.findall(rf"^\| {row}[^|]*\| (\d+) \| (\d+) \| 0 \|$", page, flags=re.M)
+        works = [case.says is None for case in CASES if case.kind == kind]
+        assert [int(count) for count in counts] == [works.count(False), works.count(True)], row

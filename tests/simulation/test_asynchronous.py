@@ -304,7 +304,8 @@ def test_a_thousand_server_steps_need_no_more_memory_than_a_hundred() -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"method": {"name": "scaffold"}}, "corrections of scaffold"),
+        ({"method": {"name": "scaffold"}}, "scaffold has corrections"),
+        ({"method": {"name": "shefl", "alpha": 0.1}}, "corrections of shefl"),
         ({"method": {"name": "random_walk"}}, "has no server"),
         ({"method": {"name": "centralized"}}, "pooled data"),
         ({"participation": {"mode": "buffered", "per_round": 3}}, "participation.concurrency"),
