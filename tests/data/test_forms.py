@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.catalogue import load_data
 from fedray.data.digest import hash_array
@@ -109,6 +109,17 @@ def test_pictures_are_the_same_in_every_form(tmp_path: Path) -> None:
     assert {name: hash_rows(thing) for name, thing in forms.items()} == dict.fromkeys(forms, hash_rows((X, Y)))
     runs: list[Any] = [(X, Y), Pairs(), pictures, folder, {"name": "folder", "path": str(folder)}]
     assert len({hash_models(thing) for thing in runs}) == 1
+
+
+def test_seven_channels_that_came_last_were_read_as_a_side_in_silence() -> None:
+    images = np.zeros((40, 9, 9, 7), np.float32)
+    with pytest.warns(
+        FedrayWarning, match=r"\[9, 9, 7\] are read as 9 channels of 9 x 7: where the 7 are the channels, give"
+    ):
+        adapt((images, Y[:40] % 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedrayWarning)
+        assert adapt((images.transpose(0, 3, 1, 2), Y[:40] % 2)).train.x.shape[1:] == (7, 9, 9)
 
 
 def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
