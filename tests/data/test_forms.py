@@ -210,6 +210,14 @@ def test_missing_inputs_get_the_mean_of_the_training_rows_or_their_rows_are_drop
     assert len(dropped.train.y) + len(dropped.test.y) == 30
 
 
+def test_a_column_without_a_value_was_filled_with_a_mean_of_nothing_in_silence() -> None:
+    empty = FRAME.astype("float32").assign(p3=np.nan, p9=np.nan, digit=Y)
+    with pytest.warns(
+        FedrayWarning, match=r"^data: no training row has a value in columns p3, p9, read as 0: leave them out$"
+    ):
+        adapt(empty, target="digit", missing="mean")
+
+
 def test_text_needs_a_tokenizer_and_becomes_tokens(tmp_path: Path) -> None:
     texts, labels = ["good day", "bad", "good", "bad day now"] * 5, ["up", "down", "up", "down"] * 5
     words = {"good": 1, "bad": 2, "day": 3, "now": 4}
