@@ -28,7 +28,8 @@ from fedray.scenario.schema import Scenario
 
 KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "metric", "callback")
 WANTED = {
-    "loss": "a function (outputs, targets, context) -> the loss of each row, or a fedray.methods.LocalLoss",
+    "loss": "a function (outputs, targets, context) -> the loss of each row, such as lambda outputs, targets, context: "
+    "cross_entropy(outputs, targets, reduction='none'), or a fedray.methods.LocalLoss",
     "optimizer": "a fedray.methods.Transform, a function of options that makes one, or one (parameters, lr=...) -> "
     "torch.optim.Optimizer",
     "metric": "a function of a fedray.methods.Scored -> a number",

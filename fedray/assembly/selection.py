@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -171,12 +172,25 @@ def _guard_rule(function: rules.OwnRule, options: dict[str, Any]) -> rules.Rule:
     """A user's rule, whose choice is checked."""
     where = f"participation.selection.name = {name_callable(function)}"
 
-    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+    tried: list[bool] = []
+
+    def ask(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
         with blame_user_code(where):
             found = function(known, number, generator, options)
         wrong = rules.check_chosen(found, known, number)
         if wrong is not None:
             raise BadInput(f"{where} returned {wrong}")
         return np.sort(np.asarray(found, dtype=np.int64))
+
+    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        again = None if tried else copy.deepcopy(generator)
+        chosen = ask(known, number, generator)
+        tried.append(True)
+        if again is not None and not np.array_equal(chosen, ask(known, number, again)):
+            raise BadInput(
+                f"{where}: asked again it chooses others, so that no run could be repeated: draw with its generator "
+                "alone, and keep nothing from call to call"
+            )
+        return chosen
 
     return choose

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import native
-from fedray.core.errors import Overflow
+from fedray.core.errors import BadInput, Overflow
 from fedray.core.types import FloatArray, Stats
 
 COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
@@ -116,12 +116,18 @@ def exact_sum(
 
     Raises:
         Overflow: A row holds NaN, infinity or numbers that are too large to be added.
+        BadInput: A weight is no whole number, with which the sum would depend on the order.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
         >>> exact_sum(rows, torch.tensor([0, 1, 1]), 2, torch.tensor([1, 1, 2])).value().tolist()
         [[1.0], [10.0]]
     """
+    if weight.is_floating_point() and bool((weight != weight.round()).any()):
+        raise BadInput(
+            f"exact_sum: a weight is {float(weight[weight != weight.round()][0]):g}: give whole numbers, such as "
+            "training rows, and divide the total by their sum"
+        )
     if native.is_available() and x.device.type == "cpu" and x.is_contiguous() and x.dtype in _COMPILED:
         return _sum_compiled(x, group, groups, weight, limbs=limbs, square=square)
     return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)

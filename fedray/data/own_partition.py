@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -48,22 +49,33 @@ def deal_by_function(
         columns: Further columns of the rows by name, `[n]` each, where the function wants them; None: it does not.
 
     Raises:
-        BadInput: It raised, or what it returned is not rows of N clients, each row once.
+        BadInput: It raised, or what it returned is not rows of N clients, each row once, and the same ones again.
     """
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
+    again, more = copy.deepcopy(generator), {} if columns is None else {"columns": columns}
     with blame_user_code(where):
-        more = {} if columns is None else {"columns": columns}
         found = function(labels, clients, generator, options, **more)
+    made = _cut(found, clients, len(labels), where)
+    with blame_user_code(where):
+        repeated = function(labels, clients, again, options, **more)
+    other = _cut(repeated, clients, len(labels), where)
+    if not (np.array_equal(made.rows, other.rows) and np.array_equal(made.offsets, other.offsets)):
+        raise BadInput(
+            f"{where}: asked again it deals other rows, so that no run could be repeated: draw with its generator alone"
+        )
+    return made
+
+
+def _cut(found: Any, clients: int, rows: int, where: str) -> Cut:
+    """The cut that a function returned."""
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
         raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
     if len(found) != clients:
         raise BadInput(
             f"{where}: it returned the rows of {len(found)} clients, but clients.number is {clients}: return as many"
         )
-    return cut_of_parts(
-        [_check_rows_of(where, i, rows, len(labels)) for i, rows in enumerate(found)], len(labels), where
-    )
+    return cut_of_parts([_check_rows_of(where, i, part, rows) for i, part in enumerate(found)], rows, where)
 
 
 def wants_columns(function: Callable[..., Any]) -> bool:

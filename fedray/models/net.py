@@ -103,7 +103,8 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if trainable == 0:
         raise BadInput(
-            f"model.name = {name}: it has no trainable parameter; set requires_grad on what is to be trained"
+            f"model.name = {name}: it has no trainable parameter: keep layers as attributes or in an nn.ModuleList, "
+            "where torch finds them, and set requires_grad on what is to be trained"
         )
     tensors = dict(_in_row(module))
     shapes = tuple(tuple(tensor.shape) for tensor in tensors.values())

@@ -51,9 +51,16 @@ def _spell_section(section: str, value: Any) -> str:
     """
     keys = dict(_EXAMPLES[section])
     if isinstance(value, int | float) and not isinstance(value, bool):
-        keys[list(keys)[-1]] = value
-    elif isinstance(value, str) and value.isidentifier() and "metric" in keys:
-        keys["metric"] = value
+        if section == "participation" and 0 < value < 1:
+            keys = {"fraction": value}
+        elif isinstance(keys[last := list(keys)[-1]], int | float):
+            keys[last] = value
+    elif (
+        isinstance(value, str)
+        and value.isidentifier()
+        and (word := next(iter(keys))) in ("metric", "kind", "optimizer")
+    ):
+        keys[word] = value
     return f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"
 
 
@@ -68,4 +75,9 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {  # what a number alone is meant f
     "clients": {"number": 50},
     "clients.tiers.*": {"number": 10},
     "predict.conformal": {"alpha": 0.1},
+    "schedule": {"kind": "permutation"},
+    "compress": {"kind": "topk"},
+    "server": {"optimizer": "adam"},
+    "graph": {"kind": "ring"},
+    "local": {"lr": 0.1},
 }

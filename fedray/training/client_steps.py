@@ -26,7 +26,7 @@ from fedray.core.errors import BadInput
 from fedray.core.local import StepContext, Transform, find_placing
 from fedray.core.method import Local
 from fedray.core.types import Layout
-from fedray.own_code.user_code import name_type
+from fedray.own_code.user_code import name_type, takes_positional
 from fedray.training.client_code import Gradients, LaneBatch, LaneCode, name_parameters
 from fedray.training.optimizer import Complete, Step, make_complete, make_optimizer
 from fedray.training.particles import make_coupling
@@ -142,6 +142,12 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
             made = factory(parts, lr=lr)
             if not isinstance(made, torch.optim.Optimizer):
                 raise BadInput(f"local.optimizer returned {name_type(made)}: return a torch.optim.Optimizer")
+            if not takes_positional(made.step, 0):
+                kind = type(made).__name__
+                raise BadInput(
+                    f"local.optimizer = {kind}: its step needs a closure, which clients do not have: choose an "
+                    "optimizer that steps by the gradients alone"
+                )
             held.append((made, parts))
         optimizer, parts = held[0]
         for part, grad in zip(parts, name_parameters(layout, g[0]).values(), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,42 @@ def bad_loss(setting: Setting) -> Method:
 def test_an_ingredient_of_a_method_with_other_arguments_was_found_out_while_it_trained(thing: Any, says: str) -> None:
     with pytest.raises(BadInput, match=rf"{says}: give a function"):
         fedray.run(KEYS, method=thing)
+
+
+TURN = count()
+
+
+def drawn_partition(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
+    return np.array_split(np.random.permutation(len(labels)), clients)
+
+
+def drawn_selection(known: Any, number: int, _generator: Any, _options: Any) -> Any:
+    return np.roll(known.client, next(TURN))[:number]
+
+
+@pytest.mark.parametrize(("kind", "thing"), [("partition", drawn_partition), ("selection", drawn_selection)])
+def test_a_rule_that_draws_outside_its_generator_made_a_run_that_nobody_could_repeat(kind: str, thing: Any) -> None:
+    with pytest.raises(
+        BadInput, match=rf"{kind}\.name = .*: asked again it .* could be repeated: draw with its generator"
+    ):
+        run(kind, thing)
+
+
+def test_an_optimizer_of_torch_that_needs_a_closure_ended_in_a_bare_type_error_about_the_data() -> None:
+    with pytest.raises(
+        BadInput, match=r"^local\.optimizer = LBFGS: its step needs a closure, which clients do not have"
+    ):
+        fedray.run(KEYS, optimizer=torch.optim.LBFGS)
+
+
+def test_layers_in_a_list_were_told_to_require_gradients() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.layers = [nn.Linear(64, 10)]
+
+    with pytest.raises(BadInput, match=r"no trainable parameter: keep layers as attributes or in an nn\.ModuleList"):
+        fedray.run(KEYS, model=Listed)
 
 
 def test_what_does_not_say_what_it_takes_is_taken() -> None:

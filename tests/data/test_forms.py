@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.catalogue import load_data
 from fedray.data.digest import hash_array
@@ -111,6 +111,17 @@ def test_pictures_are_the_same_in_every_form(tmp_path: Path) -> None:
     assert len({hash_models(thing) for thing in runs}) == 1
 
 
+def test_seven_channels_that_came_last_were_read_as_a_side_in_silence() -> None:
+    images = np.zeros((40, 9, 9, 7), np.float32)
+    with pytest.warns(
+        FedrayWarning, match=r"\[9, 9, 7\] are read as 9 channels of 9 x 7: where the 7 are the channels, give"
+    ):
+        adapt((images, Y[:40] % 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedrayWarning)
+        assert adapt((images.transpose(0, 3, 1, 2), Y[:40] % 2)).train.x.shape[1:] == (7, 9, 9)
+
+
 def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars")
     FRAME.to_csv(tmp_path / "digits.csv", index=False)
@@ -197,6 +208,14 @@ def test_missing_inputs_get_the_mean_of_the_training_rows_or_their_rows_are_drop
     kept = mean.train.x[~np.isin(mean.train.x[:, 0], x[::4, 0])][:, 1]
     assert np.allclose(filled, kept.mean())
     assert len(dropped.train.y) + len(dropped.test.y) == 30
+
+
+def test_a_column_without_a_value_was_filled_with_a_mean_of_nothing_in_silence() -> None:
+    empty = FRAME.astype("float32").assign(p3=np.nan, p9=np.nan, digit=Y)
+    with pytest.warns(
+        FedrayWarning, match=r"^data: no training row has a value in columns p3, p9, read as 0: leave them out$"
+    ):
+        adapt(empty, target="digit", missing="mean")
 
 
 def test_text_needs_a_tokenizer_and_becomes_tokens(tmp_path: Path) -> None:

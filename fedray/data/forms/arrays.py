@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.own_code.user_code import name_type
 
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
@@ -171,6 +171,13 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
     """Images `[n, C, H, W]`: bytes where their levels are bytes, else float32."""
     if x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    elif x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2] > x.shape[3]:
+        side, number = x.shape[2:]
+        warn_user(
+            f"data: images of shape {list(x.shape[1:])} are read as {side} channels of {side} x {number}: where the "
+            f"{number} are the channels, give x.transpose(0, 3, 1, 2)",
+            FedrayWarning,
+        )
     if x.dtype.kind in "iu" and x.dtype != np.uint8:
         bytes_ = x.size and x.min() >= 0 and x.max() <= 255
         x = x.astype(np.uint8 if bytes_ else np.float32)

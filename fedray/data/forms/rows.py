@@ -172,7 +172,8 @@ def make_dataset(
             test = test._replace(group=None)
     means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
-        means = _mean_of_columns(train.x)
+        means, empty = _mean_of_columns(train.x)
+        remarks = (*remarks, *_tell_empty(empty, train.features))
         train, test = _fill(train, means), _fill(test, means)
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
@@ -265,13 +266,23 @@ def _find_rows(values: Array, wrong: Callable[[Array], Array]) -> Array:
     return np.concatenate(found) if found else np.zeros(0, bool)
 
 
-def _mean_of_columns(x: Array) -> Array:
-    """Mean of each input over the rows that have it, `[...]`; 0 where none has."""
+def _tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
+    """What is said of columns that no training row has; `names` is empty where they have none."""
+    if empty.ndim != 1 or not empty.any():
+        return []
+    some = [names[i] if names else str(i) for i in np.flatnonzero(empty)]
+    listed = ", ".join(some[:5]) + (", ..." if len(some) > 5 else "")
+    which, them = (f"column {listed}", "it") if len(some) == 1 else (f"columns {listed}", "them")
+    return [f"data: no training row has a value in {which}, read as 0: leave {them} out"]
+
+
+def _mean_of_columns(x: Array) -> tuple[Array, Array]:
+    """Mean of each input over the rows that have it, `[...]`, and which inputs none has; their mean is 0."""
     total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     for piece in read_pieces(x):
         total += np.nansum(piece, axis=0, dtype=np.float64)
         count += (~np.isnan(piece)).sum(axis=0)
-    return (total / np.maximum(count, 1)).astype(np.float32)
+    return (total / np.maximum(count, 1)).astype(np.float32), count == 0
 
 
 def _fill(part: RawRows, means: Array) -> RawRows:
