@@ -13,11 +13,14 @@ Example:
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+from fedray.core.errors import Damaged
 from fedray.data.partition_file import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.stored import StoredShards
 from fedray.files import plain
+from fedray.files.sealed import tell_apart
 from fedray.simulation.study import Study
 
 
@@ -38,6 +41,9 @@ def write_partition(out: Path, study: Study) -> None:
     Args:
         out: The run directory.
         study: What is trained.
+
+    Raises:
+        BadInput: The file is there, and this user may not read it.
     """
     shards = study.shards
     if describe_partition(study) != FILE_NAME or not isinstance(shards, StoredShards):
@@ -45,5 +51,21 @@ def write_partition(out: Path, study: Study) -> None:
     clusters = [shards.clusters(world) for world in range(study.worlds)]
     data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
     path = out / FILE_NAME
-    if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
+    if _read_present(path) != data:
         plain.write_atomically(path, data)
+
+
+def _read_present(path: Path) -> bytes | None:
+    """The bytes of the file that is there; None where none is, or something else that is to be replaced.
+
+    Raises:
+        BadInput: This user may not read it.
+        FedrayError: It cannot be read for another reason, such as a fault of the disk.
+    """
+    try:
+        return plain.read_file(path)
+    except OSError as error:
+        told = tell_apart(path, error, "")
+        if isinstance(told, Damaged) or error.errno == errno.EFBIG:
+            return None
+        raise told from None

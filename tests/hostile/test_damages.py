@@ -40,6 +40,12 @@ def test_a_sample_of_damages_ends_in_the_right_bits_or_in_one_line(bench: Bench)
         assert outcome.is_good, (damage, outcome)
 
 
+def test_the_page_on_what_may_fail_counts_the_damages(bench: Bench) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    assert f"\nthe {len(bench.files)} files and {len(bench.folders)} folders of a finished run" in page
+    assert f"\n| {len(bench.list_damages()):,} in all |" in page
+
+
 @pytest.mark.parametrize(
     ("kind", "file"), [("bit flip", LAST), ("deleted", LAST), ("truncation", STATE), ("swapped with another", STATE)]
 )
