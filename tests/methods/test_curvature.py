@@ -137,7 +137,7 @@ def test_what_a_client_measures_does_not_depend_on_the_jobs_beside_it(method: st
 def test_fedbens_counts_the_rows_of_a_worlds_own_clients(weighting: str) -> None:
     """Replicates whose participants have other numbers of rows: each has the bits that it has alone."""
     few: dict[str, Any] = {**ONE, "participation": {"per_round": 2}, "server": {"weighting": weighting}}
-    both = models(run("fedbens", few, {"replicates": 2}, models=2)).split(2)
+    both = models(run("fedbens", few, {"replicates": 2}, models=2)).view(2, 2, -1)
     for seed, found in enumerate(both):
         assert torch.equal(found, models(run("fedbens", few, {"seed": seed}, models=2)))
 
