@@ -97,6 +97,9 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
         for option, value in options.items():
             if option not in allowed:
                 raise BadInput(f"model.{option} = {value} is not an option of {name}: {_remedy(option, allowed)}")
+    for p in signature:
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options:
+            raise BadInput(f"model.{p.name} is missing: {name} needs it: give it a value")
     return partial(builder, tuple(input_shape), outputs, **options)
 
 

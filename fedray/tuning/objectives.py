@@ -13,6 +13,7 @@ from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.metrics import classification, regression
 from fedray.metrics.names import has_direction, lower_is_better, reaches_target
+from fedray.scenario.names import is_own
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
@@ -163,6 +164,11 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:
+            if is_own("metric", inner):
+                raise BadInput(
+                    f"objectives: {objective.name} is your own metric, which the scenario does not measure: add it "
+                    "to its evaluate.metrics"
+                )
             kind = "classes" if classes else "real targets"
             remedy = suggest_nearest(inner, known, f"choose one of {', '.join(known)}")
             raise BadInput(f"objectives: {objective.name} cannot be had from {data}, which has {kind}: {remedy}")

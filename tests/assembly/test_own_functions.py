@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from own_names import forgetting_names
 from small import scenario
 from torch import nn
 
@@ -167,46 +166,6 @@ def test_an_optimizer_whose_second_argument_is_not_called_lr_is_told_so() -> Non
     ):
         with pytest.raises(BadInput, match=f"^optimizer: it has an {says}"):
             fedray.run(KEYS, optimizer=rule)
-
-
-def weigh(outputs: Any, targets: Any, context: Any, *, by: float) -> Any:
-    return by * loss(outputs, targets, context)
-
-
-def scale(to: float) -> Transform:
-    return Transform(start_empty, lambda gradient, state, _parameters, _context: (to * gradient, state))
-
-
-def test_registered_functions_are_checked_when_they_are_registered() -> None:
-    """Options that a scenario gives are arguments, too; so are those that it must give."""
-    with forgetting_names("no_module"):
-        for kind in ("method", "data", "partition", "selection"):
-            with pytest.raises(
-                BadInput, match=rf"^{kind}\.name = 'mine': it does not take \(.*\): give a function {kind}\("
-            ):
-                fedray.register(kind, "mine", lambda: None)
-        with pytest.raises(BadInput, match=r"it has a yield"):
-            fedray.register("callback", "mine", (lambda: (yield)))
-        fedray.register("model", "one_more", lambda _shape, outputs, width: nn.Linear(width, outputs))
-        fedray.register("data", "two_more", lambda _root, path, *, target: (path, target))
-        fedray.register("loss", "weighed", weigh, options={"by": 2.0})
-        fedray.register("optimizer", "scaled", scale, options={"to": 0.5})
-        both = {**KEYS["local"], "loss": "weighed", "optimizer": "scaled"}
-        plain = fedray.run(KEYS, lanes="torch").progress.state.models
-        torch.testing.assert_close(
-            fedray.run({**KEYS, "local": both}).progress.state.models, plain, rtol=1e-4, atol=1e-5
-        )
-
-
-def test_an_option_of_both_a_loss_and_an_optimizer_had_the_value_of_the_second_in_both() -> None:
-    with forgetting_names("no_module"):
-        fedray.register("loss", "weighed", weigh, options={"by": 2.0})
-        fedray.register("optimizer", "scaled", lambda by=0.5: scale(by))
-        both = {**KEYS["local"], "loss": "weighed", "optimizer": "scaled"}
-        with pytest.raises(
-            BadInput, match=r"^local\.by is an option of loss weighed and of optimizer scaled: give it an"
-        ):
-            fedray.run({**KEYS, "local": both})
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
