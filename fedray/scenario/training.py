@@ -127,7 +127,7 @@ class CompressKeys:
             or 8 bits for each number (`int8`).
         ratio: share of the entries that a client which trains one model sends.
         resource_ratio: how many times the entries of a client that trains one model a client that trains several may
-            send in total (SHEFL's r); None: as many as it trains models, so that every trained model is compressed alike.
+            send in total (SHEFL's r); None: as many as it trains models, which compresses every trained model alike.
         error_feedback: whether a client keeps the entries that it did not send and adds them to its next upload.
         adaptive: whether clients send entries in proportion to their uplink bandwidth.
     """
