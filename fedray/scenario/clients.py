@@ -32,7 +32,7 @@ class TierKeys:
             clients that are left.
         number: number of clients in the tier.
         models_per_round: how many models a client trains in a round that it takes part in, or `all`.
-        num_cpus: CPUs that an actor of the tier reserves; None: an equal share of the machine.
+        num_cpus: CPUs that an actor of the tier reserves; None: one, or the largest share with which all actors fit.
         num_gpus: GPUs that an actor reserves: 0, 1/n or 1.
         resources: custom resources of Ray that an actor reserves.
         seconds_per_step: virtual seconds of an optimizer step.
@@ -124,8 +124,8 @@ class ParticipationKeys:
         alpha: weight of an arrival that is mixed into its model.
         staleness: what an upload weighs whose model took tau steps since it started: `constant`: 1; `polynomial`:
             `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
-        staleness_a: a of the weight.
-        staleness_b: b of the weight, in server steps.
+        staleness_a: how fast the weight falls: a in its formula.
+        staleness_b: up to which staleness the weight is 1: b in its formula, in server steps.
     """
 
     selection: SelectionKeys = field(default_factory=SelectionKeys)

@@ -26,7 +26,7 @@ class StopKeys:
     """A metric and a value that it shall reach.
 
     Attributes:
-        metric: its name in `rounds.parquet`.
+        metric: name of the metric, as in `rounds.parquet`.
         value: the value that it is to reach.
     """
 
@@ -66,7 +66,7 @@ class PatienceKeys:
     """Ends a run that gets no better.
 
     Attributes:
-        metric: its name in `rounds.parquet`.
+        metric: name of the metric, as in `rounds.parquet`.
         patience: rounds that may pass without a better value, in every replicate and fold.
         min_delta: by how much a value must be better to count.
     """

@@ -25,14 +25,16 @@ class GraphKeys:
     """Where models walk when there is no server.
 
     Attributes:
-        kind: of the graph.
+        kind: kind of the graph.
         transition: which neighbor is next: uniform, lazy, metropolis.
-        probability: of an edge (erdos_renyi), or of rewiring it (watts_strogatz).
-        neighbours: of each node before rewiring (watts_strogatz).
-        edges: the file of a graph of your own.
+        probability: probability of an edge (erdos_renyi; default: 2 log(N) / N), or that an edge is rewired
+            (watts_strogatz; default: 0.1).
+        neighbours: neighbors of each node before rewiring (watts_strogatz).
+        edges: file of a graph of your own, CSV or Parquet: the columns `node` and `neighbour`, a row for each edge.
         node_failure: probability that a node is out of order in a step.
         edge_failure: probability that an edge is cut in a step.
-        failures: the file of a table of failures.
+        failures: file of a table of failures, CSV or Parquet: the columns `first` and `last` (steps, from 0), `node`,
+            and `neighbour` where only the edge to it is cut.
     """
 
     kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (

@@ -95,7 +95,7 @@ class DataKeys:
         object: what fedray writes in place of the name where the data set is a Python object.
         root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
         fold: which of its folds is run, or `all`.
-        hold_out: share of the training rows that is kept aside for tuning.
+        hold_out: share of the training rows that no model is trained on: for sweeps, choices and conformal sets.
         partition: how samples are dealt to clients.
         options: the data set's own options.
     """
@@ -134,7 +134,8 @@ class PredictKeys:
         average: what is averaged over the models: their probabilities or their logits.
         gamma: temperature of a known client's weights over the models; infinity: everybody's weights, which are equal
             unless the method says otherwise.
-        noise: observation noise that is added to a regression's variance.
+        noise: observation noise that is added to a regression's variance: `none`, the clients' mean training residual
+            variance (`residual`), or a variance of 1 in standardized units (`fixed`).
         conformal: sets of labels, or intervals, that hold the right answer with a given probability.
         dropout_at_test: whether dropout stays on when the models answer: a reading of the public code of Fed-ensemble,
             and no part of any paper.
@@ -183,7 +184,8 @@ class Scenario:
         predict: how the ensemble answers.
         graph: where models walk when there is no server.
         replicates: repetitions with seeds of their own.
-        vary: what a replicate draws anew: everything, or its first models only (data, schedule and batches stay).
+        vary: what a replicate draws anew: everything (`all`), or its first models only (`init`: data, schedule and
+            batches stay).
         evaluate: what is measured, and when.
         stop: when a run ends that gets no better.
         checkpoint: when the state is saved.

@@ -61,7 +61,7 @@ class RateKeys:
     """A course of the learning rate over the rounds, as a factor of `lr`; within a round the rate stays.
 
     Attributes:
-        kind: constant, cosine, linear (both fall from the first round on), or step (falls at some rounds).
+        kind: the course: constant, cosine, linear (both fall from the first round on), or step (falls at some rounds).
         rounds: the fall ends after so many rounds, and the rate stays; default: the rounds of the scenario.
         restart: the rate does not stay, but begins to fall again every `rounds` rounds, which have to be given.
         floor: the factor at the end of the fall.
@@ -94,7 +94,7 @@ class LocalKeys:
         batch_size: samples in a step, or `full` for all samples of the client.
         epochs: passes over the client's rows in a round; default: 10, unless `steps` says how long a client trains.
         steps: optimizer steps in a round, instead of epochs.
-        pull: mu of the proximal term `mu / 2 |w - w_start|^2`.
+        pull: weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: a loss that your module registers, instead of the network's.
         schedule: a course of the learning rate over the rounds.
         private: layers that stay with the clients: `norm`, `head`, or patterns of the layers' names.
@@ -123,10 +123,11 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: kind of compression.
+        kind: kind of compression: none (`dense`), the entries of largest magnitude (`topk`), random ones (`randomk`),
+            or 8 bits for each number (`int8`).
         ratio: share of the entries that a client which trains one model sends.
-        resource_ratio: r: how many times the entries of a client that trains one model a client that trains several may
-            send in total; None: as many as it trains models, so that every trained model is compressed alike.
+        resource_ratio: how many times the entries of a client that trains one model a client that trains several may
+            send in total (SHEFL's r); None: as many as it trains models, which compresses every trained model alike.
         error_feedback: whether a client keeps the entries that it did not send and adds them to its next upload.
         adaptive: whether clients send entries in proportion to their uplink bandwidth.
     """
@@ -145,14 +146,15 @@ class ServerKeys:
     Attributes:
         coefficients: how tiers weigh in the mean: `fedavg` (as their uploads do), `equal_groups` (all alike) or
             `paper_eq2` (SHEFL's equation 2).
-        weighting: how uploads weigh in the mean: all alike, or by their clients' numbers of samples. Where all weigh
-            the same (a robust statistic, `paper_eq2`) the default is `uniform`, whatever the method's is.
+        weighting: how uploads weigh in the mean: all alike (`uniform`), or by their clients' numbers of samples
+            (`examples`). Where all weigh the same (a robust statistic, `paper_eq2`) the default is `uniform`, whatever
+            the method's is.
         optimizer: the server optimizer, which makes its step from the mean delta.
         lr: learning rate of the server optimizer; default: 1, and 0.01 of adam and yogi.
         momentum: momentum of the server optimizer (beta; beta_1 of adam and yogi).
         robust: the robust statistic that takes the place of the mean.
-        trim: b, how many values trimmed_mean drops at each end.
-        byzantine: f, how many bad clients krum and multi_krum are to withstand.
+        trim: how many values trimmed_mean drops at each end (b).
+        byzantine: how many bad clients krum and multi_krum are to withstand (f).
     """
 
     coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"

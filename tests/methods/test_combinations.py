@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import copy_run, of_method, rows
+from small import NEEDS, copy_run, of_method, rows, scenario
 
 import fedray
 from fedray.assembly.study import build_study
@@ -135,6 +136,29 @@ CHANGES: dict[str, dict[str, Any]] = {
     "robust": {"server": {"robust": "median", "coefficients": "fedavg"}},
     "optimizer": {"server": {"optimizer": "yogi"}},
 }
+
+
+EVERYTHING: dict[str, Any] = {
+    "participation": {"per_round": 2, "selection": "oort", "overcommit": 2, "dropout": 0.1, "deadline": 9.0},
+    "compress": {"kind": "topk", "ratio": 0.5, "error_feedback": True},
+    "clients": {"number": 6, "tiers": {"fast": {"share": 0.5}, "slow": {"share": 0.5, "seconds_per_step": 1.0}}},
+}
+
+
+@pytest.mark.parametrize("method", sorted(METHOD_SPECS.keys() - {"scaffold"}))  # which has all of this, with plain SGD
+def test_the_page_on_what_combines_names_every_exception(method: str) -> None:
+    """All ways to draw, to compress and to schedule at once are what a method combines with, or the page names it."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "combine_methods.md").read_text()
+    table = page.partition("## Exceptions")[2].partition("\n## ")[0]
+    exceptions = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.rpartition(" | ")[0])}
+    random: dict[str, Any] = {"schedule": {"kind": "random"}}
+    changes = {"any": {**random, "method": {"models": 2}}, "clients": random, "one": {}}[METHOD_SPECS[method].models]
+    keys = scenario({"method": {"name": method}}, NEEDS.get(method, {}), changes, EVERYTHING)
+    try:
+        build_study(read_scenario(keys))
+        assert method not in exceptions
+    except BadInput as refused:
+        assert method in exceptions, refused
 
 
 def test_the_readme_has_the_table_of_methods() -> None:
