@@ -87,10 +87,10 @@ class Coordinator:
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
+            facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
-            facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
             watch = set_gauges(watch, self.out.name, runtime.counts)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import scenario
+from small import of_method, scenario
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
@@ -35,3 +35,33 @@ def test_actors_that_cannot_say_anything_about_themselves_are_ended(
     with pytest.raises(FedrayError, match="no facts"):
         made.run()
     assert len(closed) == 1
+
+
+def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_by_torch_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on where all nodes have the same ones would have other bits."""
+
+    class Disagreeing:
+        lanes, actors, counts = "torch", (), {}
+
+        def __init__(self, *_given: Any) -> None: ...
+
+        def facts(self) -> dict[str, Any]:
+            return {"engine": {"name": "mlp"}}
+
+        def close(self) -> None: ...
+
+    seen = []
+
+    def keep(study: Any, *_given: Any, digests: Any, **_more: Any) -> dict[str, Any]:
+        seen.append((study.lanes, digests["engine"]["lanes"]))
+        return {}
+
+    monkeypatch.setattr(coordinator, "RayRuntime", Disagreeing)
+    monkeypatch.setattr(coordinator, "run_session", keep)
+    monkeypatch.setattr(coordinator, "set_gauges", lambda watch, *_given: watch)
+    monkeypatch.setattr(coordinator, "log", logging.getLogger("fedray.test"))
+    keys = read_scenario(of_method("fedbe", {"lanes": "auto"}))
+    coordinator.Coordinator(keys, UserObjects(), str(tmp_path)).run()
+    assert seen == [("torch", "torch")]
