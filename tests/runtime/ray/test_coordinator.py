@@ -43,7 +43,8 @@ def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_
     """A run that goes on where all nodes have the same ones would have other bits."""
 
     class Disagreeing:
-        lanes, actors, counts = "torch", (), {}
+        lanes, actors = "torch", ()
+        counts: dict[str, int] = {}
 
         def __init__(self, *_given: Any) -> None: ...
 
