@@ -58,6 +58,7 @@ def _facts(spec: MethodSpec) -> list[list[str]]:
         ["`server.optimizer`", yes[spec.optimizer]],
         ["`server.coefficients`", yes[spec.coefficients]],
         ["`local.private`", yes[spec.splits]],
+        *([] if spec.sparse else [["`compress.kind`", "`dense` or `int8`"]]),
         ["`participation.mode` without rounds", f"no: it {needs_rounds}" if needs_rounds else "yes"],
         ["state of a client", spec.private or "none"],
         ["known clients answer with", _find_answer(spec)],

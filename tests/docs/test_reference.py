@@ -110,6 +110,12 @@ def test_the_reference_said_that_walks_and_corrections_can_do_without_rounds(nam
         assert says == "no" and str(refused).startswith("participation.mode = semi, but"), refused
 
 
+def test_a_method_that_refuses_sparse_uploads_says_so() -> None:
+    row, said = "| `compress.kind` | `dense` or `int8` |", "".join(pages().values())
+    assert said.count(row) == sum(not spec.sparse for spec in METHOD_SPECS.values()) == 1
+    assert row in pages()["methods/ivon_admm.md"]
+
+
 def test_the_page_on_training_without_rounds_names_what_needs_rounds() -> None:
     text = (reference_methods.ALGORITHMS.parents[1] / "how-to" / "asynchronous.md").read_text()
     refused = text.partition("## What combines")[2].partition("\n## ")[0]
