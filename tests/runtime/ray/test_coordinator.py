@@ -44,9 +44,9 @@ def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_
 
     class Disagreeing:
         lanes, actors = "torch", ()
-        counts: dict[str, int] = {}
 
-        def __init__(self, *_given: Any) -> None: ...
+        def __init__(self, *_given: Any) -> None:
+            self.counts: dict[str, int] = {}
 
         def facts(self) -> dict[str, Any]:
             return {"engine": {"name": "mlp"}}
