@@ -152,7 +152,7 @@ METHODS = [
     _method("returns text", lambda _: "fedavg", "returned a str"),
     _method("returns the class", lambda _: Method, "returned"),
     _method("raises", fail, RAISED, {}, True),
-    _method("takes nothing", take_nothing, "take_nothing|argument"),
+    _method("takes nothing", take_nothing, r"it does not take \(setting\)"),
     _method("reads a missing option", read_option, "KeyError: 'mu'", {}, True),
     _method("name is None", with_method(name=None), "name"),
     _method("phase is None", with_method(phase=None), "phase is None"),
