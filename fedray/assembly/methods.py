@@ -28,7 +28,6 @@ from fedray.assembly.own_schedule import guard_schedule
 from fedray.assembly.posterior_samples import make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
-from fedray.assembly.recorded_options import RecordedOptions, refuse_unread
 from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
 from fedray.assembly.slices import cut_network, refuse_unread_widths
 from fedray.assembly.stacking import make_stack
@@ -46,6 +45,7 @@ from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.models.row_mixing import mixes_rows
+from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
@@ -191,7 +191,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     with blame_user_code(f"{where}: its function"):
         method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces)
     if is_open:
-        refuse_unread(name, recorded)
+        refuse_unread("method", name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
     worlds, clients = len(pieces.seeds), pieces.clients.number
     return guard_method(method, where, worlds=worlds, clients=clients, layers=layers, stack=pieces.stack)

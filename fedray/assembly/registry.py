@@ -30,7 +30,6 @@ _FUNCTIONS: dict[str, Callable[[str, Any], None]] = {  # kind -> who keeps its f
     "method": METHODS.__setitem__,
     "model": models.register_model,
     "data": catalogue.register_data,
-    "partition": register_partition,
     "selection": register_selection,
     "schedule": register_schedule,
 }
@@ -56,15 +55,16 @@ def register(
             a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment as
             those of `fedray.components.schedule` are. For the others see docs/how-to/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
-            one is refused. None: they are not declared, and of a method those are refused that it does not read while
-            it is composed. A method that declares `networks` (`[]`, say) may get several architectures.
+            one is refused. None: they are not declared, and those are refused that a method does not read while it is
+            composed, a partition while it deals, and a selection when it is first asked. A method that declares
+            `networks` (`[]`, say) may get several architectures.
         models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
 
     Raises:
         BadInput: there is no such kind, the name cannot be used, the thing is no function, or a number of models is
             none, or not that of a method.
     """
-    known = (*_FUNCTIONS, *own_training.KINDS)
+    known = (*_ARGUMENTS, *own_training.KINDS)
     if kind not in known:
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(known)}")
     if models is not None and kind != "method":
@@ -82,6 +82,8 @@ def register(
     names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]  # `known` has it
     if kind in own_training.KINDS:
         own_training.keep_code(kind, name, thing)
+    elif kind == "partition":
+        register_partition(name, thing, declares=options is not None)
     else:
         _FUNCTIONS[kind](name, thing)
 

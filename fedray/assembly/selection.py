@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from fedray.core.method import Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
 from fedray.models.slices import TierNet
+from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code
+from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
 from fedray.scenario.selection import READS_LOSSES
 from fedray.simulation.clock import JobCosts, time_jobs
@@ -74,7 +76,7 @@ def make_participation(
         return rules.draw_in_turn(clients, sum(counts))
     function = own.selection or rules.find_selection(keys.name)
     if function is not None:
-        rule = _guard_rule(function, keys.options)
+        rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
@@ -168,15 +170,14 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
     return remember_clients(method, worlds, shards.number, measure_sizes(shards))
 
 
-def _guard_rule(function: rules.OwnRule, options: dict[str, Any]) -> rules.Rule:
-    """A user's rule, whose choice is checked."""
-    where = f"participation.selection.name = {name_callable(function)}"
-
-    tried: list[bool] = []
+def _guard_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
+    """A user's rule, whose choice is checked; an option that it neither declares nor reads is refused."""
+    name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
+    where, given = f"participation.selection.name = {name}", options if declares else cast(Mapping[str, Any], recorded)
 
     def ask(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
         with blame_user_code(where):
-            found = function(known, number, generator, options)
+            found = function(known, number, generator, given)
         wrong = rules.check_chosen(found, known, number)
         if wrong is not None:
             raise BadInput(f"{where} returned {wrong}")
@@ -185,6 +186,8 @@ def _guard_rule(function: rules.OwnRule, options: dict[str, Any]) -> rules.Rule:
     def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
         again = None if tried else copy.deepcopy(generator)
         chosen = ask(known, number, generator)
+        if not (declares or tried):
+            refuse_unread("participation.selection", name, recorded)
         tried.append(True)
         if again is not None and not np.array_equal(chosen, ask(known, number, again)):
             raise BadInput(

@@ -27,7 +27,7 @@ from fedray.data.dealing import Generator
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.generated import GeneratedShards
 from fedray.data.label_noise import LabelNoise, split_options
-from fedray.data.own_partition import deal_by_function, find_partition, wants_columns
+from fedray.data.own_partition import deal_by_function, declares_options, find_partition, wants_columns
 from fedray.data.partition_file import read_partition
 from fedray.data.shards import Shards
 from fedray.data.shifts import Shifts, draw_clusters, split_shifts
@@ -177,11 +177,12 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     if clients is None and (function is not None or name not in partition.BY_VALUE):
         raise BadInput("clients.number is missing: give the number of clients")
     if function is not None:
-        wanted = wants_columns(function)
+        wanted, declares = wants_columns(function), declares_options(name)
 
         def deal(rows: IntArray | slice, draw: Generator) -> Cut:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
-            return deal_by_function(function, data.train.y[rows], clients or 0, draw, options, columns=columns)
+            labels = data.train.y[rows]
+            return deal_by_function(function, labels, clients or 0, draw, options, columns=columns, declares=declares)
 
         return deal
     values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)

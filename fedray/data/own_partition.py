@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from fedray.core.types import IntArray
 from fedray.data.cut import Cut
 from fedray.data.dealing import Generator, check_rows
 from fedray.data.types import Array
+from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -37,6 +38,7 @@ def deal_by_function(
     options: Mapping[str, Any],
     *,
     columns: Mapping[str, Array] | None = None,
+    declares: bool = False,
 ) -> Cut:
     """The cut that a user's function makes; rows that it gives to nobody are not trained on.
 
@@ -47,18 +49,24 @@ def deal_by_function(
         generator: For its draws: the same in every process, another one for each seed.
         options: What the scenario sets beside the partition's name.
         columns: Further columns of the rows by name, `[n]` each, where the function wants them; None: it does not.
+        declares: Whether its options were declared, so that it may leave some unread.
 
     Raises:
-        BadInput: It raised, or what it returned is not rows of N clients, each row once, and the same ones again.
+        BadInput: It raised, what it returned is not rows of N clients, each row once, and the same ones again, or it
+            did not read an option.
     """
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
     again, more = copy.deepcopy(generator), {} if columns is None else {"columns": columns}
+    recorded = RecordedOptions(options)
+    given = options if declares else cast(Mapping[str, Any], recorded)
     with blame_user_code(where):
-        found = function(labels, clients, generator, options, **more)
+        found = function(labels, clients, generator, given, **more)
+    if not declares:
+        refuse_unread("data.partition", name_callable(function), recorded)
     made = _cut(found, clients, len(labels), where)
     with blame_user_code(where):
-        repeated = function(labels, clients, again, options, **more)
+        repeated = function(labels, clients, again, given, **more)
     other = _cut(repeated, clients, len(labels), where)
     if not (np.array_equal(made.rows, other.rows) and np.array_equal(made.offsets, other.offsets)):
         raise BadInput(
@@ -118,11 +126,24 @@ def _check_rows_of(where: str, client: int, rows: Any, number: int) -> IntArray:
 
 
 _FUNCTIONS: dict[str, OwnPartition] = {}  # registered in this process, by name
+_DECLARING: set[str] = set()  # those whose options were declared
 
 
-def register_partition(name: str, function: OwnPartition) -> None:
-    """Gives a partition of your own a name for scenarios, in this process; the newest function counts."""
+def register_partition(name: str, function: OwnPartition, *, declares: bool = False) -> None:
+    """Gives a partition of your own a name for scenarios, in this process; the newest function counts.
+
+    Args:
+        name: For scenarios.
+        function: The user's.
+        declares: Whether its options were declared.
+    """
     _FUNCTIONS[name] = function
+    (_DECLARING.add if declares else _DECLARING.discard)(name)
+
+
+def declares_options(name: str) -> bool:
+    """Whether a user's function of a name has declared its options."""
+    return name in _DECLARING
 
 
 def find_partition(name: str) -> OwnPartition | None:

@@ -62,9 +62,18 @@ class RecordedOptions:
         return [key for key in self.options if key not in self.asked]
 
 
-def refuse_unread(name: str, options: RecordedOptions) -> None:
-    """Raises `BadInput` for the first option that a method did not read while it was composed."""
+def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
+    """Refuses options that a user's function did not read when it was called.
+
+    Args:
+        section: Where the options stand, such as `method`.
+        name: Of the function.
+        options: What it was called with.
+
+    Raises:
+        BadInput: Names the first option that it did not read.
+    """
     for key in options.unread():
         otherwise = "leave it out, or declare it in fedray.register"
-        remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix="method.")
-        raise BadInput(f"method.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")
+        remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix=f"{section}.")
+        raise BadInput(f"{section}.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")

@@ -1,16 +1,19 @@
-"""Options of an own method are checked: the declared ones by name and kind, others by what the method reads."""
+"""Options of own methods, partitions and selections: declared ones by name and kind, others by what is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from own_names import forgetting_names
 from small import scenario
 
 import fedray
 from fedray.assembly.study import build_study
+from fedray.components.selection import KnownClients
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.methods import METHODS, Setting, federated
@@ -52,6 +55,43 @@ def test_an_option_that_an_own_method_does_not_read_is_refused() -> None:
 def test_options_of_an_own_method_arrive(name: str) -> None:
     build_study(read_scenario(scenario({"method": {"name": name, "sigma": 0.5}})))
     assert USED[-1] == 0.5
+
+
+def deal(labels: np.ndarray, clients: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
+    order = generator.permutation(len(labels)) if options.get("shuffled", True) else np.arange(len(labels))
+    return np.array_split(order, clients)
+
+
+def choose(known: KnownClients, number: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
+    order = generator.permutation(known.client) if options.get("drawn", True) else known.client
+    return order[:number]
+
+
+RULES = {"partition": (deal, "data.partition", "shuffled"), "selection": (choose, "participation.selection", "drawn")}
+
+
+def run_with(kind: str, option: str) -> None:
+    section, rule = RULES[kind][1].split("."), {"name": "mine", option: False}
+    few = {"rounds": 1, "participation": {"per_round": 3}}
+    fedray.run(scenario(few, {section[0]: {section[1]: rule}}), report=False)
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_an_option_that_an_own_rule_does_not_read_is_refused(kind: str) -> None:
+    rule, section, option = RULES[kind]
+    fedray.register(kind, "mine", rule)
+    wrong = option + "s"
+    line = rf"^{section}.{wrong} = false, but .*{rule.__name__} does not read it: did you mean {section}.{option}\?$"
+    with pytest.raises(BadInput, match=line):
+        run_with(kind, wrong)
+    run_with(kind, option)
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_declared_option_need_not_be_read(kind: str) -> None:
+    rule, _, option = RULES[kind]
+    fedray.register(kind, "mine", rule, options={option: True, "later": True})
+    run_with(kind, "later")
 
 
 def test_declared_options_have_defaults_and_kinds() -> None:
